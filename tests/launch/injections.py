@@ -73,6 +73,6 @@ def check_nothing_lost(folder, outcome, trials):
     ended = [line["trial"] for line in lines if line["kind"] == "ended"]
     assert sorted(ended) == list(range(trials))
     for trial in range(trials):
-        told = protocol.read_result(folder / "toy" / "trials" / f"{trial:04d}")
-        assert [step for step, _ in told.result["series"]] == [1, 2, 3, 4]
+        result = protocol.read_result(folder / "toy" / "trials" / f"{trial:04d}")
+        assert [step for step, _ in result.result["series"]] == [1, 2, 3, 4]
     return collections.Counter(trial.losses for trial in outcome.ledger.trials)

@@ -51,14 +51,14 @@ def main(arguments):
     threading.Thread(target=_hear, args=(line, waiting), daemon=True).start()
     writer.send(SliceInfo(options.slice, f"short-{options.slice}", 1))
     while True:
-        said = waiting.get()
-        if said is None:
+        message = waiting.get()
+        if message is None:
             return 3
-        if isinstance(said, Close):
+        if isinstance(message, Close):
             return 0
-        if isinstance(said, Work):
-            for trial in said.trials:
-                _run(options.slice, trial, said.asks, writer, waiting)
+        if isinstance(message, Work):
+            for trial in message.trials:
+                _run(options.slice, trial, message.asks, writer, waiting)
 
 
 def _hear(line, waiting):

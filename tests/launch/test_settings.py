@@ -35,7 +35,7 @@ def test_text_stays_text_where_it_reads_as_a_number(project):
     assert choose("slurm:account=123", project).make().account == "123"
 
 
-def test_the_nearer_file_counts_and_each_setting_tells_its_origin(project, tmp_path):
+def test_the_nearer_file_counts_and_each_setting_has_its_origin(project, tmp_path):
     user = _write(
         settings.user_file(), '[slurm]\naccount = "lab"\nnodes = 4\noptions = {qos = "low"}\n'
     )
@@ -74,7 +74,7 @@ def test_an_unknown_engine(project):
     ]
 
 
-def test_all_that_is_wrong_is_told_at_once(project):
+def test_all_problems_are_reported_at_once(project):
     path = _write(
         project / "launch.toml",
         'nodes = 2\n[slurm]\nnods = 3\ngpus_per_node = "eight"\n[bg]\nnodes = 2\n',

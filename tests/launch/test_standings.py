@@ -15,12 +15,12 @@ def _launch(path, engine, *ids):
 def test_each_engine_is_asked_once_and_jobs_stay_in_their_order(tmp_path, monkeypatch):
     asked = []
 
-    def told(engine, jobs):
+    def known_standings(engine, jobs):
         asked.append((engine.name, [job.id for job in jobs]))
         return [Standing("waiting", f"{engine.name} {job.id}") for job in jobs]
 
-    monkeypatch.setattr(Slurm, "standings", told)
-    monkeypatch.setattr(Here, "standings", told)
+    monkeypatch.setattr(Slurm, "standings", known_standings)
+    monkeypatch.setattr(Here, "standings", known_standings)
     launches = [
         _launch(tmp_path / "a", "slurm", "1_0", "1_1"),
         _launch(tmp_path / "b", "local", "7"),

@@ -324,8 +324,8 @@ class SimulatedEngine:
         kinds = {"reported": Reported, "ended": TrialEnded}
         for line in worker.stdout or ():
             with contextlib.suppress(ValueError):
-                said = json.loads(line)
-                self._events.put(kinds[said.pop("kind")](slice=index, **said))
+                message = json.loads(line)
+                self._events.put(kinds[message.pop("kind")](slice=index, **message))
         code = worker.wait()
         if not self._is_closing:
             self._workers[index] = self._begin(index)
@@ -383,9 +383,9 @@ def _work_forever(step_seconds: float) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     while True:
-        said = json.loads(waiting.get())
-        asks = said.pop("asks")
-        _run(TrialWork(**said), asks, step_seconds, waiting)
+        message = json.loads(waiting.get())
+        asks = message.pop("asks")
+        _run(TrialWork(**message), asks, step_seconds, waiting)
 
 
 def _run(work: TrialWork, asks: bool, step_seconds: float, waiting: queue.Queue[str]) -> None:
@@ -409,9 +409,9 @@ def _run(work: TrialWork, asks: bool, step_seconds: float, waiting: queue.Queue[
 def _end(work: TrialWork, outcome: str, series: list[Any]) -> None:
     ended = make_ended(0, work, outcome, series)
     protocol.write_result(work.directory, ended)
-    said = dataclasses.asdict(ended)
-    del said["slice"]
-    _say("ended", **said)
+    fields = dataclasses.asdict(ended)
+    del fields["slice"]
+    _say("ended", **fields)
 
 
 def _say(kind: str, **fields: Any) -> None:

@@ -28,7 +28,7 @@ def test_the_metrics_of_an_experiment_come_from_its_task():
     assert checks.evaluations_of(fdl.Config(toys.Momentum)) is None
 
 
-def test_an_objective_that_no_evaluation_produces_is_told_before_anything_starts():
+def test_an_objective_that_no_evaluation_produces_is_reported_before_anything_starts():
     objectives = [samplers.objective("held_out/lss", None)]
     assert _lines(objectives=objectives) == [
         "objectives[0].metric: there is no metric named 'lss' here; did you mean loss?; there are: "
@@ -39,7 +39,7 @@ def test_an_objective_that_no_evaluation_produces_is_told_before_anything_starts
     ]
 
 
-def test_a_pruner_needs_one_objective_that_evaluations_tell():
+def test_a_pruner_needs_one_objective_that_evaluations_report():
     pruner = fdl.Config(optuna.pruners.MedianPruner)
     both = [samplers.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
     assert _lines(pruner=pruner, objectives=both) == [
@@ -51,7 +51,7 @@ def test_a_pruner_needs_one_objective_that_evaluations_tell():
     ]
 
 
-def test_samplers_that_cannot_be_driven_are_told():
+def test_samplers_that_cannot_be_driven_are_rejected():
     grid = fdl.Config(optuna.samplers.GridSampler, {"rate": [1]})
     study = toys.make_study()
     study.sampler = grid
@@ -63,7 +63,7 @@ def test_samplers_that_cannot_be_driven_are_told():
     )
 
 
-def test_a_study_without_end_is_told():
+def test_a_study_without_end_is_rejected():
     assert _lines(budget=fdl.Config(studies.Budget, trials=None)) == [
         "budget: has no limit; set budget.trials, budget.wall_seconds or budget.device_hours"
     ]
@@ -113,7 +113,7 @@ MEDIAN = optuna.pruners.MedianPruner
         (fdl.Config(MEDIAN, n_warmup_steps=5), (), None),
     ],
 )
-def test_a_pruner_that_would_never_be_asked_is_told(pruner, words, line):
+def test_a_pruner_that_would_never_be_asked_is_rejected(pruner, words, line):
     shared = ("training.steps=10", "evaluations.held_out.every.count=5")
     study = toys.make_study(
         base=graphs.apply(graphs.resolve("configs.lm.quickstart"), [*shared, *words]),

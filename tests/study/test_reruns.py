@@ -50,7 +50,7 @@ def test_a_trial_runs_again_to_the_same_metrics_bit_for_bit(lanes, tiny, write_t
 
 
 @pytest.mark.full
-def test_what_cannot_be_repeated_is_told(tiny, write_trial, tmp_path):  # noqa: F811
+def test_trials_that_cannot_be_repeated_are_rejected(tiny, write_trial, tmp_path):  # noqa: F811
     work = write_trial(tmp_path, 0, tiny("training.steps=3"))
     with pytest.raises(RunError, match="has no result to be repeated"):
         rerun(work.directory, tmp_path / "again")

@@ -15,7 +15,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_a_damaged_result_is_told(tmp_path):
+def test_a_damaged_result_is_reported(tmp_path):
     (tmp_path / "result.json").write_text('{"trial"')
     with pytest.raises(RunError, match=r"result\.json is damaged"):
         read_result(tmp_path)

@@ -35,7 +35,7 @@ def test_objectives_know_the_direction_of_their_metric():
 
 
 @pytest.mark.parametrize("word", ["loss", "held_out/loss:worst", "held_out/loss:mean", "a/b:mean0"])
-def test_what_is_no_objective_is_told(word):
+def test_invalid_objectives_are_rejected(word):
     with pytest.raises(BadInput) as caught:
         samplers.objective(word, KNOWN)
     assert str(caught.value) == (

@@ -59,7 +59,7 @@ def test_a_space_of_nodes_is_built_but_its_options_are_not():
     assert built.dimensions["optimizer"].options[1] is option
 
 
-def test_every_problem_of_a_study_and_its_experiment_is_told():
+def test_every_problem_of_a_study_and_its_experiment_is_reported():
     graph = toys.make_study(base=fdl.Config(toys.Toy, width=7), seeds=0)
     graph.sampler.seed = 3
     with pytest.raises(BadInput) as caught:

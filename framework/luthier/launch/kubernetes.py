@@ -414,12 +414,12 @@ def _ask(command: Sequence[str]) -> str:
 def _standing(job: Job) -> Standing:
     words = ["get", "jobset", job.id, "--ignore-not-found", "--output=json"]
     try:
-        told = _ask([*_kubectl_of(job), *words])
+        output = _ask([*_kubectl_of(job), *words])
     except RunError as error:
         return Standing("unknown", str(error))
-    if not told.strip():
+    if not output.strip():
         return Standing("cancelled", "its JobSet was deleted")
-    return standing_of(json.loads(told).get("status", {}))
+    return standing_of(json.loads(output).get("status", {}))
 
 
 def standing_of(status: Mapping[str, Any]) -> Standing:

@@ -128,16 +128,16 @@ def greet(connection: socket.socket, secret: str) -> tuple[Connection, dict[str,
     try:
         mine = secrets.token_hex(16)
         _say(line, {"challenge": mine})
-        told = _hear(line)
+        proof_message = _hear(line)
         # The worker proves itself first, so that a stranger who connects learns no keyed hash of a
         # challenge of its own choice. `compare_digest` takes equally long for any difference.
-        is_known = hmac.compare_digest(told["proof"], _proof(secret, "worker", mine))
+        is_known = hmac.compare_digest(proof_message["proof"], _proof(secret, "worker", mine))
         if not is_known:
             line.cut()
             return None
-        _say(line, {"proof": _proof(secret, "driver", told["challenge"])})
+        _say(line, {"proof": _proof(secret, "driver", proof_message["challenge"])})
         connection.settimeout(None)
-        return line, told["about"]
+        return line, proof_message["about"]
     except (OSError, ValueError, KeyError, TypeError):
         line.cut()
         return None

@@ -79,7 +79,7 @@ def read_place(environment: Mapping[str, str]) -> Rank:
 def _slurm_address(node: str) -> str:
     """Return the address of a node that SLURM's own daemons use: its name may not resolve."""
     if node and shutil.which("scontrol"):
-        told = subprocess.run(
+        node_record = subprocess.run(
             ["scontrol", "show", "node", node, "--oneliner"],
             capture_output=True,
             text=True,
@@ -87,7 +87,7 @@ def _slurm_address(node: str) -> str:
             # is in.
             env={k: v for k, v in os.environ.items() if k != "SLURM_CLUSTERS"},
         )
-        if found := re.search(r"\bNodeAddr=(\S+)", told.stdout):
+        if found := re.search(r"\bNodeAddr=(\S+)", node_record.stdout):
             return found[1]
     return node or socket.gethostname()
 
@@ -117,13 +117,13 @@ def main(arguments: Sequence[str]) -> NoReturn:
     options = parser.parse_args(arguments)
     try:
         place = read_place(os.environ)
-        told = variables(place, options.meeting, options.devices_per_process)
+        rank_variables = variables(place, options.meeting, options.devices_per_process)
     except LuthierError as error:
         print(f"luthier: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     sys.stdout.flush()
     # In the place of this process and not as its child: signals of the engine reach the command.
-    os.execve(sys.executable, [sys.executable, *options.command], {**os.environ, **told})
+    os.execve(sys.executable, [sys.executable, *options.command], {**os.environ, **rank_variables})
 
 
 def variables(
@@ -139,16 +139,16 @@ def variables(
     Raises:
       RunError: The first process says nothing in `MEETING_SECONDS`.
     """
-    told = {}
+    rank_variables = {}
     if place.count > 1:
-        told["JAX_COORDINATOR_ADDRESS"] = _coordinator(place, meeting)
-        told["JAX_NUM_PROCESSES"] = str(place.count)
-        told["JAX_PROCESS_ID"] = str(place.rank)
+        rank_variables["JAX_COORDINATOR_ADDRESS"] = _coordinator(place, meeting)
+        rank_variables["JAX_NUM_PROCESSES"] = str(place.count)
+        rank_variables["JAX_PROCESS_ID"] = str(place.rank)
     if devices_per_process:
         first = place.local * devices_per_process
         numbers = range(first, first + devices_per_process)
-        told["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, numbers))
-    return told
+        rank_variables["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, numbers))
+    return rank_variables
 
 
 def _coordinator(place: Rank, meeting: pathlib.Path) -> str:

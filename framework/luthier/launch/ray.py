@@ -105,12 +105,12 @@ class Ray:
           directory: Where the file would be.
         """
         check_script(self.name, groups, directory)
-        told = {
+        contents = {
             "address": self.address,
             "request": dataclasses.asdict(self._request),
             "groups": [dataclasses.asdict(group) for group in groups],
         }
-        return {GROUPS: json.dumps(told, indent=1) + "\n"}
+        return {GROUPS: json.dumps(contents, indent=1) + "\n"}
 
     def command(self, directory: str) -> Sequence[str]:
         """Return the words that hand the written process groups to the cluster.
@@ -164,10 +164,10 @@ def submit_file(path: pathlib.Path) -> list[Job]:
     Raises:
       RunError: Ray is not installed, or its cluster does not answer.
     """
-    told = json.loads(path.read_text(encoding="utf-8"))
-    ray = connect(told["address"])
+    contents = json.loads(path.read_text(encoding="utf-8"))
+    ray = connect(contents["address"])
     jobs = []
-    for fields in told["groups"]:
+    for fields in contents["groups"]:
         group = ProcessGroup(**fields)
         _exit_path(group.directory, group.name).unlink(missing_ok=True)
         id = f"{group.name}-{os.urandom(4).hex()}"
@@ -182,8 +182,8 @@ def submit_file(path: pathlib.Path) -> list[Job]:
             # again.
             max_restarts=-1,
             max_concurrency=4,
-        ).remote(fields, told["request"])
-        jobs.append(Job(Ray.name, id, group.name, group.directory, told["address"]))
+        ).remote(fields, contents["request"])
+        jobs.append(Job(Ray.name, id, group.name, group.directory, contents["address"]))
     return jobs
 
 

@@ -330,7 +330,7 @@ class Keeper:
         # What has not ended by the deadline counts as lost, and is killed with its actor (`_TIE`).
         codes = [LOST] * len(members)
         deadline = float("inf")
-        was_told = False
+        is_informed = False
         while running and time.monotonic() < deadline:
             # With a time limit, so that a cancellation is seen.
             ready, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
@@ -339,8 +339,8 @@ class Keeper:
                 codes[rank] = _code(reference)
                 if codes[rank] != EXIT_DONE:
                     deadline = min(deadline, time.monotonic() + END_SECONDS)
-            if self._cancelled.is_set() and not was_told:
-                was_told = True
+            if self._cancelled.is_set() and not is_informed:
+                is_informed = True
                 deadline = time.monotonic() + SAVE_SECONDS
                 for member in members:
                     member.end.remote()

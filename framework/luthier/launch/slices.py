@@ -55,7 +55,7 @@ class _Seat:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Said:
+class _Received:
     """A message of a connection; None is its end."""
 
     slice: int
@@ -99,7 +99,7 @@ class Slices:
         self._seats: list[_Seat] = []
         self._jobs: Sequence[Job] = ()
         self._groups: list[ProcessGroup] = []
-        self._said: queue.Queue[_Said | Sequence[Standing]] = queue.Queue()
+        self._inbox: queue.Queue[_Received | Sequence[Standing]] = queue.Queue()
         self._found: list[Event] = []
         self._infos: dict[int, SliceInfo] = {}
         self._closing = threading.Event()
@@ -172,7 +172,7 @@ class Slices:
         deadline = time.monotonic() + timeout
         while True:
             self._take(0.0 if self._found else max(0.0, deadline - time.monotonic()))
-            if self._said.empty() and (self._found or time.monotonic() >= deadline):
+            if self._inbox.empty() and (self._found or time.monotonic() >= deadline):
                 found, self._found = self._found, []
                 return found
 
@@ -259,46 +259,46 @@ class Slices:
         index = int(about["slice"])
         with contextlib.suppress(OSError, ValueError):
             for message in messages(line.received):
-                self._said.put(_Said(index, line, message))
+                self._inbox.put(_Received(index, line, message))
         line.cut()
-        self._said.put(_Said(index, line, None))
+        self._inbox.put(_Received(index, line, None))
 
     def _watch(self) -> None:
         while not self._closing.wait(WATCH_SECONDS):
-            self._said.put(self._engine.standings(self._jobs))
+            self._inbox.put(self._engine.standings(self._jobs))
 
     def _take(self, timeout: float) -> None:
         """Take one thing that was heard, and make events of it."""
         try:
-            said = self._said.get(timeout > 0, timeout or None)
+            received = self._inbox.get(timeout > 0, timeout or None)
         except queue.Empty:
             return
-        if not isinstance(said, _Said):
-            self._look(said)
+        if not isinstance(received, _Received):
+            self._look(received)
             return
-        seat = self._seats[said.slice]
-        if isinstance(said.message, SliceInfo):
-            self._seat(seat, said)
-        elif said.line is not seat.line:
-            if said.message is None:
-                self._count_start(seat, said)
-        elif said.message is None:
-            reason = f"the connection to its worker ended{self._last_line(said.slice)}"
-            self._lose(seat, Lost(said.slice, reason))
-        elif isinstance(said.message, Lost):
-            self._lose(seat, said.message)
+        seat = self._seats[received.slice]
+        if isinstance(received.message, SliceInfo):
+            self._seat(seat, received)
+        elif received.line is not seat.line:
+            if received.message is None:
+                self._count_start(seat, received)
+        elif received.message is None:
+            reason = f"the connection to its worker ended{self._last_line(received.slice)}"
+            self._lose(seat, Lost(received.slice, reason))
+        elif isinstance(received.message, Lost):
+            self._lose(seat, received.message)
         else:
-            self._found.append(said.message)
+            self._found.append(received.message)
 
-    def _seat(self, seat: _Seat, said: _Said) -> None:
+    def _seat(self, seat: _Seat, received: _Received) -> None:
         if seat.line is not None:  # its end was not heard
-            self._lose(seat, Lost(said.slice, "another worker came in its place"))
-        seat.line, seat.writer = said.line, MessageWriter(said.line.sent)
+            self._lose(seat, Lost(received.slice, "another worker came in its place"))
+        seat.line, seat.writer = received.line, MessageWriter(received.line.sent)
         seat.num_starts, seat.gone = 0, ""
-        self._infos[said.slice] = said.message
+        self._infos[received.slice] = received.message
         if self._closing.is_set():  # it came after the others were told
-            self._send(said.slice, Close())
-        self._found.append(Back(said.slice))
+            self._send(received.slice, Close())
+        self._found.append(Back(received.slice))
 
     def _lose(self, seat: _Seat, lost: Lost) -> None:
         assert seat.line is not None
@@ -306,14 +306,14 @@ class Slices:
         seat.line = seat.writer = None
         self._found.append(dataclasses.replace(lost, is_away=True))
 
-    def _count_start(self, seat: _Seat, said: _Said) -> None:
+    def _count_start(self, seat: _Seat, received: _Received) -> None:
         """A worker ended that was not, or is no more, the one of its slice."""
         if seat.line is not None:
             return
         seat.num_starts += 1
         if seat.num_starts >= MAX_STARTS:
-            what = f"the worker of slice {self._groups[said.slice].name} does not start"
-            self._give_up(said.slice, what + self._last_line(said.slice))
+            what = f"the worker of slice {self._groups[received.slice].name} does not start"
+            self._give_up(received.slice, what + self._last_line(received.slice))
 
     def _look(self, standings: Sequence[Standing]) -> None:
         """Take in how jobs stand: a slice whose job is over gets no worker any more."""
@@ -322,8 +322,8 @@ class Slices:
             # While a line is open its end will tell; a job that is over without one is noticed here
             # only.
             if seat.line is None and is_over:
-                told = self._last_line(index)
-                what = f"job {self._jobs[index].id} is over: {standing.detail}{told}"
+                last = self._last_line(index)
+                what = f"job {self._jobs[index].id} is over: {standing.detail}{last}"
                 self._give_up(index, f"no worker is left: {what}")
 
     def _give_up(self, slice: int, why: str) -> None:

@@ -63,11 +63,14 @@ def call(*words: str, what: str) -> str:
     if shutil.which(words[0]) is None:
         remedy = "run this where SLURM's commands are, such as a login node"
         raise RunError(Problem(f"cannot {what}: there is no {words[0]} here", remedy=remedy))
-    told = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if told.returncode:
-        said = " ".join(told.stderr.split()) or f"{words[0]} ends with exit code {told.returncode}"
-        raise RunError(Problem(f"cannot {what}: {said}"))
-    return told.stdout
+    process = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if process.returncode:
+        reason = (
+            " ".join(process.stderr.split())
+            or f"{words[0]} ends with exit code {process.returncode}"
+        )
+        raise RunError(Problem(f"cannot {what}: {reason}"))
+    return process.stdout
 
 
 def submitted(text: str) -> str:
@@ -389,8 +392,8 @@ class Slurm:
           RunError: sbatch refuses.
         """
         write_files(self.files(groups, directory), directory)
-        told = call(*self.command(directory), what=f"submit {SCRIPT}")
-        id = submitted(told)
+        output = call(*self.command(directory), what=f"submit {SCRIPT}")
+        id = submitted(output)
         is_array = math.ceil(len(groups) / self.groups_per_job) > 1
         return [
             Job(

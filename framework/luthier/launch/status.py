@@ -37,8 +37,8 @@ def standings(
     for question in asked:
         question.join(max(0.0, deadline - time.monotonic()))
     silence = Standing("unknown", f"the queue does not answer within {seconds:g} s")
-    told = {question.engine: iter(question.answer or ()) for question in asked}
-    return [(launch, job, next(told[job.engine], silence)) for launch, job in every]
+    standings_by_engine = {question.engine: iter(question.answer or ()) for question in asked}
+    return [(launch, job, next(standings_by_engine[job.engine], silence)) for launch, job in every]
 
 
 class _Question(threading.Thread):

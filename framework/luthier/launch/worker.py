@@ -106,13 +106,13 @@ class GroupExecution(Execution):
             return
         error = error or _first_error(theirs)
         if error is not None:
-            self.tell_failed(trial, mode, error)
+            self.report_failure(trial, mode, error)
         elif plan is not None and result is not None:
             try:
                 event = ended(self.slice, trial, plan, mode, result, step_bytes(plan))
             except Exception as raised:  # its result cannot be written
-                return self.tell_failed(trial, mode, raised)
-            self.tell(event)
+                return self.report_failure(trial, mode, raised)
+            self.report(event)
 
     def _leave(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> NoReturn:
         """End this process, which failed alone: the others wait for it in a collective."""
@@ -121,7 +121,7 @@ class GroupExecution(Execution):
         try:
             # Process 0 can still say that the trial is not to blame, such as for a full disk.
             if distributed.process_index() == 0 and faults.classify(error) is Fault.PLACE:
-                self.tell_failed(trial, mode, error)
+                self.report_failure(trial, mode, error)
                 self._send(Lost(self.slice, _one_line(error), counts=False))
         finally:  # also where the driver is gone
             os._exit(EXIT_APART)
@@ -171,14 +171,14 @@ def describe(work: Work, trial: TrialWork) -> dict[str, Any]:
     }
 
 
-def described(told: Mapping[str, Any]) -> tuple[Work, TrialWork]:
+def described(record: Mapping[str, Any]) -> tuple[Work, TrialWork]:
     """Return what `describe` described.
 
     Args:
       told: What it returned.
     """
-    trial = TrialWork(told["trial"], told["fence"], told["directory"])
-    return Work((trial,), tuple(told["hoist"]), asks=told["asks"]), trial
+    trial = TrialWork(record["trial"], record["fence"], record["directory"])
+    return Work((trial,), tuple(record["hoist"]), asks=record["asks"]), trial
 
 
 # The worker of a slice that an engine of `luthier.launch` started, on one process or several.
@@ -208,11 +208,11 @@ class Farewell:
     def __init__(self) -> None:
         self.is_heard = False
         self._act: Callable[[], None] | None = None
-        heard, told = os.pipe()
-        os.set_blocking(told, False)
-        signal.set_wakeup_fd(told)
+        wakeup_read, wakeup_write = os.pipe()
+        os.set_blocking(wakeup_write, False)
+        signal.set_wakeup_fd(wakeup_write)
         self.listen()
-        waiting = threading.Thread(target=self._wait, args=(heard,), daemon=True)
+        waiting = threading.Thread(target=self._wait, args=(wakeup_read,), daemon=True)
         waiting.start()
 
     def listen(self) -> None:
@@ -231,8 +231,8 @@ class Farewell:
         if self.is_heard:
             act()
 
-    def _wait(self, heard: int) -> None:
-        while signal.SIGTERM not in os.read(heard, 64):
+    def _wait(self, wakeup_read: int) -> None:
+        while signal.SIGTERM not in os.read(wakeup_read, 64):
             pass
         self.is_heard = True
         if self._act is None:
@@ -345,9 +345,9 @@ def _lead(
 
 
 def _run_with_others(execution: Any, task: Any, rounds: Any, number: int) -> None:
-    told = describe(task.work, task.trial) | {"name": str(number)}
-    rounds.exchange(None, lambda _: told)
-    execution.run_together(task.work, task.trial, task.watcher, told["name"])
+    record = describe(task.work, task.trial) | {"name": str(number)}
+    rounds.exchange(None, lambda _: record)
+    execution.run_together(task.work, task.trial, task.watcher, record["name"])
 
 
 class _Follower:
@@ -373,9 +373,9 @@ def _follow(execution: Any, farewell: Farewell) -> int:
         follower.requested = INTERRUPTED
 
     farewell.then(leave)
-    while (told := rounds.exchange(None, lambda _: None)) is not None:
-        work, trial = described(told)
-        execution.run_together(work, trial, follower, told["name"])
+    while (record := rounds.exchange(None, lambda _: None)) is not None:
+        work, trial = described(record)
+        execution.run_together(work, trial, follower, record["name"])
     return EXIT_REQUEUE if farewell.is_heard else EXIT_DONE
 
 

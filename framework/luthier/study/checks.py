@@ -41,7 +41,7 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
         raise BadInput([*problems, *error.problems]) from None
     # After the study could be built: probing the space applies its choices to the base.
     space = check_space(study.base, study.space, editing)
-    problems += [p for p in space if not _told_before(p, problems)]
+    problems += [p for p in space if not _is_of_base(p, problems)]
     if (problem := name_problem(study.name, "a study")) is not None:
         problems.append(problem)
     problems += _objective_problems(study)
@@ -51,7 +51,7 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
     return study
 
 
-def _told_before(problem: Problem, problems: Sequence[Problem]) -> bool:
+def _is_of_base(problem: Problem, problems: Sequence[Problem]) -> bool:
     """Return whether the base itself has this problem, which every trial then has too."""
     return any(p.what == problem.what and p.path == f"base.{problem.path}" for p in problems)
 

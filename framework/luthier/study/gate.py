@@ -174,8 +174,8 @@ def too_large(what: str, needed: int, memory_bytes: int | None) -> ValidationErr
     """Return the refusal of what does not fit the memory of a device; None where it fits."""
     if memory_bytes is None or needed <= memory_bytes:
         return None
-    told = f"{what} needs {_mebibytes(needed)} on each device, which has {_mebibytes(memory_bytes)}"
-    return ValidationError(Problem(told))
+    what = f"{what} needs {_mebibytes(needed)} on each device, which has {_mebibytes(memory_bytes)}"
+    return ValidationError(Problem(what))
 
 
 def memory_problem(plan: Any, memory_bytes: int | None) -> ValidationError | None:

@@ -461,7 +461,7 @@ def setting(key: str, value: Any) -> str | tuple[str, Any]:
     return key, value
 
 
-def told(override: str | tuple[str, Any]) -> str:
+def override_text(override: str | tuple[str, Any]) -> str:
     """Return an override in words, for people."""
     if isinstance(override, str):
         return override

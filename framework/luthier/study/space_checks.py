@@ -172,7 +172,7 @@ class _Checker:
             touched, made = self._probe(graph, named)
             claim = _Claim(named.name, frozenset(touched))
             beside = [*others, *found]
-            self._tell_overlap(claim, beside)
+            self._add_overlap(claim, beside)
             below: list[_Claim] = []
             for option, changed in made:
                 if option.space is not None:
@@ -191,10 +191,10 @@ class _Checker:
                 changed = self._editing.apply(graph, settings(named.key, named.dimension, value))
                 self._require_record(changed)
             except BadInput as error:
-                told = [
+                problems = [
                     dataclasses.replace(p, origin=_origin(named, value)) for p in error.problems
                 ]
-                self._problems += told
+                self._problems += problems
                 if not isinstance(named.dimension, Choice | Zipped):
                     break
                 continue
@@ -213,7 +213,7 @@ class _Checker:
         except ValidationError:
             return  # other trials of this choice may be right: each is validated by itself
 
-    def _tell_overlap(self, claim: _Claim, others: Sequence[_Claim]) -> None:
+    def _add_overlap(self, claim: _Claim, others: Sequence[_Claim]) -> None:
         for other in others:
             shared = sorted(a for a in claim.touched if any(_meet(a, b) for b in other.touched))
             if shared:
@@ -224,8 +224,8 @@ class _Checker:
 
 
 def _origin(named: Named, value: Any) -> str:
-    said = value.label if isinstance(value, Option) else repr(value)
-    return f"space: {named.name}, at {said}"
+    choice = value.label if isinstance(value, Option) else repr(value)
+    return f"space: {named.name}, at {choice}"
 
 
 def _meet(a: str, b: str) -> bool:

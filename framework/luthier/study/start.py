@@ -97,7 +97,7 @@ def run(
     if directory.exists:
         remedy = f"go on with it: --resume {directory.path}; or give this one another name=..."
         raise BadInput(Problem(f"there is a study in {directory.path}", remedy=remedy))
-    return _drive(_Given(graph, study, editing, directory, is_new=True), view, engine)
+    return _drive(_StudyRequest(graph, study, editing, directory, is_new=True), view, engine)
 
 
 def _set_aside(directory: StudyDirectory) -> None:
@@ -164,8 +164,8 @@ def resume(
         _refuse_changes(recorded, graph, directory.path)
     graph = recorded if graph is None else graph
     study = check_study(graph, editing)
-    given = _Given(graph, study, editing, directory, is_new=False, retry=pattern)
-    return _drive(given, view, engine)
+    request = _StudyRequest(graph, study, editing, directory, is_new=False, retry=pattern)
+    return _drive(request, view, engine)
 
 
 def _read_retry(word: str) -> re.Pattern[str]:
@@ -180,16 +180,16 @@ def _read_retry(word: str) -> re.Pattern[str]:
         raise BadInput(Problem(what, "--retry", remedy=remedy)) from None
 
 
-def _retry(given: _Given, journal: Journal) -> None:
+def _retry(request: _StudyRequest, journal: Journal) -> None:
     """Put failed trials, and those that had their results, back to where they were asked."""
-    assert given.retry is not None
+    assert request.retry is not None
     ledger = Ledger()
-    for line in read_journal(given.directory.journal_path):
+    for line in read_journal(request.directory.journal_path):
         ledger.follow(line)
     wanted = {
         trial.number
         for trial in ledger.trials
-        if trial.state == "failed" and given.retry.search(trial.reason)
+        if trial.state == "failed" and request.retry.search(trial.reason)
     }
     # A trial that copied the result of a failed one has that failure as its own: both go back, and
     # so do all other copies of the same first trial.
@@ -197,15 +197,15 @@ def _retry(given: _Given, journal: Journal) -> None:
     again = [t.number for t in ledger.trials if t.number in firsts or t.copy_of in firsts]
     if not again:
         reasons = sorted({t.reason for t in ledger.trials if t.state == "failed"})
-        told = f"there are {'; '.join(reasons[:3])}" if reasons else "no trial failed"
-        what = f"no failed trial of {given.directory.path} matches {given.retry.pattern!r}"
-        raise BadInput(Problem(what, "--retry", remedy=told))
-    edited = directories.edited(given.directory.path)
+        remedy = f"there are {'; '.join(reasons[:3])}" if reasons else "no trial failed"
+        what = f"no failed trial of {request.directory.path} matches {request.retry.pattern!r}"
+        raise BadInput(Problem(what, "--retry", remedy=remedy))
+    edited = directories.edited(request.directory.path)
     # Failed trials are usually tried again because the code was mended, hence the new copy of the
     # source. Trials that are complete keep what they measured with the old one; the notice says
     # from where on.
     if edited:
-        directories.take(given.directory.path, given.editing.packages, anew=True)
+        directories.take(request.directory.path, request.editing.packages, anew=True)
         names = ", ".join(edited)
         notice = f"trials from {min(again)} on that run now run the edited source of {names}"
         journal.add("noted", notice=notice)
@@ -237,7 +237,7 @@ def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Given:
+class _StudyRequest:
     graph: Graph
     study: studies.Study
     editing: Editing
@@ -246,47 +246,47 @@ class _Given:
     retry: re.Pattern[str] | None = None
 
 
-def _drive(given: _Given, view: View | None, engine: TrialEngine | None) -> Outcome:
-    study, directory = given.study, given.directory
+def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None) -> Outcome:
+    study, directory = request.study, request.directory
     engine = engine or study.engine
     if engine is None:
         remedy = "set engine=luthier.study.Local()"
         raise BadInput(Problem("is not set, so nothing runs the trials", "engine", remedy=remedy))
-    recorded, storage = without_secrets(given.graph), mirror.storage_of(study)
+    recorded, storage = without_secrets(request.graph), mirror.storage_of(study)
     directory.create()
     with Lock(directory.path / "lock", patience_seconds=2.0) as lock:
         # Looked at once more within the lock: two starts may have passed the first look together.
-        if given.is_new and directory.exists:
+        if request.is_new and directory.exists:
             raise BadInput(Problem(f"another process has just begun {directory.path}"))
         # The order within the lock: what is there is checked, then the source is copied, then the
         # study is recorded. `exists` looks for study.json, so that a start that was killed before
         # that is no study.
         require_whole(directory.journal_path)
         _require_known_results(directory)
-        directories.take(directory.path, given.editing.packages)
-        if given.is_new or not graphs.equal(directory.read_study(), recorded):
-            editing = given.editing
+        directories.take(directory.path, request.editing.packages)
+        if request.is_new or not graphs.equal(directory.read_study(), recorded):
+            editing = request.editing
             directory.write_study(recorded, editing.shelves, editing.packages)
-        if given.is_new:
+        if request.is_new:
             trust.record_place(directory.path)
         journal = Journal(directory.journal_path, lock.check)
         with contextlib.closing(journal):
-            if given.retry is not None:
-                _retry(given, journal)
+            if request.retry is not None:
+                _retry(request, journal)
             # After `_retry` has written its lines, so that they are read back like any others.
             ledger, suggester, waiting, pruning = _read_back(study, directory)
-            if given.retry is None and _has_nothing_left(study, ledger):
+            if request.retry is None and _has_nothing_left(study, ledger):
                 return Outcome(directory.path, True, ledger)
-            admission = Admission(study, given.editing, ledger.marks)
+            admission = Admission(study, request.editing, ledger.marks)
             parts = Parts(
                 study, directory, journal, ledger, admission, suggester, pruning, view or _Silent()
             )
-            baseline = locate(study.base, study.space, given.editing)
+            baseline = locate(study.base, study.space, request.editing)
             driver = Driver(parts, engine, waiting, baseline)
             if journal.mended:
                 journal.add("noted", notice=f"{journal.mended} torn bytes were cut off the journal")
-            driver.tell_edits()
-            driver.tell_points()
+            driver.note_edits()
+            driver.note_cut_grid()
             with _stopping(driver), _mirrored(study, storage, directory, ledger):
                 is_over = driver.run()
             is_late = driver.is_late and not driver.stop_asked and not is_over
@@ -354,8 +354,8 @@ def _read_back(
             assert came is not None
             # Reports matter for pruned settings only, and go once they are told: the memory of a
             # long journal stays small.
-            told = [series.pop(trial, {}) for trial in setting.trials]
-            suggester.tell(setting.number, *came, told[-1])
+            reports = [series.pop(trial, {}) for trial in setting.trials]
+            suggester.record(setting.number, *came, reports[-1])
             del waiting[setting.number]
         elif kind == "retried":
             number = ledger.trials[line["trial"]].setting
@@ -418,16 +418,16 @@ def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
     from luthier.study.views.text import read_standing
 
     path = report.write(directory.path)
-    told = [f"report: {path}"]
+    lines = [f"report: {path}"]
     pages = {"report": str(path)}
     try:
         mirrored = views.mirror_study(directory.path, graph, read_standing(directory.path), pages)
     except LuthierError as error:
-        return [*told, f"{error}; again by `luthier sweep show {directory.path} --sync wandb`"]
+        return [*lines, f"{error}; again by `luthier sweep show {directory.path} --sync wandb`"]
     if mirrored is not None:
         upload = mirrored.url or f"offline; to upload it: wandb sync {mirrored.path}"
-        told.append(f"W&B: the study's summary is {upload}")
-    return told
+        lines.append(f"W&B: the study's summary is {upload}")
+    return lines
 
 
 @contextlib.contextmanager

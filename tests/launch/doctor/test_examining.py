@@ -33,10 +33,10 @@ def test_a_host_examines_itself(rates, tmp_path):
 def test_all_hosts_get_what_all_found(rates, tmp_path, monkeypatch):
     monkeypatch.setattr(distributed, "is_several", lambda: True)
     monkeypatch.setattr(doctor, "is_shared", lambda place: False)
-    told = []
+    gathered = []
 
     def gather(value):
-        told.append(value)
+        gathered.append(value)
         return [value, {**value, "process": 1}] if value else [[], []]
 
     for module in (distributed, distributed.messages):

@@ -134,13 +134,13 @@ def test_only_the_process_that_was_started_is_shown_and_sent_a_signal(
     assert standing.state == state
     assert standing.detail.startswith(detail)
     code = main.main(["launch", f"--cancel={id}"])
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     if state == "unknown":
         assert code == 2
-        assert told.err.startswith(f"luthier: job {id} is not cancelled: {detail}")
+        assert printed.err.startswith(f"luthier: job {id} is not cancelled: {detail}")
         assert not (folder / "cancelled").exists()
     else:
-        assert (code, told.err) == (0, f"job {id} is over\n")
+        assert (code, printed.err) == (0, f"job {id} is over\n")
     Here().cancel([job] if state == "failed" else [])
     assert not signals
     assert stranger.poll() is None

@@ -15,7 +15,7 @@ def _place(rank, count=2, start="1-0-0"):
     return Rank(rank, count, rank, start, "127.0.0.1")
 
 
-def test_all_processes_are_told_where_the_first_one_listens(tmp_path):
+def test_all_processes_learn_where_the_first_one_listens(tmp_path):
     found = {}
 
     def join(rank):
@@ -38,17 +38,19 @@ def test_all_processes_are_told_where_the_first_one_listens(tmp_path):
 
 
 def test_groups_side_by_side_and_later_starts_meet_apart(tmp_path):
-    told = [member.variables(_place(0, start=start), tmp_path) for start in ("1-0-0", "1-1-0")]
-    assert told[0]["JAX_COORDINATOR_ADDRESS"] != told[1]["JAX_COORDINATOR_ADDRESS"]
+    starts = [member.variables(_place(0, start=start), tmp_path) for start in ("1-0-0", "1-1-0")]
+    assert starts[0]["JAX_COORDINATOR_ADDRESS"] != starts[1]["JAX_COORDINATOR_ADDRESS"]
     assert (
         member.variables(_place(1, start="1-1-0"), tmp_path)["JAX_COORDINATOR_ADDRESS"]
-        == (told[1]["JAX_COORDINATOR_ADDRESS"])
+        == (starts[1]["JAX_COORDINATOR_ADDRESS"])
     )
 
 
 def test_processes_of_one_host_share_its_devices(tmp_path):
-    told = member.variables(Rank(0, 1, 1, "1", "127.0.0.1"), tmp_path, devices_per_process=4)
-    assert told == {"JAX_LOCAL_DEVICE_IDS": "4,5,6,7"}
+    rank_variables = member.variables(
+        Rank(0, 1, 1, "1", "127.0.0.1"), tmp_path, devices_per_process=4
+    )
+    assert rank_variables == {"JAX_LOCAL_DEVICE_IDS": "4,5,6,7"}
 
 
 def test_a_first_process_that_never_comes_is_one_line(tmp_path, monkeypatch):

@@ -6,18 +6,18 @@ from luthier.launch.member import Rank, read_place
 
 
 def test_the_variables_of_an_engine_without_its_own():
-    told = {
+    environment = {
         "LUTHIER_RANK": "2",
         "LUTHIER_RANKS": "4",
         "LUTHIER_LOCAL_RANK": "1",
         "LUTHIER_START": "a",
     }
-    assert read_place(told) == Rank(2, 4, 1, "a", "127.0.0.1")
+    assert read_place(environment) == Rank(2, 4, 1, "a", "127.0.0.1")
 
 
-def test_slurm_tells_which_step_and_which_start(monkeypatch):
+def test_slurm_variables_name_the_step_and_the_start(monkeypatch):
     monkeypatch.setattr(member, "_slurm_address", lambda node: f"address of {node}")
-    told = {
+    environment = {
         "SLURM_JOB_ID": "12",
         "SLURM_STEP_ID": "3",
         "SLURM_RESTART_COUNT": "1",
@@ -26,9 +26,9 @@ def test_slurm_tells_which_step_and_which_start(monkeypatch):
         "SLURM_LOCALID": "1",
         "SLURMD_NODENAME": "n2",
     }
-    assert read_place(told) == Rank(5, 8, 1, "12-3-1", "address of n2")
-    del told["SLURM_RESTART_COUNT"]
-    assert read_place(told).start == "12-3-0"
+    assert read_place(environment) == Rank(5, 8, 1, "12-3-1", "address of n2")
+    del environment["SLURM_RESTART_COUNT"]
+    assert read_place(environment).start == "12-3-0"
 
 
 def test_slurm_knows_the_address_of_a_node_whose_name_does_not_resolve(tmp_path, monkeypatch):
@@ -39,7 +39,7 @@ def test_slurm_knows_the_address_of_a_node_whose_name_does_not_resolve(tmp_path,
     assert member._slurm_address("n1") == "10.1.2.3"
 
 
-def test_nobody_tells():
+def test_a_process_without_any_variables_is_rejected():
     with pytest.raises(BadInput) as caught:
         read_place({})
     assert str(caught.value) == (

@@ -18,11 +18,11 @@ class Answering(Watcher):
     requested = "interrupted"
 
     def __init__(self):
-        self.told = []
+        self.evaluations = []
 
     def evaluated(self, step, metrics, last):
         """Take note, and end the trial."""
-        self.told.append((step, dict(metrics), last))
+        self.evaluations.append((step, dict(metrics), last))
         return "pruned"
 
 
@@ -31,10 +31,10 @@ def test_alone_the_first_process_answers_itself():
     together = worker.Together(own, "0")
     assert together.requested == "interrupted"
     assert together.evaluated(4, {"loss": 1.0}, False) == "pruned"
-    assert own.told == [(4, {"loss": 1.0}, False)]
+    assert own.evaluations == [(4, {"loss": 1.0}, False)]
 
 
-def test_another_process_hears_the_answer_and_tells_nobody(monkeypatch):
+def test_another_process_gets_the_answer_and_reports_nothing(monkeypatch):
     def exchange(self, mine, decide, give_up=None):
         return "what the first one decided"
 
@@ -42,7 +42,7 @@ def test_another_process_hears_the_answer_and_tells_nobody(monkeypatch):
     own = Answering()
     together = worker.Together(own, "0")
     assert together.evaluated(4, {"loss": 1.0}, False) == "what the first one decided"
-    assert own.told == []
+    assert own.evaluations == []
 
 
 def test_a_trial_is_described_for_the_others():
@@ -85,8 +85,8 @@ def test_a_process_that_fails_alone_ends_itself_and_blames_no_trial_for_its_mach
     assert caught.value.code == worker.EXIT_APART
     line = " ".join(f"{type(error).__name__}: {error}".split())
     assert capsys.readouterr().err.endswith(f"luthier: this process failed alone: {line}\n")
-    told = [Faulted(2, 3, 7, line), Lost(2, line, counts=False)]
-    assert sent == (told if is_of_the_machine else [])
+    events = [Faulted(2, 3, 7, line), Lost(2, line, counts=False)]
+    assert sent == (events if is_of_the_machine else [])
 
 
 @pytest.mark.parametrize(

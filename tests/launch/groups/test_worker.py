@@ -16,11 +16,11 @@ REPOSITORY = pathlib.Path(__file__).parents[3]
 
 def test_a_worker_whose_driver_is_gone_ends_in_peace(tmp_path):
     words = ["-m", "luthier.launch.worker", "--driver", str(tmp_path / "gone.json")]
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *words, "--slice", "0"], capture_output=True, text=True, timeout=100
     )
-    assert (told.returncode, told.stdout) == (0, "")
-    assert told.stderr == "luthier: nobody drives this study\n"
+    assert (process.returncode, process.stdout) == (0, "")
+    assert process.stderr == "luthier: nobody drives this study\n"
 
 
 def test_the_machine_is_taken_away_before_anything_runs(tmp_path):
@@ -44,11 +44,11 @@ def test_a_worker_whose_native_code_fails_leaves_its_stacks(tmp_path):
         started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         connection, _ = listening.accept()
         started.send_signal(signal.SIGSEGV)
-        told = started.communicate(timeout=60)[1]
+        errors = started.communicate(timeout=60)[1]
         connection.close()
     assert started.returncode == -signal.SIGSEGV
-    assert told.startswith("Fatal Python error: Segmentation fault\n")
-    assert "luthier/launch/link.py" in told
+    assert errors.startswith("Fatal Python error: Segmentation fault\n")
+    assert "luthier/launch/link.py" in errors
 
 
 def test_what_is_to_be_done_is_done_also_when_it_comes_late():
@@ -63,8 +63,8 @@ while not farewell.is_heard:
 time.sleep(0.1)
 farewell.then(lambda: os.write(1, b"late"))
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert (told.stdout, told.stderr) == (b"first late", b"")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (process.stdout, process.stderr) == (b"first late", b"")
     assert worker.TAKEN_AWAY == "its machines were taken away"
 
 
@@ -99,13 +99,13 @@ def test_two_processes_train_trials_one_after_another_and_one_is_pruned(
     assert (info.index, info.num_devices, info.device_kind) == (0, 2, "cpu")
     works = [write_trial(tmp_path / "study", n, tiny(f"seed={n}"), fence=n) for n in (1, 2)]
 
-    def heed(event):
+    def on_event(event):
         if isinstance(event, Reported):
             slices.answer(0, event.trial, event.fence, event.trial == 1)
 
     for trial, outcome, steps in ((works[0], "complete", [5, 10]), (works[1], "pruned", [5])):
         slices.start(0, Work((trial,), asks=True))
-        found = until(slices, 1, heed=heed)
+        found = until(slices, 1, on_event=on_event)
         assert [event.step for event in found if isinstance(event, Reported)] == steps
         assert isinstance(found[-1], TrialEnded)
         assert (found[-1].trial, found[-1].outcome) == (trial.trial, outcome), found[-1].reason

@@ -21,7 +21,7 @@ def test_what_a_group_gets():
     assert Kubernetes(image="i", topology="4x8", accelerator="a").layout == Resources(8, 1)
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(BadInput) as refusal:
         Kubernetes(hosts=0, topology="2x3")
     assert str(refusal.value).splitlines() == [
@@ -56,7 +56,7 @@ def test_groups_are_applied_looked_at_and_deleted(cluster, group, tmp_path):
     assert {namespace for namespace, _ in cluster} == {"research"}
     assert {job.place for job in jobs} == {'{"context": "lab", "namespace": "research"}'}
     written = list(yaml.safe_load_all((tmp_path / "jobsets.yaml").read_text()))
-    assert [{k: told[k] for k in written[0]} for told in cluster.values()] == written
+    assert [{k: applied[k] for k in written[0]} for applied in cluster.values()] == written
     assert engine.submit(groups, str(tmp_path)) == jobs, "applying it again changes nothing"
     waiting = Standing("waiting", "it has no pods yet")
     assert engine.standings(jobs) == [waiting] * 2

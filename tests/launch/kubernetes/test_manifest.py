@@ -38,16 +38,16 @@ def test_manifests_are_those_that_were_looked_at(name, engine, group, request):
 
 
 def test_the_pods_of_a_group_find_each_other(group):
-    told = job_set(group(), TPUS._pods)
-    (replicated,) = told["spec"]["replicatedJobs"]
+    manifest = job_set(group(), TPUS._pods)
+    (replicated,) = manifest["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
     assert (job["parallelism"], job["completions"]) == (4, 4)
     (container,) = job["template"]["spec"]["containers"]
     variables = {entry["name"]: entry["value"] for entry in container["env"]}
-    name = told["metadata"]["name"]
+    name = manifest["metadata"]["name"]
     host, _, port = variables["JAX_COORDINATOR_ADDRESS"].partition(":")
     # The name of a pod in its network: of the JobSet, the job in it, and the index of the pod.
-    assert host == f"{name}-group-0-0.{told['spec']['network']['subdomain']}"
+    assert host == f"{name}-group-0-0.{manifest['spec']['network']['subdomain']}"
     assert (variables["JAX_NUM_PROCESSES"], port) == ("4", "8476")
     assert "export JAX_PROCESS_ID=$JOB_COMPLETION_INDEX\n" in container["command"][2]
 

@@ -14,7 +14,7 @@ def test_a_group_gets_nodes_or_a_slice_of_tpus():
     assert Ray(topology="4x4", accelerator="v5e").layout == Resources(4, 1)
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(BadInput) as refusal:
         Ray(hosts=0, topology="4x", processes_per_host=0)
     assert str(refusal.value).splitlines() == [
@@ -31,11 +31,11 @@ def test_all_that_is_wrong_is_told_at_once():
 def test_the_file_can_be_read_and_submitted_by_hand(group):
     engine = Ray(address="head:6379", topology="2x4", accelerator="v6e", cpus=8)
     ((name, text),) = engine.files([group("-m", "luthier", restarts=3)], "/shared/jobs").items()
-    told = json.loads(text)
-    assert told["address"] == "head:6379"
-    assert told["request"]["topology"] == "2x4"
-    assert told["request"]["cpus"] == 8
-    assert told["groups"][0]["command"] == ["-m", "luthier"]
+    contents = json.loads(text)
+    assert contents["address"] == "head:6379"
+    assert contents["request"]["topology"] == "2x4"
+    assert contents["request"]["cpus"] == 8
+    assert contents["groups"][0]["command"] == ["-m", "luthier"]
     assert " ".join(engine.command("/shared/jobs")) == (
         f"python -m luthier.launch.ray /shared/jobs/{name}"
     )

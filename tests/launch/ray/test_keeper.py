@@ -38,7 +38,7 @@ def test_one_code_for_all(codes, code):
     assert ray_actors.worst(codes) == code
 
 
-def test_processes_are_told_who_they_are(group):
+def test_processes_learn_their_ranks(group):
     assert ray_actors.variables(group(), 1, 2, "10.0.0.1:8476") == {
         "GREETING": "hello",
         "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8476",

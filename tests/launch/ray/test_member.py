@@ -15,7 +15,7 @@ def _run(tmp_path, code, **environment):
     return ended, log.read_text()
 
 
-def test_a_process_runs_where_it_is_told_and_prints_into_its_log(tmp_path):
+def test_a_process_runs_in_its_directory_and_prints_into_its_log(tmp_path):
     code = "import os, sys; print(os.getcwd(), os.environ['GREETING']); sys.exit(75)"
     assert _run(tmp_path, code, GREETING="hello") == (75, f"{tmp_path} hello\n")
     assert _run(tmp_path, "print('again')", GREETING="")[1].endswith("hello\nagain\n")

@@ -10,7 +10,7 @@ def test_a_group_of_nodes():
     assert request.bundle == {"CPU": 8, "GPU": 4, "nic": 2.0}
 
 
-def test_a_slice_of_tpus_tells_how_many_hosts_it_has():
+def test_a_slice_of_tpus_determines_its_number_of_hosts():
     request = RayRequest(topology="4x4", accelerator="v6e", chips_per_host=4, cpus=1)
     assert (request.num_hosts, request.num_processes) == (4, 4)
     assert request.bundle == {"CPU": 1, "TPU": 4}

@@ -25,6 +25,6 @@ def test_what_the_cluster_refuses_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "luthier: the Ray cluster at auto does not answer\n"
 
 
-def test_it_tells_how_it_is_called(capsys):
+def test_wrong_arguments_print_the_usage(capsys):
     assert ray.main([]) == 2
     assert capsys.readouterr().err.startswith("usage: python -m luthier.launch.ray ")

@@ -11,16 +11,16 @@ def _groups(place, number):
 
 
 @pytest.fixture
-def told(monkeypatch):
+def commands(monkeypatch):
     """Return the words that were called, instead of calling them."""
-    said = []
+    commands = []
 
     def call(*words, what):
-        said.append(words)
+        commands.append(words)
         return "12\n"
 
     monkeypatch.setattr(slurm, "call", call)
-    return said
+    return commands
 
 
 def test_what_a_group_gets():
@@ -59,20 +59,20 @@ def test_the_settings_of_a_site_are_in_the_script(tmp_path):
     assert "--devices-per-process 2" in text
 
 
-def test_jobs_are_told_apart(tmp_path, told):
+def test_jobs_are_distinguished(tmp_path, commands):
     (alone,) = Slurm().submit(_groups(tmp_path, 1), str(tmp_path))
     assert alone == Job("slurm", "12", "study-0", str(tmp_path))
     array = Slurm(groups_per_job=2).submit(_groups(tmp_path, 3), str(tmp_path))
     assert [job.id for job in array] == ["12_0", "12_0", "12_1"]
     shared = Slurm(groups_per_job=2).submit(_groups(tmp_path, 2), str(tmp_path))
     assert [job.id for job in shared] == ["12", "12"]
-    assert told == [("sbatch", "--parsable", f"{tmp_path}/{slurm.SCRIPT}")] * 3
+    assert commands == [("sbatch", "--parsable", f"{tmp_path}/{slurm.SCRIPT}")] * 3
     assert (tmp_path / "job.sh").read_text().startswith("#!/bin/bash\n")
 
 
-def test_each_job_is_cancelled_once(tmp_path, told):
+def test_each_job_is_cancelled_once(tmp_path, commands):
     site = Slurm()
     site.cancel(site.submit(_groups(tmp_path, 2), str(tmp_path)))
-    assert told[1:] == [("scancel", "12_0", "12_1")]
+    assert commands[1:] == [("scancel", "12_0", "12_1")]
     site.cancel([])
-    assert len(told) == 2
+    assert len(commands) == 2

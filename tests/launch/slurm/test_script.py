@@ -72,11 +72,11 @@ def site(tmp_path):
     """Return a function that runs a script with commands that stand in for SLURM's."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    told = tmp_path / "told"
+    log = tmp_path / "told"
     for name, text in {
         "srun": f'read -r code < {tmp_path}/codes; sed -i 1d {tmp_path}/codes; exit "$code"',
         "squeue": f"cat {tmp_path}/state",
-        "scontrol": f'echo "$@" >> {told}',
+        "scontrol": f'echo "$@" >> {log}',
     }.items():
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
@@ -84,7 +84,7 @@ def site(tmp_path):
     def run(codes, state="RUNNING", restarts=0, closed=False, array=None):
         (tmp_path / "codes").write_text("".join(f"{code}\n" for code in codes))
         (tmp_path / "state").write_text(f"{state}\n")
-        told.write_text("")
+        log.write_text("")
         if closed:
             (tmp_path / "closed").touch()
         group = ProcessGroup("g", ["-V"], str(tmp_path), str(tmp_path), restarts=restarts)
@@ -99,7 +99,7 @@ def site(tmp_path):
             timeout=60,
         )
         left = (tmp_path / "codes").read_text().split()
-        return ended.returncode, told.read_text(), len(left)
+        return ended.returncode, log.read_text(), len(left)
 
     return run
 

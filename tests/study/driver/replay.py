@@ -62,5 +62,5 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
             setting = ledger.settings[line["setting"]]
             came = ledger.outcome_of(setting)
             assert came is not None
-            suggester.tell(setting.number, *came, series.get(setting.trials[-1], {}))
+            suggester.record(setting.number, *came, series.get(setting.trials[-1], {}))
             waiting.discard(setting.number)

@@ -37,7 +37,7 @@ def test_studies_are_found_by_name_and_by_folder(study, tmp_path):
     assert find_study(str(study.path)).path == study.path
 
 
-def test_what_is_not_there_is_told_with_the_nearest(study, tmp_path):
+def test_a_missing_study_is_reported_with_the_nearest_name(study, tmp_path):
     with pytest.raises(UnknownReference) as caught:
         find_study("tyo", tmp_path)
     assert str(caught.value) == "there is no study 'tyo'; did you mean toy?"

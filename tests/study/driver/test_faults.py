@@ -299,8 +299,8 @@ def test_a_grid_has_all_its_points_unless_the_budget_says_otherwise(run):
     assert (len(whole.ledger.trials), whole.ledger.notices) == (36, [])
     assert whole.is_over
     cut = run("grid")
-    told = "the grid needs 31 trials with the baseline, and budget.trials=12 leaves 19 of its "
-    assert cut.ledger.notices == [f"{told}settings out"]
+    notice = "the grid needs 31 trials with the baseline, and budget.trials=12 leaves 19 of its "
+    assert cut.ledger.notices == [f"{notice}settings out"]
     assert cut.notices[0] == cut.ledger.notices[0]
 
 

@@ -78,13 +78,13 @@ def test_another_seed_makes_a_trial_of_its_own(run):
     assert len(set(outcome.ledger.marks)) == 12
 
 
-def test_a_setting_with_three_seeds_is_told_once_by_its_mean(run):
+def test_a_setting_with_three_seeds_is_reported_once_by_its_mean(run):
     outcome, _ = run(seeds=3)
     assert len(outcome.ledger.settings) == 4
-    told = outcome.ledger.outcome_of(outcome.ledger.settings[1])
+    outcome_of_setting = outcome.ledger.outcome_of(outcome.ledger.settings[1])
     values = [outcome.ledger.trials[n].values[0] for n in (3, 4, 5)]
     assert len(set(values)) == 3
-    assert told == ("complete", (pytest.approx(sum(values) / 3),))
+    assert outcome_of_setting == ("complete", (pytest.approx(sum(values) / 3),))
     assert [line["setting"] for line in _kinds(outcome, "told")] == [0, 1, 2, 3]
 
 
@@ -131,7 +131,7 @@ def test_a_pruner_ends_bad_trials_early(run):
     assert all(reports.count(t.number) < 4 for t in pruned)
 
 
-def test_several_objectives_are_told_together(run):
+def test_several_objectives_are_reported_together(run):
     objectives = [samplers.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
     outcome, _ = run("nsga-ii", objectives=objectives)
     assert {trial.values[1] for trial in outcome.ledger.trials} == {0.5}

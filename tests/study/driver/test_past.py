@@ -13,7 +13,7 @@ def _fill(past, count, best=()):
     for number in range(count):
         past.restore(number, Asked({"rate": number / count}), RATE)
         value = -1.0 if number in best else float(number)
-        past.tell(number, "complete", (value,), {})
+        past.record(number, "complete", (value,), {})
 
 
 def test_a_past_forgets_all_but_the_best_and_the_newest():
@@ -31,7 +31,7 @@ def test_a_setting_that_runs_is_not_forgotten():
     past = Past(["lower"], most=200)
     past.restore(10_000, Asked({"rate": 0.5}), RATE)
     _fill(past, 450)
-    past.tell(10_000, "complete", (0.25,), {})
+    past.record(10_000, "complete", (0.25,), {})
     values = [t.values for t in past._study.get_trials(deepcopy=False) if t.values == [0.25]]
     assert len(values) == 1
 
@@ -55,22 +55,22 @@ def test_what_a_sampler_notes_is_returned_and_taken_back():
 
 def test_a_setting_that_was_never_asked_is_passed_over():
     past = Past(["lower"], most=None)
-    past.tell(0, "complete", (1.0,), {})
+    past.record(0, "complete", (1.0,), {})
     assert past._study.get_trials() == []
 
 
 def test_a_pruned_setting_has_the_last_value_that_it_reported():
     past = Past(["lower"], most=None)
     past.restore(1, Asked({"rate": 0.5}), RATE)
-    past.tell(1, "pruned", (3.0,), {1: 4.0, 2: 3.0})
+    past.record(1, "pruned", (3.0,), {1: 4.0, 2: 3.0})
     (trial,) = past._study.get_trials()
     assert (trial.state.name, trial.value) == ("PRUNED", 3.0)
 
 
-def test_several_objectives_are_told_together():
+def test_several_objectives_are_reported_together():
     past = Past(["lower", "higher"], most=None)
     past.restore(1, Asked({"rate": 0.5}), RATE)
-    past.tell(1, "complete", (3.0, 4.0), {})
+    past.record(1, "complete", (3.0, 4.0), {})
     (trial,) = past._study.get_trials()
     assert trial.values == [3.0, 4.0]
     assert [direction.name for direction in past._study.directions] == ["MINIMIZE", "MAXIMIZE"]

@@ -201,7 +201,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("what", LATER)
-def test_commands_tell_of_a_damaged_journal_and_repair_it(
+def test_commands_report_a_damaged_journal_and_repair_it(
     retried, tmp_path, monkeypatch, capsys, what
 ):
     path = tmp_path / "toy"
@@ -224,8 +224,10 @@ def test_commands_tell_of_a_damaged_journal_and_repair_it(
     assert (tmp_path / "report.html").stat().st_size > 1000
 
     assert main.main(["sweep", "repair", "toy"]) == 0
-    told = capsys.readouterr().out.splitlines()[-2]
-    assert re.match(r"repaired: \d+ lines kept, [0-4] made again from .*, [01] left out; the", told)
+    summary = capsys.readouterr().out.splitlines()[-2]
+    assert re.match(
+        r"repaired: \d+ lines kept, [0-4] made again from .*, [01] left out; the", summary
+    )
     assert load_journal(journal).problems == []
     assert _outcome(path) == _outcome(retried)
 

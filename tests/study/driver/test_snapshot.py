@@ -31,7 +31,7 @@ def test_workers_run_the_source_that_was_copied(package, tmp_path):
     assert done.stdout.split() == ["1", str(target / "luthier" / "__init__.py")], done.stderr
 
 
-def test_an_edit_is_told_by_package(package, tmp_path):
+def test_an_edit_is_reported_by_package(package, tmp_path):
     directory.take(tmp_path / "study", ["my_toys"])
     assert directory.edited(tmp_path / "study") == []
     (package / "deep.py").write_text("CHANGED = 1\n")

@@ -124,7 +124,7 @@ def test_two_drivers_of_one_directory_are_refused_in_one_line(make, tmp_path):
     assert line.startswith(f"{tmp_path / 'toy'} is already written by this process")
 
 
-def test_what_is_wrong_is_told_at_once_and_nothing_is_written(make, tmp_path):
+def test_problems_are_listed_at_once_and_nothing_is_written(make, tmp_path):
     from luthier.study import samplers
 
     space = studies.Space({"rats": studies.Log(1e-4, 1.0)})
@@ -144,7 +144,7 @@ def test_a_study_without_an_engine_is_refused(make):
         studies.run(make(), packages=toys.PACKAGES)
 
 
-def test_an_edit_is_told_once_and_a_torn_journal_is_told(make, tmp_path):
+def test_an_edit_and_a_torn_journal_are_noted_once(make, tmp_path):
     with pytest.raises(Killed):
         studies.run(make(), packages=toys.PACKAGES, engine=_dying(3))
     (tmp_path / "toy" / "source" / "hashes.json").write_text('{"luthier": "of another day"}')

@@ -104,11 +104,11 @@ def test_a_name_and_the_path_of_its_value_overlap(named):
     study = _study(base, rate, "rate")
     with pytest.raises(BadInput) as raised:
         _run(study)
-    told = [str(problem) for problem in raised.value.problems]
-    assert f"rate: overlaps with {rate}: both set rate [set by space]" in told[-1]
+    lines = [str(problem) for problem in raised.value.problems]
+    assert f"rate: overlaps with {rate}: both set rate [set by space]" in lines[-1]
 
 
-def test_a_name_that_is_not_there_is_told_with_the_nearest(named):
+def test_an_unknown_name_is_reported_with_the_nearest(named):
     base, rate, width = named
     with pytest.raises(BadInput) as raised:
         _run(_study(base, rate + "S", width))

@@ -25,13 +25,13 @@ def _suggester(sampler, space=SPACE, **settings):
     return make_suggester(dataclasses.replace(study, sampler=node))
 
 
-def _run(suggester, count, told=True):
+def _run(suggester, count, with_results=True):
     found = []
     for number in range(1, count + 1):
         asked = suggester.ask(number)
         found.append(asked)
-        if told:
-            suggester.tell(number, "complete", (asked.assignment["rate"],), {})
+        if with_results:
+            suggester.record(number, "complete", (asked.assignment["rate"],), {})
     return [asked.assignment for asked in found]
 
 
@@ -45,10 +45,10 @@ def test_the_same_past_gives_the_same_suggestions(sampler, space):
 
 
 @pytest.mark.parametrize("sampler", ["random", "quasi-random"])
-def test_a_sampler_that_does_not_look_back_suggests_the_same_whatever_it_is_told(sampler):
-    told, untold = _suggester(sampler), _suggester(sampler)
-    assert not told.looks_back
-    assert _run(told, 12) == _run(untold, 12, told=False)
+def test_a_sampler_that_does_not_look_back_suggests_the_same_whatever_the_results(sampler):
+    informed, uninformed = _suggester(sampler), _suggester(sampler)
+    assert not informed.looks_back
+    assert _run(informed, 12) == _run(uninformed, 12, with_results=False)
 
 
 @pytest.mark.parametrize("sampler", ["random", "quasi-random", "tpe", "nsga-ii"])
@@ -60,12 +60,12 @@ def test_a_suggester_that_is_restored_goes_on_as_if_nothing_had_been(sampler):
         asked = begun.ask(number)
         restored.restore(number, asked)
         for suggester in (begun, restored):
-            suggester.tell(number, "complete", (asked.assignment["rate"],), {})
+            suggester.record(number, "complete", (asked.assignment["rate"],), {})
     found = []
     for number in range(41, 61):
         asked = restored.ask(number)
         found.append(asked.assignment)
-        restored.tell(number, "complete", (asked.assignment["rate"],), {})
+        restored.record(number, "complete", (asked.assignment["rate"],), {})
     assert found == expected
 
 
@@ -96,7 +96,7 @@ def test_tpe_learns_from_what_cannot_run():
         asked = suggester.ask(number)
         widths.append(asked.assignment["width"])
         state = "infeasible" if asked.assignment["width"] > 4 else "complete"
-        suggester.tell(number, state, None if state == "infeasible" else (1.0,), {})
+        suggester.record(number, state, None if state == "infeasible" else (1.0,), {})
     assert sum(width > 4 for width in widths[40:]) < 10  # by chance it were 13 of 20
 
 
@@ -112,7 +112,7 @@ def test_settings_that_failed_or_are_no_number_do_not_stop_a_search():
     for number in range(1, 15):
         suggester.ask(number)
         values = (float("nan"),) if number % 2 else None
-        suggester.tell(number, "complete" if number % 2 else "failed", values, {})
+        suggester.record(number, "complete" if number % 2 else "failed", values, {})
     assert suggester.ask(15) is not None
 
 

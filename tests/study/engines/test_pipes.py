@@ -43,7 +43,7 @@ def test_numbers_that_are_none_survive_too():
 
 
 @pytest.mark.parametrize("line", [b"{}", b"[1]", b'{"kind": "x"}', b'{"kind": "stop"}', b"no\n"])
-def test_what_is_no_message_is_told(line):
+def test_lines_that_are_not_messages_are_rejected(line):
     with pytest.raises(ValueError):
         decode(line)
 

@@ -65,7 +65,7 @@ def test_a_run_that_never_began_has_an_empty_summary(tmp_path):
         (ZeroDivisionError("of mine"), "failed", "ZeroDivisionError: of mine"),
     ],
 )
-def test_what_can_never_run_is_told_from_what_went_wrong(error, outcome, reason, tmp_path):
+def test_infeasible_trials_are_distinguished_from_failed_ones(error, outcome, reason, tmp_path):
     work = TrialWork(3, 2, str(tmp_path))
     ended = failed(1, work, MODE, error)
     assert (ended.slice, ended.trial, ended.fence) == (1, 3, 2)

@@ -24,7 +24,7 @@ class Slice:
 
     def __init__(self, plans, memory_bytes=None):
         received, sent = os.pipe()
-        self.events, self.heed = [], lambda event: None
+        self.events, self.on_event = [], lambda event: None
         self.execution = Execution(0, plans, (), memory_bytes, self._send)
         self.inbox = Inbox(os.fdopen(received, "rb"), self.execution.watcher)
         self.writer = MessageWriter(os.fdopen(sent, "wb"))
@@ -32,7 +32,7 @@ class Slice:
 
     def _send(self, event):
         self.events.append(event)
-        self.heed(event)
+        self.on_event(event)
 
     def run(self, work, refills=()):
         """Run work to its end; return how its trials ended."""
@@ -116,12 +116,12 @@ def test_a_pruned_lane_is_refilled_without_compiling(plans, tiny, write_trial, t
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS)]
     slice = Slice(plans)
 
-    def heed(event):
+    def on_event(event):
         if isinstance(event, Reported) and event.step == 5:
             watcher = slice.inbox._watchers[event.trial, event.fence]
             watcher.answer(event.trial != 1)
 
-    slice.heed = heed
+    slice.on_event = on_event
     compiled = set(plans.plan(tiny(), HOIST).program.compiled)
     work = Work(trials[:2], hoist=HOIST, lanes="vmap", asks=True)
     found = slice.run(work, refills=trials[2:])
@@ -173,14 +173,14 @@ def test_a_lane_that_is_stopped_leaves_the_others_alone_and_goes_on_later(
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS[:2])]
     slice = Slice(plans)
 
-    def heed(event):
+    def on_event(event):
         if isinstance(event, Reported) and (event.trial, event.step) == (1, 5):
             slice.inbox._watchers[1, 1].stop()
 
-    slice.heed = heed
+    slice.on_event = on_event
     work = Work(trials, hoist=HOIST, lanes="vmap")
     assert set(slice.run(work)) == {0}
-    slice.heed = lambda event: None
+    slice.on_event = lambda event: None
     again = slice.run(Work(trials[1:], hoist=HOIST, lanes="vmap", spare_lanes=1))
     expected, other = alone
     _assert_equal(again, tmp_path, expected, other, 1e-5)

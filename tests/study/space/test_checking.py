@@ -22,13 +22,13 @@ def test_a_good_space_has_no_problems():
     assert _lines(dimensions, constraints=["width % heads == 0"]) == []
 
 
-def test_a_path_that_does_not_exist_is_told_with_the_nearest():
+def test_a_path_that_does_not_exist_is_reported_with_the_nearest():
     assert _lines({"rates": Log(1e-4, 1e-1)}) == [
         "rates: does not exist [set by space: rates, at 0.0001]; did you mean rate?"
     ]
 
 
-def test_a_value_that_does_not_fit_the_annotation_is_told():
+def test_a_value_that_does_not_fit_the_annotation_is_reported():
     assert _lines({"width": Uniform(8, 64)}) == [
         "width: 25.82535362629228 is not an int [set by space: width, at 25.82535362629228]"
     ]
@@ -66,7 +66,7 @@ def test_the_space_of_an_option_overlaps_with_what_stands_beside_the_choice():
     ]
 
 
-def test_an_empty_space_and_broken_ranges_are_told_together_with_the_rest():
+def test_an_empty_space_and_broken_ranges_are_reported_together_with_the_rest():
     assert _lines({})[0].startswith("the space is empty; write --space")
     found = _lines({"rate": Log(1, 1e-3), "widht": Pow2(8, 16)})
     assert len(found) == 2

@@ -28,7 +28,7 @@ def test_a_generator_becomes_a_table(module):
     assert generate("toy_sweeps", ["lr"]) == {"lr": expected}
 
 
-def test_what_is_wrong_with_generators_is_told_at_once(module):
+def test_all_problems_with_generators_are_reported_at_once(module):
     with pytest.raises(BadInput) as caught:
         generate("toy_sweeps", ["seeds", "bad"])
     assert [str(problem) for problem in caught.value.problems] == [

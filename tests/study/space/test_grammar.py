@@ -106,13 +106,13 @@ def test_lists_are_split_outside_of_brackets_and_quotes():
         ),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(words, when, line):
+def test_unreadable_overrides_are_reported_in_one_line(words, when, line):
     with pytest.raises(BadInput) as caught:
         parse_space(words, when)
     assert str(caught.value) == line
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(BadInput) as caught:
         parse_space(["a", "b=log(1)"], ["c"])
     assert len(caught.value.problems) == 3

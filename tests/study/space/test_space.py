@@ -3,7 +3,7 @@ import simulated_engine as toys
 
 from luthier import graph as graphs
 from luthier.study import Choice, Int, Log, Option, Space, Zipped
-from luthier.study.space import told
+from luthier.study.space import override_text
 
 ADAPTIVE = fdl.Config(toys.Adaptive)
 SPACE = Space(
@@ -37,8 +37,8 @@ def test_overrides_are_words_where_they_can_be():
     assert found[0] == "rate=0.01"
     assert found[1] == ("optimizer", ADAPTIVE)
     assert found[2:] == ["optimizer.decay=0.5", "width=32", "heads=8"]
-    assert told(found[1]) == "optimizer=Adaptive(...)"
-    assert told(("shape", (1, 2))) == "shape=(1, 2)"
+    assert override_text(found[1]) == "optimizer=Adaptive(...)"
+    assert override_text(("shape", (1, 2))) == "shape=(1, 2)"
 
 
 def test_words_of_an_option_stand_for_its_value():

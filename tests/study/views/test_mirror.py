@@ -40,14 +40,14 @@ def test_the_table_has_a_row_for_each_trial_with_what_it_sets_and_why_it_did_not
     assert all(row[2] is None for row in refused)
 
 
-def test_the_history_tells_the_best_so_far(study):
+def test_the_history_has_the_best_so_far(study):
     summary = _summary(study)
     best = [row["best/held_out/loss"] for row in summary.history]
-    told = [row["objectives/held_out/loss"] for row in summary.history]
-    assert best == [min(told[: n + 1]) for n in range(len(told))]
-    assert len(told) == summary.facts["trials_complete"]
-    assert summary.facts["best/held_out/loss"] == min(told)
-    assert summary.facts["best_trial"] == summary.history[told.index(min(told))]["trial"]
+    losses = [row["objectives/held_out/loss"] for row in summary.history]
+    assert best == [min(losses[: n + 1]) for n in range(len(losses))]
+    assert len(losses) == summary.facts["trials_complete"]
+    assert summary.facts["best/held_out/loss"] == min(losses)
+    assert summary.facts["best_trial"] == summary.history[losses.index(min(losses))]["trial"]
     assert summary.better == {"objectives/held_out/loss": "lower"}
     assert summary.group == "toy"
 

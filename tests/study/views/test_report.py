@@ -83,7 +83,7 @@ def test_the_matrix_holds_what_the_words_set(study):
     assert matrix["left_out"] == 0
 
 
-def test_the_baseline_is_told_in_the_words_of_the_space(tmp_path):
+def test_the_baseline_is_described_by_the_dimensions_of_the_space(tmp_path):
     space = {"rate": studies.Log(1e-4, 1e-1), "width": studies.Ordinal([8, 16])}
     study = toys.make_study(
         directory=str(tmp_path), space=fdl.Config(studies.Space, space), name="two"
@@ -97,7 +97,7 @@ def test_the_baseline_is_told_in_the_words_of_the_space(tmp_path):
 
 def test_words_are_read_by_path():
     words = ["rate=0.1", "model.layers[0].dim=8", "fiddler:fsdp(2)", "mesh:=Mesh(a=1)", "@tensor"]
-    assert report.said_by(words) == {
+    assert report.override_texts(words) == {
         "rate": "0.1",
         "model.layers[0].dim": "8",
         "fiddlers": "fiddler:fsdp(2) @tensor",
@@ -241,8 +241,8 @@ def test_hundreds_of_trials_make_a_report(tmp_path, open_page):
     page.get_by_role("button", name="Show all 500").click()
     assert page.locator("#trials tbody tr").count() == 500
     assert page.locator("#matrix thead th").count() == 301
-    told = "the best and the newest; 200 trials left out"
-    assert page.locator("#matrix header").inner_text().endswith(told)
+    label = "the best and the newest; 200 trials left out"
+    assert page.locator("#matrix header").inner_text().endswith(label)
     history = page.get_by_role("img", name="loss of 499 complete trials")
     assert history.locator("circle").count() == 499
     assert page.title() == "many"

@@ -103,8 +103,8 @@ class Admission:
             return Admitted(trial, None, str(error.problems[0]))
         for predicate in self._study.space.constraints:
             if violated(graph, predicate):
-                said = getattr(predicate, "__name__", predicate)
-                return Admitted(trial, graph, f"breaks the constraint {said}")
+                name = getattr(predicate, "__name__", predicate)
+                return Admitted(trial, graph, f"breaks the constraint {name}")
         try:
             graphs.validate(graph, self._editing.packages)
         except BadInput as error:

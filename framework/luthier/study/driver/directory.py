@@ -198,10 +198,10 @@ class StudyDirectory:
         try:
             path.mkdir(exist_ok=True)
             # Not synced: the journal knows all of it, and a history can be done without.
-            told = redaction.redact(history)
-            (path / "config.history.json").write_text(told, encoding="utf-8")
-            told = redaction.redact(assignment)
-            (path / "assignment.json").write_text(told + "\n", encoding="utf-8")
+            text = redaction.redact(history)
+            (path / "config.history.json").write_text(text, encoding="utf-8")
+            text = redaction.redact(assignment)
+            (path / "assignment.json").write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise run_error("write", path, error) from error
         write_atomically(path / "config.json", graphs.to_json(graph))

@@ -261,7 +261,7 @@ class _Consistency:
             if line["setting"] >= len(ledger.settings):
                 return f"setting {line['setting']} was never asked"
             setting = ledger.settings[line["setting"]]
-            if setting.is_told:
+            if setting.is_reported:
                 return f"setting {line['setting']} was told before"
             if ledger.outcome_of(setting) is None:
                 return f"setting {line['setting']} was told before its trials had ended"

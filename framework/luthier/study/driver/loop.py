@@ -42,7 +42,7 @@ from luthier.study.protocol import (
     TrialWork,
     Work,
 )
-from luthier.study.space import num_points, told
+from luthier.study.space import num_points, override_text
 from luthier.study.study import Packed, Study
 
 WATCH_SECONDS = 10.0
@@ -229,7 +229,7 @@ class _Trials:
             if not self._take_result(left):
                 self._put_back(left, "the driver died")
         for number, asked in sorted(self._waiting.items()):
-            self._tell(number, {})
+            self._report_to_sampler(number, {})
             for repeat, trial in enumerate(self._ledger.settings[number].trials):
                 state = self._ledger.trials[trial]
                 if state.state in ENDED:
@@ -267,7 +267,7 @@ class _Trials:
             self._parts.suggester.restore(0, asked)
         # The baseline is the base itself, whatever it would be in the space.
         assignment = asked.assignment if number else {}
-        words = [told(o) for o in self._study.space.overrides(assignment)]
+        words = [override_text(o) for o in self._study.space.overrides(assignment)]
         self._note(
             "asked",
             setting=number,
@@ -372,7 +372,7 @@ class _Trials:
         )
         if self._parts.pruning is not None and state.copy_of is None:
             self._parts.pruning.end(trial, outcome, values[0] if values else None, series)
-        self._tell(state.setting, series)
+        self._report_to_sampler(state.setting, series)
         self._count_failure(state)
         self._copy_if_ended(trial)
 
@@ -402,16 +402,16 @@ class _Trials:
         if not self.stopped:
             self.stopped, self.stopped_by = why, by
 
-    def _tell(self, number: int, series: Mapping[int, float]) -> None:
+    def _report_to_sampler(self, number: int, series: Mapping[int, float]) -> None:
         setting = self._ledger.settings[number]
         came = self._ledger.outcome_of(setting)
-        if came is None or setting.is_told:
+        if came is None or setting.is_reported:
             return
         # Written down although it follows from the ends of trials: when the sampler was told,
         # relative to when it was asked, decides what it suggests, and a resumed driver replays
         # exactly this order.
         self._note("told", setting=number)
-        self._parts.suggester.tell(number, *came, series)
+        self._parts.suggester.record(number, *came, series)
 
     def _copy_if_ended(self, first: int) -> None:
         """End the trials whose graph is that of a trial that ended, as that one did."""
@@ -739,9 +739,9 @@ class Driver(_Trials):
         if time.monotonic() - self._watched < WATCH_SECONDS:
             return
         self._watched = time.monotonic()
-        self.tell_edits()
+        self.note_edits()
 
-    def tell_edits(self) -> None:
+    def note_edits(self) -> None:
         """Note the packages that were edited since the study began, each once."""
         for name in directories.edited(self._parts.directory.path):
             notice = (
@@ -751,7 +751,7 @@ class Driver(_Trials):
             if notice not in self._ledger.notices:
                 self._note("noted", notice=notice)
 
-    def tell_points(self) -> None:
+    def note_cut_grid(self) -> None:
         """Note that the budget cuts the grid off, once."""
         if (notice := grid_notice(self._study)) and notice not in self._ledger.notices:
             self._note("noted", notice=notice)

@@ -99,10 +99,12 @@ def begin(directory: pathlib.Path, storage: str) -> subprocess.Popen[bytes]:
     """
     command = [sys.executable, "-m", "luthier.study.driver.mirror", str(directory)]
     with open(directory / "optuna.log", "ab") as log:
-        told = {**os.environ, VARIABLE: storage}
+        variables = {**os.environ, VARIABLE: storage}
         # The pipe is never written to: its end, also by the driver's death, tells the mirror to
         # finish.
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=told)
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables
+        )
 
 
 def mirror(directory: pathlib.Path) -> int:
@@ -113,12 +115,12 @@ def mirror(directory: pathlib.Path) -> int:
     """
     import optuna
 
-    said = read_facts(directory)
+    facts = read_facts(directory)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
-        study_name=said["name"],
-        storage=_open_storage(directory, os.environ.get(VARIABLE) or said["storage"]),
-        directions=["minimize" if d == "lower" else "maximize" for d in said["directions"]],
+        study_name=facts["name"],
+        storage=_open_storage(directory, os.environ.get(VARIABLE) or facts["storage"]),
+        directions=["minimize" if d == "lower" else "maximize" for d in facts["directions"]],
         load_if_exists=True,
     )
     # What is there is found by our own number, and not by Optuna's, which counts what was added in
@@ -127,14 +129,14 @@ def mirror(directory: pathlib.Path) -> int:
         (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
         for trial in study.get_trials(deepcopy=False)
     }
-    if not known and len(said["metrics"]) == len(set(said["metrics"])):
+    if not known and len(facts["metrics"]) == len(set(facts["metrics"])):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.set_metric_names(said["metrics"])
+            study.set_metric_names(facts["metrics"])
     added = 0
     for setting in _ended_settings(directory):
         if (setting["setting"], setting["retries"]) not in known:
-            study.add_trial(_as_trial(setting, said))
+            study.add_trial(_as_trial(setting, facts))
             added += 1
     return added
 
@@ -177,14 +179,14 @@ def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
             assert came is not None
             trials = [ledger.trials[number] for number in setting.trials]
             reasons = [trial.reason for trial in trials if trial.reason]
-            told = {"came": came, "reasons": reasons, "told": line["at"]}
+            outcome = {"came": came, "reasons": reasons, "told": line["at"]}
             again = retries[setting.number]
             retries[setting.number] += 1
-            found.append({**asked[setting.number], **told, "retries": again})
+            found.append({**asked[setting.number], **outcome, "retries": again})
     return found
 
 
-def _as_trial(setting: Mapping[str, Any], said: Mapping[str, Any]) -> Any:
+def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     import datetime
 
     import optuna
@@ -198,7 +200,7 @@ def _as_trial(setting: Mapping[str, Any], said: Mapping[str, Any]) -> Any:
         state=optuna.trial.TrialState[kind],
         params=assignment,
         distributions={
-            name: json_to_distribution(said["distributions"][name]) for name in assignment
+            name: json_to_distribution(facts["distributions"][name]) for name in assignment
         },
         values=list(values) if is_complete else None,
         user_attrs={

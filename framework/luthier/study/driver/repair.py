@@ -127,7 +127,7 @@ class _Repair:
             setting = ledger.settings[line["setting"]]
             for trial in setting.trials:
                 self._end(trial)
-            if setting.is_told or ledger.outcome_of(setting) is None:
+            if setting.is_reported or ledger.outcome_of(setting) is None:
                 self.num_left_out += 1
                 return
         if kind == "retried":
@@ -151,7 +151,7 @@ class _Repair:
             self._report(line["trial"], ended, before=line.get("step"))
         self._add(line)
         if kind == "ended":
-            self._tell(line["trial"])
+            self._owe_report(line["trial"])
 
     def finish(self) -> None:
         """Add what is missing at the end."""
@@ -323,7 +323,7 @@ class _Repair:
             **({"fault": fault} if fault else {}),
             **({"series": [list(pair) for pair in series]} if outcome == "pruned" else {}),
         )
-        self._tell(trial)
+        self._owe_report(trial)
 
     def _report(self, trial: int, ended: TrialEnded | None, before: int | None = None) -> None:
         """Add the reports of a trial that are lost, before a later one or its end."""
@@ -337,10 +337,10 @@ class _Repair:
             if step not in known and metrics.get(name) is not None:
                 self._made("reported", trial=trial, step=step, value=float(metrics[name]))
 
-    def _tell(self, trial: int) -> None:
+    def _owe_report(self, trial: int) -> None:
         """See that the next line is that the sampler was told: a driver does so at once."""
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
-        if not setting.is_told and self._ledger.outcome_of(setting) is not None:
+        if not setting.is_reported and self._ledger.outcome_of(setting) is not None:
             self._owed = setting.number
 
 

@@ -141,7 +141,7 @@ class Past:
         self._running[setting] = number
         self._size += 1
 
-    def tell(
+    def record(
         self,
         setting: int,
         state: str,
@@ -244,7 +244,7 @@ class Suggester(Protocol):
     def retry(self, setting: int, asked: Asked) -> None:
         """Take in that a setting runs again, whose failure was told."""
 
-    def tell(
+    def record(
         self,
         setting: int,
         state: str,
@@ -282,7 +282,7 @@ class GridSuggester:
     def retry(self, setting: int, asked: Asked) -> None:
         """Do nothing: its point was handed out."""
 
-    def tell(self, *told: Any) -> None:
+    def record(self, *outcome: Any) -> None:
         """Do nothing: a grid does not look back."""
 
 
@@ -380,7 +380,7 @@ class OptunaSuggester:
         """Take in that a setting runs again; samplers pass over the failure that was told."""
         self.restore(setting, asked)
 
-    def tell(
+    def record(
         self,
         setting: int,
         state: str,
@@ -389,7 +389,7 @@ class OptunaSuggester:
     ) -> None:
         """Take in what came of a setting."""
         with _quiet():
-            self._past.tell(setting, state, values, series)
+            self._past.record(setting, state, values, series)
 
 
 def make_suggester(study: Any) -> Suggester:

@@ -63,7 +63,7 @@ class ParameterSet:
     number: int
     trials: tuple[int, ...]
     words: tuple[str, ...] = ()
-    is_told: bool = False
+    is_reported: bool = False
 
 
 class Ledger:
@@ -101,7 +101,7 @@ class Ledger:
             self.settings.append(ParameterSet(number, trials, tuple(line["words"])))
             self.trials += [Trial(trial, number) for trial in trials]
         elif kind == "told":
-            self.settings[line["setting"]].is_told = True
+            self.settings[line["setting"]].is_reported = True
         elif kind == "opened":
             self.is_over, self.stopped, self.stopped_by = False, "", ""
             self.num_devices = {s["index"]: s["num_devices"] for s in line.get("slices", ())}
@@ -146,7 +146,7 @@ class Ledger:
         elif kind == "retried":
             trial.state, trial.reason, trial.fault = "waiting", "", ""
             trial.values, trial.losses, trial.lost = None, 0, ""
-            self.settings[trial.setting].is_told = False
+            self.settings[trial.setting].is_reported = False
 
     def _spend(self, trial: Trial, line: Mapping[str, Any]) -> None:
         seconds = line.get("device_seconds", 0.0)

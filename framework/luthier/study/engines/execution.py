@@ -267,7 +267,7 @@ class Inbox:
     def close(self) -> None:
         """Have what runs saved, and no trial begun any more; from another thread."""
         with self._changed:
-            self._heed(Close())
+            self._handle(Close())
             self._changed.notify_all()
 
     @property
@@ -279,14 +279,14 @@ class Inbox:
         with self._stream:
             for message in messages(self._stream):
                 with self._changed:
-                    self._heed(message)
+                    self._handle(message)
                     self._changed.notify_all()
         # The stream has ended without `Close`: the driver is dead. `os._exit`, because the main
         # thread is in a compiled step, or in user code, and cannot be asked to leave.
         if not self._closing:
             os._exit(EXIT_ORPHANED)
 
-    def _heed(self, message: object) -> None:
+    def _handle(self, message: object) -> None:
         if isinstance(message, Work):
             self._last = message
             for trial in message.trials:
@@ -462,19 +462,21 @@ class Execution:
         request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
         return open_session(plan.program.graph, plan, step, request, watcher)
 
-    def tell(self, event: TrialEnded | Faulted | None) -> None:
+    def report(self, event: TrialEnded | Faulted | None) -> None:
         """Send how a trial ended, if it did."""
         if event is not None:
             self._send(event)
 
-    def tell_failed(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> None:
+    def report_failure(
+        self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException
+    ) -> None:
         """Send that a trial cannot run, went wrong, or met a fault of the machine."""
         event = failed(self.slice, trial, mode, error)
         # After an error of a device, such as ECC, a process cannot use it any more: this one ends,
         # and the engine starts another. A full disk does not matter to what is in memory.
         if isinstance(event, Faulted) and faults.error_number(error) is None:
             self.is_broken = True
-        self.tell(event)
+        self.report(event)
 
     def run(self, work: Work, trial: TrialWork, watcher: TrialWatcher) -> None:
         """Run one trial by itself, from where it was left to its end.
@@ -492,9 +494,9 @@ class Execution:
             # A step of its own for each trial: the state of the last one is freed with it.
             with self.open(plan, CompiledStep(plan.program), trial, watcher) as session:
                 session.run()
-            self.tell(ended(self.slice, trial, plan, mode, session.outcome, step_bytes(plan)))
+            self.report(ended(self.slice, trial, plan, mode, session.outcome, step_bytes(plan)))
         except RAISED as error:
-            self.tell_failed(trial, mode, error)
+            self.report_failure(trial, mode, error)
 
 
 def trace_evaluations(program: Program) -> None:

@@ -68,11 +68,11 @@ class Devices:
         """
         # In a process of its own: once JAX is initialized here, this process would hold the
         # accelerators (most of the GPU memory, all of a TPU) that the workers need.
-        told = subprocess.run([sys.executable, "-c", _COUNTING], capture_output=True, text=True)
+        process = subprocess.run([sys.executable, "-c", _COUNTING], capture_output=True, text=True)
         try:
-            kind, number = json.loads(told.stdout.splitlines()[-1])
+            kind, number = json.loads(process.stdout.splitlines()[-1])
         except (ValueError, IndexError):
-            lines = told.stderr.strip().splitlines() or ["it says nothing"]
+            lines = process.stderr.strip().splitlines() or ["it says nothing"]
             what = f"JAX finds no devices: {lines[-1]}"
             raise RunError(Problem(what, "devices", remedy=_FORM)) from None
         return cls(_KINDS.get(kind, kind), tuple(range(number)))
@@ -408,16 +408,16 @@ class _Worker:
         """
         while True:
             try:
-                told = self._ready.get(timeout=START_SECONDS)
+                answer = self._ready.get(timeout=START_SECONDS)
             except queue.Empty:
                 raise self._broken(f"it says nothing for {START_SECONDS:.0f} s") from None
-            if isinstance(told, SliceInfo):
-                return told
+            if isinstance(answer, SliceInfo):
+                return answer
             # A worker that was ended by a signal (the kernel's OOM killer, somebody's kill) is
             # started again; one that ended by itself has a cause that would not go away.
             if self._process.wait() >= 0:  # by itself: it would do so again
-                raise self._broken(told.reason)
-            self.start_again(told)
+                raise self._broken(answer.reason)
+            self.start_again(answer)
 
     def send(self, message: object) -> None:
         """Send a message; one to a worker that just died is lost, as `Lost` will tell."""

@@ -636,7 +636,7 @@ class LaneRunner:
                 raise problem
         except Exception as error:
             mode = execution.mode((), work.lanes)
-            return execution.tell_failed(task.trial, mode, error)
+            return execution.report_failure(task.trial, mode, error)
         _Lanes(execution, self._inbox, packed, key, choice).run(task, lane)
 
     def _choice(self, key: str, graph: Graph, task: TrialTask) -> PackingChoice:
@@ -726,7 +726,7 @@ class _Lanes:
             opening = execution.open(plan, step, task.trial, task.watcher)
             running = _Running(task, plan, mode, opening)
         except RAISED as error:
-            execution.tell_failed(task.trial, mode, error)
+            execution.report_failure(task.trial, mode, error)
         else:
             self._keep(lane, running)
 
@@ -736,7 +736,7 @@ class _Lanes:
         try:
             running.advance()
         except RAISED as error:
-            self._execution.tell_failed(running.task.trial, running.mode, error)
+            self._execution.report_failure(running.task.trial, running.mode, error)
         else:
             self._keep(lane, running)
 
@@ -746,12 +746,14 @@ class _Lanes:
             self._running[lane] = running
         else:
             result = running.session.outcome
-            self._tell(running.task, running.plan, running.mode, result)
+            self._report_end(running.task, running.plan, running.mode, result)
 
-    def _tell(self, task: TrialTask, plan: Plan, mode: dict[str, Any], result: Result) -> None:
+    def _report_end(
+        self, task: TrialTask, plan: Plan, mode: dict[str, Any], result: Result
+    ) -> None:
         execution, step_bytes = self._execution, self._pack.packed.step_bytes
         try:
             event = ended(execution.slice, task.trial, plan, mode, result, step_bytes)
         except Exception as error:  # its result cannot be written
-            return execution.tell_failed(task.trial, mode, error)
-        execution.tell(event)
+            return execution.report_failure(task.trial, mode, error)
+        execution.report(event)

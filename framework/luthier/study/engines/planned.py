@@ -70,9 +70,9 @@ class Planned:
             what, remedy = f"there is no level {self.level!r}", f"write {' or '.join(LEVELS)}"
             raise BadInput(Problem(what, "engine.level", remedy=remedy))
         target = read(self.slice)
-        told = missing_compiler(target) if self.level == COMPILE else ""
-        if told:
-            raise BadInput(Problem(told, "engine.slice", remedy="or set engine.level=shapes"))
+        problem = missing_compiler(target) if self.level == COMPILE else ""
+        if problem:
+            raise BadInput(Problem(problem, "engine.slice", remedy="or set engine.level=shapes"))
         self._pool = concurrent.futures.ThreadPoolExecutor(self.workers)
         chip = target.chip
         kind, limit = ("cpu", None) if chip is None else (chip.device_kind, chip.limit_bytes)

@@ -117,7 +117,7 @@ FEWEST, MOST = 10, 500
 
 
 def importance(
-    told: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
+    complete: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
     distributions: Mapping[str, str],
     directions: Sequence[str],
 ) -> tuple[dict[str, float], int]:
@@ -138,7 +138,7 @@ def importance(
 
     usable = [
         (assignment, values)
-        for assignment, values in told
+        for assignment, values in complete
         if assignment and all(map(math.isfinite, values))
     ]
     if len(usable) < FEWEST:
@@ -205,8 +205,8 @@ def render(directory: pathlib.Path, way: str = "") -> str:
       RunError: The journal is damaged.
     """
     data = describe(directory, way)
-    told = "This page needs JavaScript. The command `luthier sweep show` prints the same."
-    return document(data["name"], data, _FILES, told)
+    fallback = "This page needs JavaScript. The command `luthier sweep show` prints the same."
+    return document(data["name"], data, _FILES, fallback)
 
 
 def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
@@ -280,12 +280,12 @@ def _importance(
     directory: pathlib.Path, standing: StudyStatus, chronicle: Chronicle
 ) -> dict[str, Any]:
     ledger = standing.ledger
-    told = []
+    complete = []
     for setting in ledger.settings:
         outcome = ledger.outcome_of(setting)
         if outcome is not None and outcome[0] == "complete" and outcome[1]:
-            told.append((chronicle.assignments.get(setting.number, {}), outcome[1]))
-    shares, count = importance(told, _distributions(directory), standing.directions)
+            complete.append((chronicle.assignments.get(setting.number, {}), outcome[1]))
+    shares, count = importance(complete, _distributions(directory), standing.directions)
     rows = [{"path": path, "share": share} for path, share in shares.items()]
     return {"rows": rows, "settings": count, "fewest": FEWEST}
 
@@ -304,13 +304,18 @@ def _matrix(
     way: str,
 ) -> dict[str, Any]:
     """Return what varied: a row for each path, a column for each trial."""
-    said = {setting.number: said_by(setting.words) for setting in standing.ledger.settings}
-    paths = list(dict.fromkeys(path for found in said.values() for path in found))
-    if 0 in said:
-        said[0] = {**_base_texts(directory, paths), **_base_choices(directory, chronicle, said)}
+    texts_by_setting = {
+        setting.number: override_texts(setting.words) for setting in standing.ledger.settings
+    }
+    paths = list(dict.fromkeys(path for found in texts_by_setting.values() for path in found))
+    if 0 in texts_by_setting:
+        texts_by_setting[0] = {
+            **_base_texts(directory, paths),
+            **_base_choices(directory, chronicle, texts_by_setting),
+        }
     rows = []
     for path in paths:
-        texts = [said[trial.setting].get(path, "") for trial in trials]
+        texts = [texts_by_setting[trial.setting].get(path, "") for trial in trials]
         rows.append({"path": path, "texts": texts, "values": [_number(text) for text in texts]})
     objectives = [
         {
@@ -347,7 +352,7 @@ def _chosen(standing: StudyStatus, best: Sequence[int]) -> list[Trial]:
     return [trial for trial in trials if trial.number in numbers]
 
 
-def said_by(words: Sequence[str]) -> dict[str, str]:
+def override_texts(words: Sequence[str]) -> dict[str, str]:
     """Return what words set, by path; words that set no path stand under `fiddlers`.
 
     Args:
@@ -364,7 +369,7 @@ def said_by(words: Sequence[str]) -> dict[str, str]:
 
 
 def _base_choices(
-    directory: pathlib.Path, chronicle: Chronicle, said: Mapping[int, Mapping[str, str]]
+    directory: pathlib.Path, chronicle: Chronicle, texts_by_setting: Mapping[int, Mapping[str, str]]
 ) -> dict[str, str]:
     """Return what the experiment itself would be in the space, in the words of other settings."""
     stored = chronicle.assignments.get(0, {})
@@ -373,7 +378,7 @@ def _base_choices(
         for path, text in _distributions(directory).items()
         if path in stored and json.loads(text)["name"] == "FloatDistribution"
     }
-    for number, words in said.items():
+    for number, words in texts_by_setting.items():
         chosen = chronicle.assignments.get(number, {})
         found |= {p: w for p, w in words.items() if p in stored and chosen.get(p) == stored[p]}
     return found

@@ -51,17 +51,18 @@ class StudyStatus:
     def best(self) -> list[Trial]:
         """Return the best complete trial; with several objectives, those that none beats."""
         complete = [t for t in self.ledger.trials if t.state == "complete" and t.copy_of is None]
-        told = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
+        ranked = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
         signs = [1.0 if direction == "lower" else -1.0 for direction in self.directions]
         keys = {
-            t.number: tuple(s * v for s, v in zip(signs, t.values or (), strict=True)) for t in told
+            t.number: tuple(s * v for s, v in zip(signs, t.values or (), strict=True))
+            for t in ranked
         }
         if len(signs) == 1:
-            return sorted(told, key=lambda t: (keys[t.number], t.number))[:1]
+            return sorted(ranked, key=lambda t: (keys[t.number], t.number))[:1]
         front: list[Trial] = []
         # In lexicographic order a trial can only be beaten by one before it, so that comparing with
         # the front so far is enough.
-        for trial in sorted(told, key=lambda t: (keys[t.number], t.number)):
+        for trial in sorted(ranked, key=lambda t: (keys[t.number], t.number)):
             key = keys[trial.number]
             if not any(_beats(keys[other.number], key) for other in front):
                 front.append(trial)
@@ -121,7 +122,10 @@ def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
         yield f"the newest {len(listed)} of {len(trials)} trials (--all lists them all):"
     yield from _table(
         ["trial", "state", *standing.metrics, "what it sets"],
-        [[str(t.number), t.state, *_values(standing, t), _told(standing, t)] for t in listed],
+        [
+            [str(t.number), t.state, *_values(standing, t), _overrides_and_reason(standing, t)]
+            for t in listed
+        ],
     )
     yield from best_lines(standing)
 
@@ -197,8 +201,8 @@ def ended_line(standing: StudyStatus, trial: Trial) -> str:
         f"{name} {value:.6g}"
         for name, value in zip(standing.metrics, trial.values or (), strict=False)
     )
-    said = [trial.state, *([values] if values else []), *([trial.reason] if trial.reason else [])]
-    return cell(f"trial {trial.number}: {'; '.join(said)}; {standing.words(trial)}")
+    parts = [trial.state, *([values] if values else []), *([trial.reason] if trial.reason else [])]
+    return cell(f"trial {trial.number}: {'; '.join(parts)}; {standing.words(trial)}")
 
 
 def _values(standing: StudyStatus, trial: Trial) -> list[str]:
@@ -207,7 +211,7 @@ def _values(standing: StudyStatus, trial: Trial) -> list[str]:
     return [f"{value:.6g}" for value in trial.values]
 
 
-def _told(standing: StudyStatus, trial: Trial) -> str:
+def _overrides_and_reason(standing: StudyStatus, trial: Trial) -> str:
     words = standing.words(trial)
     return f"{words}  ({trial.reason})" if trial.reason else words
 
@@ -247,7 +251,7 @@ class LiveView:
         self._facts = (name, tuple(metrics), tuple(directions), num_trials)
         self._stream = stream or sys.stdout
         self._is_terminal = self._stream.isatty()
-        self._told: set[int] = set()
+        self._printed: set[int] = set()
         self._next = -1  # all trials before it are told; -1 before the first look
         self._notices = 0
         self._live: Any = None
@@ -278,13 +282,13 @@ class LiveView:
         standing = StudyStatus(*self._facts, ledger)
         if self._next < 0:
             self._started, self._next = time.monotonic(), 0
-            self._told = {trial.number for trial in ledger.trials if trial.state in ENDED}
-            self._ended_before = len(self._told)
+            self._printed = {trial.number for trial in ledger.trials if trial.state in ENDED}
+            self._ended_before = len(self._printed)
         for notice in ledger.notices[self._notices :]:
             self._print(f"notice: {notice}")
         self._notices = len(ledger.notices)
         if not self._is_terminal:
-            self._tell_ended(standing)
+            self._print_ended(standing)
             return
         everything = all(trial.state in ENDED for trial in ledger.trials)
         if everything or time.monotonic() - self._last >= _SECONDS:
@@ -298,13 +302,13 @@ class LiveView:
         else:
             print(line, file=self._stream, flush=True)
 
-    def _tell_ended(self, standing: StudyStatus) -> None:
-        while self._next in self._told:
-            self._told.discard(self._next)
+    def _print_ended(self, standing: StudyStatus) -> None:
+        while self._next in self._printed:
+            self._printed.discard(self._next)
             self._next += 1
         for trial in standing.ledger.trials[self._next :]:
-            if trial.state in ENDED and trial.number not in self._told:
-                self._told.add(trial.number)
+            if trial.state in ENDED and trial.number not in self._printed:
+                self._printed.add(trial.number)
                 print(ended_line(standing, trial), file=self._stream, flush=True)
 
     def _table(self, standing: StudyStatus, slices: Sequence[SliceInfo]) -> Any:

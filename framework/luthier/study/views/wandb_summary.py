@@ -76,9 +76,9 @@ def summary_of(
         rows.append([*row, *[found.get(path) for path in paths], trial.reason])
         if trial.state == "complete" and values:
             best |= _better(standing, best, values)
-            told = {f"objectives/{name}": value for name, value in values.items()}
+            objectives = {f"objectives/{name}": value for name, value in values.items()}
             so_far = {f"best/{name}": value for name, value in best.items()}
-            history.append({"trial": trial.number, **told, **so_far})
+            history.append({"trial": trial.number, **objectives, **so_far})
     found_best = standing.best()
     facts: dict[str, Any] = {
         "device_hours": ledger.device_seconds / 3600,
