@@ -28,7 +28,7 @@ from luthier.study.driver.admission import Admission
 from luthier.study.driver.directory import StudyDirectory, find_study, without_secrets
 from luthier.study.driver.journal import Journal, read_journal, require_whole
 from luthier.study.driver.loop import Driver, Parts, View, grid_notice, reduced
-from luthier.study.driver.sampling import Asked, Pruning, Suggester, make_suggester
+from luthier.study.driver.sampling import Suggestion, Pruning, Suggester, make_suggester
 from luthier.study.driver.trial_table import Ledger
 from luthier.study.protocol import SliceInfo, TrialEngine
 from luthier.study.space_checks import Editing, locate
@@ -328,18 +328,18 @@ def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
 
 def _read_back(
     study: studies.Study, directory: StudyDirectory
-) -> tuple[Ledger, Suggester, dict[int, Asked], Pruning | None]:
+) -> tuple[Ledger, Suggester, dict[int, Suggestion], Pruning | None]:
     """Return where trials stand, what the sampler knows, and what is not over."""
     ledger, suggester = Ledger(), make_suggester(study)
     pruning = make_pruning(study)
-    waiting: dict[int, Asked] = {}
-    every: dict[int, Asked] = {}
+    waiting: dict[int, Suggestion] = {}
+    every: dict[int, Suggestion] = {}
     series: dict[int, Any] = {}
     for line in read_journal(directory.journal_path):
         ledger.follow(line)
         kind = line["kind"]
         if kind == "asked":
-            asked = Asked(line["assignment"], line.get("notes", {}))
+            asked = Suggestion(line["assignment"], line.get("notes", {}))
             waiting[line["setting"]] = every[line["setting"]] = asked
             if line["setting"] or asked.assignment:
                 # Asked and told in the order of the journal, which is the order in which the
@@ -415,13 +415,13 @@ def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
     """Write the report, and the W&B run that sums the study up; say where they are."""
     from luthier.study.views import report
     from luthier.study.views import wandb_summary as views
-    from luthier.study.views.text import read_standing
+    from luthier.study.views.text import read_status
 
     path = report.write(directory.path)
     lines = [f"report: {path}"]
     pages = {"report": str(path)}
     try:
-        mirrored = views.mirror_study(directory.path, graph, read_standing(directory.path), pages)
+        mirrored = views.mirror_study(directory.path, graph, read_status(directory.path), pages)
     except LuthierError as error:
         return [*lines, f"{error}; again by `luthier sweep show {directory.path} --sync wandb`"]
     if mirrored is not None:

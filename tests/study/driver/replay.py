@@ -8,7 +8,7 @@ from typing import Any
 
 from luthier.study.driver.directory import StudyDirectory
 from luthier.study.driver.journal import read_journal
-from luthier.study.driver.sampling import Asked, make_suggester
+from luthier.study.driver.sampling import Suggestion, make_suggester
 from luthier.study.driver.trial_table import Ledger
 from luthier.study.study import Study
 
@@ -37,7 +37,7 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
     """
     ledger, suggester = Ledger(), make_suggester(study)
     series: dict[int, Any] = {}
-    asked: dict[int, Asked] = {}
+    asked: dict[int, Suggestion] = {}
     waiting: set[int] = set()
     for line in read_journal(directory.journal_path):
         ledger.follow(line)
@@ -47,9 +47,9 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
                 again = suggester.ask(number)
                 yield Replayed(number, assignment, None if again is None else again.assignment)
             elif assignment:
-                suggester.restore(0, Asked(assignment))
+                suggester.restore(0, Suggestion(assignment))
             if number or assignment:
-                asked[number] = Asked(assignment, line.get("notes", {}))
+                asked[number] = Suggestion(assignment, line.get("notes", {}))
             waiting.add(number)
         elif line["kind"] == "retried":
             number = ledger.trials[line["trial"]].setting

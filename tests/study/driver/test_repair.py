@@ -16,7 +16,7 @@ from luthier.storage import list_trash
 from luthier.storage.json_lines import seal
 from luthier.study.driver.journal import load_journal, read_journal
 from luthier.study.driver.repair import repair
-from luthier.study.views.text import read_standing
+from luthier.study.views.text import read_status
 
 
 def _study(directory, **settings):
@@ -34,7 +34,7 @@ def _run(directory, **settings):
 
 
 def _outcome(path):
-    ledger = read_standing(path).ledger
+    ledger = read_status(path).ledger
     return [
         (t.number, t.setting, t.state, t.values, t.copy_of, ledger.settings[t.setting].words)
         for t in ledger.trials
@@ -82,7 +82,7 @@ def test_a_lost_line_is_reported_refused_and_made_again(undisturbed, tmp_path, k
     journal.write_bytes(b"".join(lines))
     damaged = journal.read_bytes()
 
-    assert read_standing(path).problems
+    assert read_status(path).problems
     with pytest.raises(RunError, match=r"`luthier sweep repair .*toy` makes it again"):
         studies.resume(str(path), engine=_engine())
     assert journal.read_bytes() == damaged
@@ -120,7 +120,7 @@ def test_a_lost_line_of_a_journal_without_checksums_is_made_again(undisturbed, t
     shutil.copytree(undisturbed, path)
     lines = _without_checks(path)
     (path / "journal.jsonl").write_text("\n".join(lines) + "\n")
-    assert read_standing(path).problems == []
+    assert read_status(path).problems == []
     assert _outcome(path) == _outcome(undisturbed)
     at = [i for i, line in enumerate(lines) if f'"kind": "{kind}"' in line][4]
     del lines[at]
@@ -157,7 +157,7 @@ def test_a_torn_result_of_one_trial_does_not_block_the_study(tmp_path):
     result = path / "trials" / "0000" / "result.json"
     result.write_bytes(result.read_bytes()[:40])
     assert studies.resume(str(path), engine=_engine()).is_over
-    ledger = read_standing(path).ledger
+    ledger = read_status(path).ledger
     assert ledger.count("complete", "infeasible") == 8
     assert any("trial 0 runs again" in notice for notice in ledger.notices)
 

@@ -15,7 +15,7 @@ from luthier.study import Choice, Log, Pow2, Space
 from luthier.study.driver.journal import read_journal
 from luthier.study.space_checks import Editing, locate
 from luthier.study.views.report import describe
-from luthier.study.views.text import read_standing
+from luthier.study.views.text import read_status
 
 GIN = "RATE = 0.01\nWIDTH = 16\nToy.rate = %RATE\nMomentum.rate = %RATE\nToy.width = %WIDTH\n"
 
@@ -87,7 +87,7 @@ def test_names_are_swept_reported_and_gone_on_with(named, tmp_path):
     ]
     assert asked["assignment"] == {rate: 0.01, width: 4}
     # What `sweep best --as overrides` prints makes the graph of the trial from the experiment.
-    (best,) = read_standing(outcome.directory).best()
+    (best,) = read_status(outcome.directory).best()
     again = graphs.apply(base, list(words[best.setting]))
     trial = studies.trial_graph(f"toy/{best.number}")
     assert graphs.fingerprint(again, "program") == graphs.fingerprint(trial, "program")

@@ -1,4 +1,4 @@
-from luthier.study.views.report import Span, chronicle_of
+from luthier.study.views.report import Span, timeline_of
 
 SLICE = {"index": 0, "name": "cpu:0", "num_devices": 1}
 
@@ -8,7 +8,7 @@ def _line(kind, at, **fields):
 
 
 def test_trials_stand_on_slices_for_as_long_as_they_ran():
-    found = chronicle_of(
+    found = timeline_of(
         [
             _line("opened", 100.0, slices=[SLICE]),
             _line("asked", 100.5, setting=0, trials=[0], assignment={"rate": 0.1}, words=[]),
@@ -31,7 +31,7 @@ def test_trials_stand_on_slices_for_as_long_as_they_ran():
 
 
 def test_time_without_a_driver_does_not_count():
-    found = chronicle_of(
+    found = timeline_of(
         [
             _line("noted", 99.0, notice="text"),
             _line("opened", 100.0, slices=[SLICE]),
@@ -46,7 +46,7 @@ def test_time_without_a_driver_does_not_count():
 
 
 def test_a_clock_that_is_set_back_makes_no_time_negative():
-    found = chronicle_of(
+    found = timeline_of(
         [
             _line("opened", 100.0, slices=[SLICE]),
             _line("leased", 105.0, trial=0, slice=0, fence=1),
@@ -57,6 +57,6 @@ def test_a_clock_that_is_set_back_makes_no_time_negative():
 
 
 def test_a_trial_that_was_refused_was_on_no_slice():
-    found = chronicle_of([_line("ended", 1.0, trial=0, outcome="infeasible")])
+    found = timeline_of([_line("ended", 1.0, trial=0, outcome="infeasible")])
     assert found.spans == []
-    assert chronicle_of([]).seconds == 0.0
+    assert timeline_of([]).seconds == 0.0

@@ -3,7 +3,7 @@ import simulated_engine as toys
 
 from luthier import study as studies
 from luthier.study.driver.trial_table import Ledger, ParameterSet, Trial
-from luthier.study.views.text import StudyStatus, read_standing
+from luthier.study.views.text import StudyStatus, read_status
 
 
 def _standing(values, directions):
@@ -36,7 +36,7 @@ def test_a_study_is_read_from_its_folder(tmp_path):
     budget = fdl.Config(studies.Budget, trials=3)
     study = toys.make_study(directory=str(tmp_path), budget=budget)
     outcome = studies.run(study, packages=toys.PACKAGES, engine=toys.InstantEngine())
-    standing = read_standing(outcome.directory)
+    standing = read_status(outcome.directory)
     assert (standing.name, standing.metrics, standing.num_trials) == ("toy", ["held_out/loss"], 3)
     assert standing.ledger.trials == outcome.ledger.trials
     assert standing.driver is None

@@ -143,9 +143,9 @@ def _drive(arguments: argparse.Namespace, graph: Graph, found: project.Project) 
 
 
 def _end(outcome: Any) -> int:
-    from luthier.study.views.text import best_lines, headline, read_standing
+    from luthier.study.views.text import best_lines, headline, read_status
 
-    standing = read_standing(outcome.directory)
+    standing = read_status(outcome.directory)
     print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
     show = f"`luthier sweep show {outcome.directory}` lists the trials"
     resume = f"luthier sweep --resume {outcome.directory}"
@@ -273,13 +273,13 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         problems.add(f"{arguments.reference} takes one study", remedy=remedy)
     problems.raise_any()
     from luthier.study.driver.directory import StudyDirectory, find_study
-    from luthier.study.views.text import lines_of, read_standing, trial_lines
+    from luthier.study.views.text import lines_of, read_status, trial_lines
 
     name, _, number = arguments.words[0].rpartition("/")
     is_trial = arguments.reference == "show" and bool(name) and number.isdigit()
     is_trial = is_trial and not StudyDirectory(Path(arguments.words[0])).exists
     directory = find_study(name if is_trial else arguments.words[0])
-    standing = read_standing(directory.path)
+    standing = read_status(directory.path)
     for problem in standing.problems:
         print(f"{problem}; `luthier sweep repair {directory.path}` repairs it", file=sys.stderr)
     if is_trial:

@@ -17,7 +17,7 @@ from luthier.study.study import CopyResult, Packed, Study
 
 
 @dataclasses.dataclass(frozen=True)
-class Admitted:
+class ValidatedTrial:
     """The result of validating a trial.
 
     Args:
@@ -89,7 +89,7 @@ class Admission:
             graph = _with_seed(graph, trial, repeat)
         return _in_group(graph, study.name, trial)
 
-    def admit(self, trial: int, assignment: Mapping[str, Any], repeat: int) -> Admitted:
+    def admit(self, trial: int, assignment: Mapping[str, Any], repeat: int) -> ValidatedTrial:
         """Return what becomes of a trial.
 
         Args:
@@ -100,23 +100,23 @@ class Admission:
         try:
             graph = self.make_graph(assignment, trial, repeat)
         except BadInput as error:
-            return Admitted(trial, None, str(error.problems[0]))
+            return ValidatedTrial(trial, None, str(error.problems[0]))
         for predicate in self._study.space.constraints:
             if violated(graph, predicate):
                 name = getattr(predicate, "__name__", predicate)
-                return Admitted(trial, graph, f"breaks the constraint {name}")
+                return ValidatedTrial(trial, graph, f"breaks the constraint {name}")
         try:
             graphs.validate(graph, self._editing.packages)
         except BadInput as error:
-            return Admitted(trial, graph, str(error.problems[0]))
+            return ValidatedTrial(trial, graph, str(error.problems[0]))
         if self._study.dedupe is None:
             return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
         graph, first = self._dedupe(trial, graph, repeat)
         if first != trial:
-            return Admitted(trial, graph, copy_of=first)
+            return ValidatedTrial(trial, graph, copy_of=first)
         return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
 
-    def place(self, trial: int, graph: Graph) -> Admitted:
+    def place(self, trial: int, graph: Graph) -> ValidatedTrial:
         """Return on which kinds of slices a graph runs, and how.
 
         Args:
@@ -134,7 +134,7 @@ class Admission:
                 packed[kind] = Packed()
             else:
                 packed[kind] = self._study.packing(self._study.base, graph, slice)
-        return Admitted(trial, graph, "" if packed else reason, packed=packed)
+        return ValidatedTrial(trial, graph, "" if packed else reason, packed=packed)
 
     def _dedupe(self, trial: int, graph: Graph, repeat: int) -> tuple[Any, int]:
         """Return the graph that runs, and the trial whose result it gets: its own, or another's."""

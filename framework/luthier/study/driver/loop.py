@@ -25,10 +25,10 @@ from luthier.errors import RecordError, RunError, VersionError
 from luthier.faults import Fault
 from luthier.study import protocol
 from luthier.study.driver import directory as directories
-from luthier.study.driver.admission import Admission, Admitted, kind_of
+from luthier.study.driver.admission import Admission, ValidatedTrial, kind_of
 from luthier.study.driver.directory import StudyDirectory
 from luthier.study.driver.journal import Journal
-from luthier.study.driver.sampling import Asked, Pruning, Suggester, grid_resolution
+from luthier.study.driver.sampling import Suggestion, Pruning, Suggester, grid_resolution
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import (
     Back,
@@ -179,14 +179,14 @@ class _Trials:
         self,
         parts: Parts,
         engine: TrialEngine,
-        waiting: Mapping[int, Asked],
+        waiting: Mapping[int, Suggestion],
         baseline: Mapping[str, Any] | None,
     ):
         self._parts, self._engine, self._baseline = parts, engine, baseline
         self._study, self._ledger = parts.study, parts.ledger
         self._waiting = dict(waiting)
         self._slices: list[_Slice] = []
-        self._queue: collections.deque[Admitted] = collections.deque()
+        self._queue: collections.deque[ValidatedTrial] = collections.deque()
         self._copies: dict[int, list[int]] = {}
         self._is_exhausted = False
         self._failed: list[int] = []  # trials that failed one after another
@@ -257,7 +257,7 @@ class _Trials:
         if number == 0:
             # Setting 0 is the experiment as it is, and no suggestion. Where the space holds it, the
             # sampler learns of it as if it had suggested it.
-            asked: Asked | None = Asked(self._baseline or {})
+            asked: Suggestion | None = Suggestion(self._baseline or {})
         else:
             asked = self._parts.suggester.ask(number)
         if asked is None:
@@ -280,7 +280,7 @@ class _Trials:
             self._admit(trial, asked, repeat)
         return True
 
-    def _admit(self, trial: int, asked: Asked, repeat: int) -> None:
+    def _admit(self, trial: int, asked: Suggestion, repeat: int) -> None:
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
         assignment = asked.assignment if setting.number else {}
         try:
@@ -299,7 +299,7 @@ class _Trials:
                     copy_of=admitted.copy_of,
                 )
         except RecordError as error:  # its graph holds what no record can
-            admitted = Admitted(trial, None, f"cannot be recorded: {error.problems[0]}")
+            admitted = ValidatedTrial(trial, None, f"cannot be recorded: {error.problems[0]}")
         if admitted.copy_of is not None:
             self._note("admitted", trial=trial, copy_of=admitted.copy_of)
             self._copy(trial, admitted.copy_of)
@@ -308,7 +308,7 @@ class _Trials:
             self._note("admitted", trial=trial, mark=admitted.mark)
         self._queue_placed(admitted)
 
-    def _queue_placed(self, admitted: Admitted) -> None:
+    def _queue_placed(self, admitted: ValidatedTrial) -> None:
         if admitted.reason:
             self._end(admitted.trial, "infeasible", admitted.reason)
         else:
@@ -577,7 +577,7 @@ class Driver(_Trials):
             ),
         )
 
-    def _next(self, slice: _Slice, key: str | None) -> Admitted | None:
+    def _next(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
         """Take a trial from the queue that may run on a slice; ask for more where there is none.
 
         Args:
@@ -606,7 +606,7 @@ class Driver(_Trials):
             if key is not None or is_full or not self._ask():
                 return None
 
-    def _shuns(self, admitted: Admitted, slice: _Slice) -> bool:
+    def _shuns(self, admitted: ValidatedTrial, slice: _Slice) -> bool:
         """Return whether a trial was lost on this slice, and another one can take it."""
         return self._lost_on.get(admitted.trial) == slice.info.index and any(
             other is not slice
@@ -615,7 +615,7 @@ class Driver(_Trials):
             for other in self._slices
         )
 
-    def _lease(self, slice: _Slice, admitted: Admitted) -> TrialWork:
+    def _lease(self, slice: _Slice, admitted: ValidatedTrial) -> TrialWork:
         fence, trial = self._ledger.fence + 1, admitted.trial
         self._note("leased", trial=trial, slice=slice.info.index, fence=fence)
         slice.lease(trial)

@@ -51,7 +51,7 @@ _TRANSIENT = "tpe:relative_params"
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class Suggestion:
     """A suggestion.
 
     Args:
@@ -63,7 +63,7 @@ class Asked:
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class Past:
+class InMemoryStudy:
     """Settings that were asked and told, as Optuna keeps them.
 
     Args:
@@ -89,7 +89,7 @@ class Past:
     def _id(self) -> int:
         return self._storage.get_study_id_from_name(self._study.study_name)
 
-    def ask(self, setting: int, sampler: Any, choose: Callable[[Any], dict[str, Any]]) -> Asked:
+    def ask(self, setting: int, sampler: Any, choose: Callable[[Any], dict[str, Any]]) -> Suggestion:
         """Return what a sampler suggests.
 
         Args:
@@ -114,9 +114,9 @@ class Past:
             },
         }
         self._keep(setting, trial.number)
-        return Asked(assignment, {key: found for key, found in notes.items() if found})
+        return Suggestion(assignment, {key: found for key, found in notes.items() if found})
 
-    def restore(self, setting: int, asked: Asked, distributions: Mapping[str, Any]) -> None:
+    def restore(self, setting: int, asked: Suggestion, distributions: Mapping[str, Any]) -> None:
         """Take in a suggestion that was made before.
 
         Args:
@@ -235,13 +235,13 @@ class Suggester(Protocol):
     looks_back: bool
     """Whether a suggestion depends on what was told."""
 
-    def ask(self, setting: int) -> Asked | None:
+    def ask(self, setting: int) -> Suggestion | None:
         """Return the suggestion for a setting; None where there are no more."""
 
-    def restore(self, setting: int, asked: Asked) -> None:
+    def restore(self, setting: int, asked: Suggestion) -> None:
         """Take in a suggestion that was made before."""
 
-    def retry(self, setting: int, asked: Asked) -> None:
+    def retry(self, setting: int, asked: Suggestion) -> None:
         """Take in that a setting runs again, whose failure was told."""
 
     def record(
@@ -267,19 +267,19 @@ class GridSuggester:
     def __init__(self, space: Space, resolution: int):
         self._points = grid_points(space, resolution)
 
-    def ask(self, setting: int) -> Asked | None:
+    def ask(self, setting: int) -> Suggestion | None:
         """Return the next point; `setting` only counts."""
         del setting
         point = next(self._points, None)
-        return None if point is None else Asked(point)
+        return None if point is None else Suggestion(point)
 
-    def restore(self, setting: int, asked: Asked) -> None:
+    def restore(self, setting: int, asked: Suggestion) -> None:
         """Skip a point; the baseline is setting 0, and none."""
         del asked
         if setting:
             next(self._points, None)
 
-    def retry(self, setting: int, asked: Asked) -> None:
+    def retry(self, setting: int, asked: Suggestion) -> None:
         """Do nothing: its point was handed out."""
 
     def record(self, *outcome: Any) -> None:
@@ -338,7 +338,7 @@ class OptunaSuggester:
         # These find their population by the trials of the study: forgetting some of them would
         # change it.
         keeps_all = self._is_a("BaseGASampler", "NSGAIISampler", "NSGAIIISampler", "CmaEsSampler")
-        self._past = Past(directions, None if keeps_all else remembered)
+        self._past = InMemoryStudy(directions, None if keeps_all else remembered)
         self._all = {named.name: distribution(named.dimension) for named in space.every()}
 
     def _is_a(self, *names: str) -> bool:
@@ -362,7 +362,7 @@ class OptunaSuggester:
             made = graphs.build(self._node, values)
         return _WholeSpace(made, self._all) if self._is_a("QMCSampler") else made
 
-    def ask(self, setting: int) -> Asked | None:
+    def ask(self, setting: int) -> Suggestion | None:
         """Return what the sampler suggests for a setting."""
         with _quiet():
             return self._past.ask(setting, self._sampler(setting), self._choose)
@@ -370,13 +370,13 @@ class OptunaSuggester:
     def _choose(self, trial: Any) -> dict[str, Stored]:
         return self._space.choose(lambda name, dimension: _suggest(trial, name, dimension))
 
-    def restore(self, setting: int, asked: Asked) -> None:
+    def restore(self, setting: int, asked: Suggestion) -> None:
         """Take in a suggestion that was made before."""
         distributions = {name: self._all[name] for name in asked.assignment}
         with _quiet():
             self._past.restore(setting, asked, distributions)
 
-    def retry(self, setting: int, asked: Asked) -> None:
+    def retry(self, setting: int, asked: Suggestion) -> None:
         """Take in that a setting runs again; samplers pass over the failure that was told."""
         self.restore(setting, asked)
 

@@ -21,7 +21,7 @@ from luthier.study.driver.journal import read_journal
 from luthier.study.driver.mirror import read_facts
 from luthier.study.driver.sampling import as_direction
 from luthier.study.driver.trial_table import Trial
-from luthier.study.views.text import StudyStatus, headline, read_standing
+from luthier.study.views.text import StudyStatus, headline, read_status
 from luthier.view.page import document
 
 # What happened when: which trial was on which slice, read from a study's journal.
@@ -47,7 +47,7 @@ class Span:
 
 
 @dataclasses.dataclass
-class Chronicle:
+class Timeline:
     """The events of a study by time; time without a driver does not count.
 
     Args:
@@ -63,7 +63,7 @@ class Chronicle:
     seconds: float = 0.0
 
 
-def read_chronicle(directory: pathlib.Path) -> Chronicle:
+def read_timeline(directory: pathlib.Path) -> Timeline:
     """Return what happened in the study in a folder.
 
     Args:
@@ -72,16 +72,16 @@ def read_chronicle(directory: pathlib.Path) -> Chronicle:
     Raises:
       RunError: Its journal is damaged.
     """
-    return chronicle_of(read_journal(directory / JOURNAL))
+    return timeline_of(read_journal(directory / JOURNAL))
 
 
-def chronicle_of(lines: Iterable[Mapping[str, Any]]) -> Chronicle:
+def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
     """Return what the lines of a journal tell.
 
     Args:
       lines: The lines.
     """
-    found = Chronicle()
+    found = Timeline()
     begun: dict[int, Span] = {}
     last = idle = None
     for line in lines:
@@ -219,10 +219,10 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
     Raises:
       RunError: The journal is damaged.
     """
-    standing, chronicle = read_standing(directory), read_chronicle(directory)
+    standing, timeline = read_status(directory), read_timeline(directory)
     best = [trial.number for trial in standing.best()]
     trials = standing.ledger.trials
-    seconds = _seconds_of(chronicle)
+    seconds = _seconds_of(timeline)
     return {
         "version": 1,
         "name": standing.name,
@@ -233,15 +233,15 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
         "directions": list(standing.directions),
         "best": best,
         "device_seconds": standing.ledger.device_seconds,
-        "seconds": chronicle.seconds,
+        "seconds": timeline.seconds,
         "study": _reference(directory, standing.name),
         "trials": [
             {"link": _link(trial, way), **_trial(standing, trial, seconds)} for trial in trials
         ],
-        "importance": _importance(directory, standing, chronicle),
-        "slices": [{"index": i, "name": chronicle.slices[i]} for i in sorted(chronicle.slices)],
-        "spans": [[s.trial, s.slice, s.start, s.end, s.outcome] for s in chronicle.spans],
-        "matrix": _matrix(standing, chronicle, directory, _chosen(standing, best), way),
+        "importance": _importance(directory, standing, timeline),
+        "slices": [{"index": i, "name": timeline.slices[i]} for i in sorted(timeline.slices)],
+        "spans": [[s.trial, s.slice, s.start, s.end, s.outcome] for s in timeline.spans],
+        "matrix": _matrix(standing, timeline, directory, _chosen(standing, best), way),
     }
 
 
@@ -262,10 +262,10 @@ def _link(trial: Trial, way: str) -> str:
     return f"{way}trials/{trial.number:04d}/"
 
 
-def _seconds_of(chronicle: Chronicle) -> dict[int, float]:
+def _seconds_of(timeline: Timeline) -> dict[int, float]:
     """Return how long each trial was on slices."""
     found: dict[int, float] = {}
-    for span in chronicle.spans:
+    for span in timeline.spans:
         found[span.trial] = found.get(span.trial, 0.0) + span.end - span.start
     return found
 
@@ -277,14 +277,14 @@ def _reference(directory: pathlib.Path, name: str) -> str:
 
 
 def _importance(
-    directory: pathlib.Path, standing: StudyStatus, chronicle: Chronicle
+    directory: pathlib.Path, standing: StudyStatus, timeline: Timeline
 ) -> dict[str, Any]:
     ledger = standing.ledger
     complete = []
     for setting in ledger.settings:
         outcome = ledger.outcome_of(setting)
         if outcome is not None and outcome[0] == "complete" and outcome[1]:
-            complete.append((chronicle.assignments.get(setting.number, {}), outcome[1]))
+            complete.append((timeline.assignments.get(setting.number, {}), outcome[1]))
     shares, count = importance(complete, _distributions(directory), standing.directions)
     rows = [{"path": path, "share": share} for path, share in shares.items()]
     return {"rows": rows, "settings": count, "fewest": FEWEST}
@@ -298,7 +298,7 @@ def _distributions(directory: pathlib.Path) -> dict[str, str]:
 
 def _matrix(
     standing: StudyStatus,
-    chronicle: Chronicle,
+    timeline: Timeline,
     directory: pathlib.Path,
     trials: Sequence[Trial],
     way: str,
@@ -311,7 +311,7 @@ def _matrix(
     if 0 in texts_by_setting:
         texts_by_setting[0] = {
             **_base_texts(directory, paths),
-            **_base_choices(directory, chronicle, texts_by_setting),
+            **_base_choices(directory, timeline, texts_by_setting),
         }
     rows = []
     for path in paths:
@@ -369,17 +369,17 @@ def override_texts(words: Sequence[str]) -> dict[str, str]:
 
 
 def _base_choices(
-    directory: pathlib.Path, chronicle: Chronicle, texts_by_setting: Mapping[int, Mapping[str, str]]
+    directory: pathlib.Path, timeline: Timeline, texts_by_setting: Mapping[int, Mapping[str, str]]
 ) -> dict[str, str]:
     """Return what the experiment itself would be in the space, in the words of other settings."""
-    stored = chronicle.assignments.get(0, {})
+    stored = timeline.assignments.get(0, {})
     found = {
         path: repr(stored[path])
         for path, text in _distributions(directory).items()
         if path in stored and json.loads(text)["name"] == "FloatDistribution"
     }
     for number, words in texts_by_setting.items():
-        chosen = chronicle.assignments.get(number, {})
+        chosen = timeline.assignments.get(number, {})
         found |= {p: w for p, w in words.items() if p in stored and chosen.get(p) == stored[p]}
     return found
 

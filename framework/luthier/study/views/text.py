@@ -73,7 +73,7 @@ def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first != second and all(a <= b for a, b in zip(first, second, strict=True))
 
 
-def read_standing(directory: pathlib.Path) -> StudyStatus:
+def read_status(directory: pathlib.Path) -> StudyStatus:
     """Return how the study in a folder stands.
 
     Args:
