@@ -20,9 +20,11 @@ import ray_cluster  # noqa: E402
 from sweep_trials import TINY  # noqa: E402
 
 from luthier import graph as graphs  # noqa: E402
-from luthier.launch.ray import Ray  # noqa: E402
-from luthier.launch.slices import Slices  # noqa: E402
-from luthier.study.protocol import Back, Lost, TrialEnded, TrialWork, Work  # noqa: E402
+from luthier.launch import (
+    Ray,
+    Slices,
+)
+from luthier.study import Back, Lost, TrialEnded, TrialWork, Work  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

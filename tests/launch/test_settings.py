@@ -1,8 +1,8 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.launch import Slurm, settings
-from luthier.launch.settings import EngineSetting, choose, of_site
+from luthier.launch import EngineSetting, Slurm, settings
+from luthier.launch.settings import choose, of_site
 
 
 @pytest.fixture

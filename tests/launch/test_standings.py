@@ -3,8 +3,7 @@ import threading
 import pytest
 
 from luthier.errors import Problem, RunError
-from luthier.launch import Here, Job, Slurm, Standing, status
-from luthier.launch.jobs import Launch
+from luthier.launch import Here, Job, Launch, Slurm, Standing, status
 
 
 def _launch(path, engine, *ids):

@@ -16,17 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luthier.study import protocol
-from luthier.study.protocol import (
-    Event,
-    Faulted,
-    Lost,
-    Reported,
-    SliceInfo,
-    TrialEnded,
-    TrialWork,
-    Work,
-)
+from luthier.study import Faulted, Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work, protocol
+from luthier.study.protocol import Event
 
 HERE = pathlib.Path(__file__).parent
 PACKAGES = ("simulated_engine",)
@@ -84,7 +75,6 @@ def make_study(sampler: str = "random", **settings: Any) -> Any:
 
     from luthier import study as studies
     from luthier.metrics import Selector
-    from luthier.study import samplers
 
     given = {
         "name": "toy",
@@ -93,7 +83,7 @@ def make_study(sampler: str = "random", **settings: Any) -> Any:
             studies.Space, {"rate": studies.Log(1e-4, 1e-1), "width": studies.Pow2(8, 256)}
         ),
         "objectives": [fdl.Config(studies.Measured, fdl.Config(Selector, "held_out", "loss"))],
-        "sampler": samplers.sampler(sampler),
+        "sampler": studies.sampler(sampler),
         "budget": fdl.Config(studies.Budget, trials=12),
         "storage": None,
         **settings,

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from luthier import graph as graphs
-from luthier.study.protocol import Lost, TrialEnded, TrialWork
+from luthier.study import Lost, TrialEnded, TrialWork
 
 TINY = (
     "model.dim=16",

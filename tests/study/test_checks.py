@@ -6,30 +6,29 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier import study as studies
 from luthier.errors import BadInput
-from luthier.study import checks, samplers
-from luthier.study.space_checks import Editing
+from luthier.study import Editing
 
 EDITING = Editing(packages=toys.PACKAGES)
 
 
 def _lines(*args, **settings):
     with pytest.raises(BadInput) as caught:
-        checks.check_study(toys.make_study(*args, **settings), EDITING)
+        studies.check_study(toys.make_study(*args, **settings), EDITING)
     return [str(problem) for problem in caught.value.problems]
 
 
 def test_a_good_study_is_returned_built():
-    assert checks.check_study(toys.make_study(), EDITING).name == "toy"
+    assert studies.check_study(toys.make_study(), EDITING).name == "toy"
 
 
 def test_the_metrics_of_an_experiment_come_from_its_task():
-    found = checks.evaluations_of(fdl.Config(toys.Toy))
+    found = studies.evaluations_of(fdl.Config(toys.Toy))
     assert [metric.name for metric in found["held_out"]] == ["loss", "accuracy"]
-    assert checks.evaluations_of(fdl.Config(toys.Momentum)) is None
+    assert studies.evaluations_of(fdl.Config(toys.Momentum)) is None
 
 
 def test_an_objective_that_no_evaluation_produces_is_reported_before_anything_starts():
-    objectives = [samplers.objective("held_out/lss", None)]
+    objectives = [studies.objective("held_out/lss", None)]
     assert _lines(objectives=objectives) == [
         "objectives[0].metric: there is no metric named 'lss' here; did you mean loss?; there are: "
         "accuracy, loss"
@@ -41,7 +40,7 @@ def test_an_objective_that_no_evaluation_produces_is_reported_before_anything_st
 
 def test_a_pruner_needs_one_objective_that_evaluations_report():
     pruner = fdl.Config(optuna.pruners.MedianPruner)
-    both = [samplers.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
+    both = [studies.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
     assert _lines(pruner=pruner, objectives=both) == [
         "pruner: a pruner compares trials by one objective, and there are several; set pruner=None"
     ]
@@ -56,7 +55,7 @@ def test_samplers_that_cannot_be_driven_are_rejected():
     study = toys.make_study()
     study.sampler = grid
     with pytest.raises(BadInput) as caught:
-        checks.check_study(study, EDITING)
+        studies.check_study(study, EDITING)
     assert (
         str(caught.value)
         == "sampler: Optuna's grid stops its study from within; use luthier.study.Grid"
@@ -118,12 +117,12 @@ def test_a_pruner_that_would_never_be_asked_is_rejected(pruner, words, line):
     study = toys.make_study(
         base=graphs.apply(graphs.resolve("configs.lm.quickstart"), [*shared, *words]),
         space=studies.Space({"optimizer.learning_rate.peak": studies.Log(1e-4, 1e-2)}),
-        objectives=[samplers.objective("held_out/nats_per_byte", None)],
+        objectives=[studies.objective("held_out/nats_per_byte", None)],
         pruner=pruner,
     )
     if line is None:
-        assert checks.check_study(study, EDITING)
+        assert studies.check_study(study, EDITING)
         return
     with pytest.raises(BadInput) as caught:
-        checks.check_study(study, EDITING)
+        studies.check_study(study, EDITING)
     assert str(caught.value) == line

@@ -9,7 +9,7 @@ from luthier import graph as graphs
 from luthier import layers
 from luthier import program as programs
 from luthier.study import hoisting
-from luthier.study.engines.execution import Plans
+from luthier.study.engines import Plans
 from luthier.study.hoisting import Discoveries, discover, program_key
 
 HOISTED = {

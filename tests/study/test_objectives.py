@@ -4,7 +4,7 @@ import pytest
 
 from luthier import metrics
 from luthier import study as studies
-from luthier.study.objectives import is_better
+from luthier.study import is_better
 
 LOSS = metrics.Selector("held_out", "loss")
 SERIES = [

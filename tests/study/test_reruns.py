@@ -4,10 +4,8 @@ from sweep_trials import tiny, write_trial  # noqa: F401
 
 from luthier import trainer
 from luthier.errors import RunError
-from luthier.study.engines.execution import Execution, Plans, TrialTask
-from luthier.study.engines.packed_trials import LaneRunner, PackingChoice
-from luthier.study.protocol import Work
-from luthier.study.reruns import rerun
+from luthier.study import Work, rerun
+from luthier.study.engines import Execution, LaneRunner, PackingChoice, Plans, TrialTask
 
 HOIST = ("optimizer.learning_rate.peak", "seed")
 

@@ -6,8 +6,8 @@ import simulated_engine as toys
 
 from luthier import graph as graphs
 from luthier import study as studies
-from luthier.errors import BadInput
-from luthier.study.study import build_space, check, is_study
+from luthier.errors import BadInput, ValidationError
+from luthier.study import Budget, build_space, check, is_study
 
 
 def test_building_a_study_leaves_its_experiment_described():
@@ -77,3 +77,12 @@ def test_the_study_has_few_fields():
     assert len(dataclasses.fields(studies.Study)) <= 15
     assert is_study(toys.make_study())
     assert not is_study(fdl.Config(toys.Toy))
+
+
+def test_limits_are_above_zero():
+    node = fdl.Config(Budget, trials=0, wall_seconds=0.0, device_hours=-1.0, retries=-1)
+    with pytest.raises(ValidationError) as caught:
+        graphs.validate(node)
+    paths = [problem.path for problem in caught.value.problems]
+    assert paths == ["trials", "wall_seconds", "device_hours", "retries"]
+    graphs.validate(fdl.Config(Budget))

@@ -9,40 +9,63 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from luthier.launch.engine import Engine, Job, ProcessGroup, Resources, Standing
+    from luthier.launch.doctor import Examination, examine, findings
+    from luthier.launch.engine import LIVE, Engine, Job, ProcessGroup, Resources, Standing
     from luthier.launch.here import Here
+    from luthier.launch.jobs import Launch, make_launch
     from luthier.launch.kubernetes import Kubernetes
+    from luthier.launch.member import Rank
     from luthier.launch.ray import Ray
+    from luthier.launch.ray_actors import RayRequest
+    from luthier.launch.settings import EngineSetting
     from luthier.launch.slices import Slices
     from luthier.launch.slurm import Slurm
     from luthier.launch.tpu_vm import TpuVm
 
 _PLACES = {
     "Engine": "engine",
-    "ProcessGroup": "engine",
+    "EngineSetting": "settings",
+    "Examination": "doctor",
     "Here": "here",
     "Job": "engine",
     "Kubernetes": "kubernetes",
-    "Resources": "engine",
+    "LIVE": "engine",
+    "Launch": "jobs",
+    "ProcessGroup": "engine",
+    "Rank": "member",
     "Ray": "ray",
+    "RayRequest": "ray_actors",
+    "Resources": "engine",
     "Slices": "slices",
     "Slurm": "slurm",
     "Standing": "engine",
     "TpuVm": "tpu_vm",
+    "examine": "doctor",
+    "findings": "doctor",
+    "make_launch": "jobs",
 }
 
 __all__ = [
+    "LIVE",
     "Engine",
+    "EngineSetting",
+    "Examination",
     "Here",
     "Job",
     "Kubernetes",
+    "Launch",
     "ProcessGroup",
+    "Rank",
     "Ray",
+    "RayRequest",
     "Resources",
     "Slices",
     "Slurm",
     "Standing",
     "TpuVm",
+    "examine",
+    "findings",
+    "make_launch",
 ]
 
 

@@ -24,7 +24,7 @@ from luthier.launch.engine import LIVE, LOGS, Engine, Job, ProcessGroup, Standin
 from luthier.records import crash
 from luthier.storage import read_json
 from luthier.study.engines.local import LocalSlice, environment
-from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, messages
+from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, read_messages
 from luthier.study.protocol import Back, Event, Lost, SliceInfo, TrialWork, Work
 
 CLOSE_SECONDS = 120.0  # for trials to be saved
@@ -258,7 +258,7 @@ class Slices:
         line, about = greeted
         index = int(about["slice"])
         with contextlib.suppress(OSError, ValueError):
-            for message in messages(line.received):
+            for message in read_messages(line.received):
                 self._inbox.put(_Received(index, line, message))
         line.cut()
         self._inbox.put(_Received(index, line, None))

@@ -10,8 +10,7 @@ import pytest
 
 from luthier.cli import main
 from luthier.errors import BadInput
-from luthier.launch import Here, Job, ProcessGroup, Resources
-from luthier.launch.jobs import make_launch
+from luthier.launch import Here, Job, ProcessGroup, Resources, make_launch
 from luthier.storage.process import ProcessIdentity
 
 

@@ -9,10 +9,9 @@ import pytest
 from short_worker import ShortSlices
 
 from luthier.errors import BadInput, RunError
-from luthier.launch import Here, Slices
+from luthier.launch import Here, Job, Slices, Standing
 from luthier.launch import slices as module
-from luthier.launch.engine import Job, Standing
-from luthier.study.protocol import Back, Lost, Work
+from luthier.study import Back, Lost, Work
 
 
 @dataclasses.dataclass(frozen=True)

@@ -151,7 +151,7 @@ import fiddle as fdl
 from luthier import graph as graphs
 from luthier import metrics
 from luthier import study as studies
-from luthier.study import samplers
+from luthier import study as studies
 
 
 def study():
@@ -164,7 +164,7 @@ def study():
         base=base,
         space=fdl.Config(studies.Space, space),
         objectives=[fdl.Config(studies.Measured, loss)],
-        sampler=samplers.sampler("random"),
+        sampler=studies.sampler("random"),
         budget=fdl.Config(studies.Budget, trials={trials}, retries=0),
         packing=fdl.Config(studies.SharedPrograms, lanes="single"),
         storage=None,

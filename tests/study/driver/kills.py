@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from luthier.study.driver.journal import read_journal
+from luthier.study.driver import read_journal
 
 HERE = pathlib.Path(__file__).parent.parent
 WORKER = b"luthier.study.engines.worker"

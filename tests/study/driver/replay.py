@@ -6,11 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from luthier.study.driver.directory import StudyDirectory
-from luthier.study.driver.journal import read_journal
-from luthier.study.driver.sampling import Suggestion, make_suggester
-from luthier.study.driver.trial_table import Ledger
-from luthier.study.study import Study
+from luthier.study import Study
+from luthier.study.driver import Ledger, StudyDirectory, Suggestion, make_suggester, read_journal
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,10 @@ import simulated_engine as toys
 
 from luthier import study as studies
 from luthier.errors import EXIT_REQUEUE, BadInput
-from luthier.study.driver import loop
-from luthier.study.driver.journal import read_journal
+from luthier.study import Back, Lost, SliceInfo
+from luthier.study.driver import loop, read_journal
 from luthier.study.engines import Local
 from luthier.study.engines import local as engines_local
-from luthier.study.protocol import Back, Lost, SliceInfo
 
 
 @pytest.fixture(autouse=True)
@@ -273,7 +272,7 @@ def test_what_no_record_can_hold_is_refused_before_the_study(run, tmp_path):
 
 def test_a_choice_that_turns_out_not_to_be_recordable_is_infeasible(run, monkeypatch):
     from luthier.errors import RecordError
-    from luthier.study.driver.directory import StudyDirectory
+    from luthier.study.driver import StudyDirectory
 
     write = StudyDirectory.write_trial
 

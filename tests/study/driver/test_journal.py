@@ -6,7 +6,7 @@ import pytest
 
 from luthier.errors import RunError, VersionError
 from luthier.storage.json_lines import FORMAT, seal
-from luthier.study.driver.journal import Journal, read_journal, require_whole
+from luthier.study.driver import Journal, read_journal, require_whole
 
 
 def test_what_is_committed_is_read_again(tmp_path):

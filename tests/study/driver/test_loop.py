@@ -5,10 +5,8 @@ import simulated_engine as toys
 
 from luthier import graph as graphs
 from luthier import study as studies
-from luthier.study import samplers
-from luthier.study.driver.directory import StudyDirectory
-from luthier.study.driver.journal import read_journal
-from luthier.study.protocol import TrialEnded
+from luthier.study import TrialEnded
+from luthier.study.driver import StudyDirectory, read_journal
 
 
 @pytest.fixture
@@ -132,7 +130,7 @@ def test_a_pruner_ends_bad_trials_early(run):
 
 
 def test_several_objectives_are_reported_together(run):
-    objectives = [samplers.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
+    objectives = [studies.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
     outcome, _ = run("nsga-ii", objectives=objectives)
     assert {trial.values[1] for trial in outcome.ledger.trials} == {0.5}
 

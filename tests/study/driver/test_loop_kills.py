@@ -3,8 +3,8 @@
 import kills
 import pytest
 
-from luthier.study import study as studies
-from luthier.study.driver.directory import StudyDirectory
+from luthier import study as studies
+from luthier.study.driver import StudyDirectory
 from tests.study.driver.replay import replay
 
 

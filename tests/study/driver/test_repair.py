@@ -14,9 +14,8 @@ from luthier.cli import main
 from luthier.errors import RunError, VersionError
 from luthier.storage import list_trash
 from luthier.storage.json_lines import seal
-from luthier.study.driver.journal import load_journal, read_journal
-from luthier.study.driver.repair import repair
-from luthier.study.views.text import read_status
+from luthier.study.driver import load_journal, read_journal, repair_journal
+from luthier.study.views import read_status
 
 
 def _study(directory, **settings):
@@ -87,7 +86,7 @@ def test_a_lost_line_is_reported_refused_and_made_again(undisturbed, tmp_path, k
         studies.resume(str(path), engine=_engine())
     assert journal.read_bytes() == damaged
 
-    repaired = repair(str(path))
+    repaired = repair_journal(str(path))
     assert repaired.problems
     (kept,) = list_trash(path)
     assert kept.path.read_bytes() == damaged
@@ -95,7 +94,7 @@ def test_a_lost_line_is_reported_refused_and_made_again(undisturbed, tmp_path, k
     assert _facts(path) == _facts(undisturbed)
     assert studies.resume(str(path), engine=_engine()).is_over
     assert _outcome(path) == _outcome(undisturbed)
-    assert repair(str(path)).problems == []
+    assert repair_journal(str(path)).problems == []
 
 
 def _without_checks(path):
@@ -127,7 +126,7 @@ def test_a_lost_line_of_a_journal_without_checksums_is_made_again(undisturbed, t
     (path / "journal.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(RunError, match="luthier sweep repair"):
         studies.resume(str(path), engine=_engine())
-    assert repair(str(path)).problems
+    assert repair_journal(str(path)).problems
     assert studies.resume(str(path), engine=_engine()).is_over
     assert _outcome(path) == _outcome(undisturbed)
 
@@ -138,7 +137,7 @@ def test_a_lost_journal_is_made_again_from_the_trials(undisturbed, tmp_path):
     (path / "journal.jsonl").unlink()
     with pytest.raises(RunError, match=r"is empty or missing, but trials have ended; .*repair"):
         studies.resume(str(path), engine=_engine())
-    assert repair(str(path)).old is None
+    assert repair_journal(str(path)).old is None
     assert studies.resume(str(path), engine=_engine()).is_over
     expected = {row[0]: row for row in _outcome(undisturbed)}
     assert {row[0]: row for row in _outcome(path)} == expected

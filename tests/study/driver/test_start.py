@@ -6,7 +6,7 @@ from luthier import graph as graphs
 from luthier import study as studies
 from luthier.errors import BadInput, RunError
 from luthier.records import Lock
-from luthier.study.driver.journal import read_journal
+from luthier.study.driver import read_journal
 
 
 @pytest.fixture
@@ -125,10 +125,10 @@ def test_two_drivers_of_one_directory_are_refused_in_one_line(make, tmp_path):
 
 
 def test_problems_are_listed_at_once_and_nothing_is_written(make, tmp_path):
-    from luthier.study import samplers
+    from luthier import study as studies
 
     space = studies.Space({"rats": studies.Log(1e-4, 1.0)})
-    objectives = [samplers.objective("held_in/loss", None)]
+    objectives = [studies.objective("held_in/loss", None)]
     with pytest.raises(BadInput) as caught:
         _run(make(space=space, objectives=objectives))
     assert [str(problem) for problem in caught.value.problems] == [

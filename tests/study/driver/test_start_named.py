@@ -11,11 +11,9 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier import study as studies
 from luthier.errors import BadInput
-from luthier.study import Choice, Log, Pow2, Space
-from luthier.study.driver.journal import read_journal
-from luthier.study.space_checks import Editing, locate
-from luthier.study.views.report import describe
-from luthier.study.views.text import read_status
+from luthier.study import Choice, Editing, Log, Pow2, Space, locate
+from luthier.study.driver import read_journal
+from luthier.study.views import describe, read_status
 
 GIN = "RATE = 0.01\nWIDTH = 16\nToy.rate = %RATE\nMomentum.rate = %RATE\nToy.width = %WIDTH\n"
 

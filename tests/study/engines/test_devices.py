@@ -1,7 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.study.engines.local import Devices, LocalSlice, cut, environment
+from luthier.study.engines import Devices, LocalSlice, cut, environment
 
 
 @pytest.mark.parametrize(

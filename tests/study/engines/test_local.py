@@ -12,9 +12,9 @@ import pytest
 
 from luthier.checkpoint import Store
 from luthier.errors import BadInput, RunError
+from luthier.study import Lost, Reported, TrialEnded, Work, read_result
 from luthier.study.engines import Local
 from luthier.study.engines import local as engines_local
-from luthier.study.protocol import Lost, Reported, TrialEnded, Work, read_result
 
 PEAK = "optimizer.learning_rate.peak"
 

@@ -7,8 +7,8 @@ from luthier import study as studies
 from luthier.errors import BadInput
 from luthier.planner import targets
 from luthier.planner.targets import read
+from luthier.study import TrialWork, Work
 from luthier.study.engines import planned
-from luthier.study.protocol import TrialWork, Work
 
 SMALL = (
     "model.num_layers=1",

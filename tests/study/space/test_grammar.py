@@ -1,8 +1,19 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.study import Choice, Int, Log, Option, Ordinal, Pow2, Space, Uniform
-from luthier.study.space_grammar import parse_dimension, parse_space, split
+from luthier.study import (
+    Choice,
+    Int,
+    Log,
+    Option,
+    Ordinal,
+    Pow2,
+    Space,
+    Uniform,
+    parse_dimension,
+    parse_space,
+)
+from luthier.study.space_grammar import split
 
 
 def test_every_form_is_read():

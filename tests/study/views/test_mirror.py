@@ -6,9 +6,8 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier import records
 from luthier import study as studies
-from luthier.study.driver.directory import StudyDirectory
-from luthier.study.views.text import read_status
-from luthier.study.views.wandb_summary import mirror_study, summary_of, wandb_of
+from luthier.study.driver import StudyDirectory
+from luthier.study.views import mirror_study, read_status, summary_of, wandb_of
 
 
 @pytest.fixture

@@ -309,9 +309,9 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
     if len(arguments.words) != 1:
         problems.add("repair takes one study", remedy="write luthier sweep repair DIR")
     problems.raise_any()
-    from luthier.study.driver.repair import repair
+    from luthier.study.driver.repair import repair_journal
 
-    repaired = repair(arguments.words[0])
+    repaired = repair_journal(arguments.words[0])
     if not repaired.problems:
         print(f"{repaired.directory / 'journal.jsonl'} is whole; nothing to repair")
         return EXIT_DONE

@@ -28,7 +28,7 @@ from luthier.study.driver import directory as directories
 from luthier.study.driver.admission import Admission, ValidatedTrial, kind_of
 from luthier.study.driver.directory import StudyDirectory
 from luthier.study.driver.journal import Journal
-from luthier.study.driver.sampling import Suggestion, Pruning, Suggester, grid_resolution
+from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, grid_resolution
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import (
     Back,

@@ -50,7 +50,7 @@ class Repaired:
     old: pathlib.Path | None = None
 
 
-def repair(name: str) -> Repaired:
+def repair_journal(name: str) -> Repaired:
     """Make the journal of a study again; a whole one is left as it is.
 
     Args:

@@ -89,7 +89,9 @@ class InMemoryStudy:
     def _id(self) -> int:
         return self._storage.get_study_id_from_name(self._study.study_name)
 
-    def ask(self, setting: int, sampler: Any, choose: Callable[[Any], dict[str, Any]]) -> Suggestion:
+    def ask(
+        self, setting: int, sampler: Any, choose: Callable[[Any], dict[str, Any]]
+    ) -> Suggestion:
         """Return what a sampler suggests.
 
         Args:

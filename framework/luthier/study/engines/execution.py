@@ -27,7 +27,7 @@ from luthier.records import events
 from luthier.records.metrics_file import read_events
 from luthier.records.redaction import redact
 from luthier.storage import read_json
-from luthier.study.engines.messages import Answer, Close, Refill, Stop, messages
+from luthier.study.engines.messages import Answer, Close, Refill, Stop, read_messages
 from luthier.study.gate import memory_problem, step_bytes
 from luthier.study.hoisting import Discoveries, program_key
 from luthier.study.protocol import (
@@ -277,7 +277,7 @@ class Inbox:
 
     def _read(self) -> None:
         with self._stream:
-            for message in messages(self._stream):
+            for message in read_messages(self._stream):
                 with self._changed:
                     self._handle(message)
                     self._changed.notify_all()

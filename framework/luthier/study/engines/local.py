@@ -20,7 +20,7 @@ from luthier import environment as environments
 from luthier.errors import EXIT_REQUEUE, BadInput, Problem, RunError
 from luthier.records import crash
 from luthier.storage import read_json
-from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, messages
+from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, read_messages
 from luthier.study.protocol import Event, Lost, SliceInfo, TrialWork, Work
 
 # The devices of this machine, cut into slices, each seen by one process only.
@@ -449,7 +449,7 @@ class _Worker:
         process, is_ready = self._process, False
         assert process.stdout is not None
         with process.stdout:
-            for message in messages(process.stdout):
+            for message in read_messages(process.stdout):
                 if isinstance(message, SliceInfo):
                     is_ready = True
                     # A worker that was ready may die of its trial, as often as the driver lets it.

@@ -107,7 +107,7 @@ class MessageWriter:
             self._stream.close()
 
 
-def messages(stream: IO[bytes]) -> Iterator[Any]:
+def read_messages(stream: IO[bytes]) -> Iterator[Any]:
     """Yield what the other side sends until it ends; a line torn by its death is left out."""
     for line in stream:
         if line.endswith(b"\n"):

@@ -6,8 +6,14 @@ import pytest
 import simulated_engine as toys
 
 from luthier import study as studies
-from luthier.study import samplers
-from luthier.study.driver.sampling import distribution, make_suggester, seed_of
+from luthier.study.driver import (
+    InMemoryStudy,
+    Pruning,
+    Suggestion,
+    distribution,
+    make_suggester,
+    seed_of,
+)
 
 SPACE = studies.Space({"rate": studies.Log(1e-4, 1e-1), "width": studies.Pow2(8, 256)})
 INNER = studies.Space({"optimizer.decay": studies.Uniform(0.5, 0.9)})
@@ -20,7 +26,7 @@ CONDITIONAL = studies.Space(
 
 
 def _suggester(sampler, space=SPACE, **settings):
-    node = samplers.sampler(sampler) if isinstance(sampler, str) else sampler
+    node = studies.sampler(sampler) if isinstance(sampler, str) else sampler
     study = studies.build(toys.make_study(space=space, **settings))
     return make_suggester(dataclasses.replace(study, sampler=node))
 
@@ -129,3 +135,129 @@ def test_every_dimension_is_stored_as_a_primitive():
 
 def test_seeds_depend_on_the_study_and_the_setting():
     assert len({seed_of(seed, setting) for seed in range(20) for setting in range(20)}) == 400
+
+
+RATE = {"rate": optuna.distributions.FloatDistribution(0, 1)}
+
+
+def _choose(trial):
+    return {"rate": trial.suggest_float("rate", 0, 1)}
+
+
+def _fill(past, count, best=()):
+    for number in range(count):
+        past.restore(number, Suggestion({"rate": number / count}), RATE)
+        value = -1.0 if number in best else float(number)
+        past.record(number, "complete", (value,), {})
+
+
+def test_a_past_forgets_all_but_the_best_and_the_newest():
+    past = InMemoryStudy(["lower"], most=200)
+    _fill(past, 401, best=(3, 7))
+    trials = past._study.get_trials(deepcopy=False)
+    assert len(trials) == 201  # 200 were kept when the 401st came
+    rates = [round(trial.params["rate"] * 401) for trial in trials]
+    assert rates == sorted(rates)
+    assert {3, 7} <= set(rates)
+    assert set(range(301, 401)) <= set(rates)
+
+
+def test_a_setting_that_runs_is_not_forgotten():
+    past = InMemoryStudy(["lower"], most=200)
+    past.restore(10_000, Suggestion({"rate": 0.5}), RATE)
+    _fill(past, 450)
+    past.record(10_000, "complete", (0.25,), {})
+    values = [t.values for t in past._study.get_trials(deepcopy=False) if t.values == [0.25]]
+    assert len(values) == 1
+
+
+def test_a_past_without_limit_keeps_all():
+    past = InMemoryStudy(["lower"], most=None)
+    _fill(past, 450)
+    assert len(past._study.get_trials(deepcopy=False)) == 450
+
+
+def test_what_a_sampler_notes_is_returned_and_taken_back():
+    past = InMemoryStudy(["lower"], most=None)
+    asked = past.ask(1, optuna.samplers.NSGAIISampler(seed=0), _choose)
+    assert asked.notes["trial"]
+    again = InMemoryStudy(["lower"], most=None)
+    again.restore(1, asked, RATE)
+    (trial,) = again._study.get_trials(deepcopy=False)
+    assert trial.system_attrs == asked.notes["trial"]
+    assert trial.params == asked.assignment
+
+
+def test_a_setting_that_was_never_asked_is_passed_over():
+    past = InMemoryStudy(["lower"], most=None)
+    past.record(0, "complete", (1.0,), {})
+    assert past._study.get_trials() == []
+
+
+def test_a_pruned_setting_has_the_last_value_that_it_reported():
+    past = InMemoryStudy(["lower"], most=None)
+    past.restore(1, Suggestion({"rate": 0.5}), RATE)
+    past.record(1, "pruned", (3.0,), {1: 4.0, 2: 3.0})
+    (trial,) = past._study.get_trials()
+    assert (trial.state.name, trial.value) == ("PRUNED", 3.0)
+
+
+def test_several_objectives_are_reported_together():
+    past = InMemoryStudy(["lower", "higher"], most=None)
+    past.restore(1, Suggestion({"rate": 0.5}), RATE)
+    past.record(1, "complete", (3.0, 4.0), {})
+    (trial,) = past._study.get_trials()
+    assert trial.values == [3.0, 4.0]
+    assert [direction.name for direction in past._study.directions] == ["MINIMIZE", "MAXIMIZE"]
+
+
+def _median():
+    return optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=0)
+
+
+def _report(pruning, trial, values, outcome="complete"):
+    found = [pruning.report(trial, step, value) for step, value in enumerate(values, 1)]
+    pruning.end(trial, outcome, values[-1], {})
+    return found
+
+
+def test_a_trial_that_is_worse_than_the_median_does_not_go_on():
+    pruning = Pruning(_median(), "lower", "toy")
+    for trial in range(3):
+        assert all(_report(pruning, trial, [3.0, 2.0]))
+    assert pruning.report(3, 1, 1.0)
+    assert not pruning.report(4, 1, 9.0)
+
+
+def test_the_direction_counts():
+    pruning = Pruning(_median(), "higher", "toy")
+    for trial in range(3):
+        _report(pruning, trial, [3.0, 2.0])
+    assert pruning.report(3, 1, 9.0)
+    assert not pruning.report(4, 1, 1.0)
+
+
+def test_trials_that_failed_are_not_compared_with():
+    pruning = Pruning(_median(), "lower", "toy")
+    for trial in range(3):
+        pruning.report(trial, 1, 0.0)
+        pruning.end(trial, "failed", None, {})
+    pruning.end(7, "infeasible", None, {})
+    assert pruning.report(8, 1, 9.0)
+
+
+def test_a_trial_that_is_read_back_counts_like_one_that_was_followed():
+    pruning = Pruning(_median(), "lower", "toy")
+    for trial in range(3):
+        pruning.end(trial, "complete", 2.0, {1: 3.0, 2: 2.0})
+    assert not pruning.report(3, 1, 9.0)
+
+
+def test_the_oldest_trials_are_forgotten():
+    pruning = Pruning(_median(), "lower", "toy", remembered=5)
+    pruning.report(100, 1, 1.0)
+    for trial in range(12):
+        _report(pruning, trial, [3.0, 2.0])
+    assert len(pruning._study.get_trials()) < 11
+    assert pruning.report(100, 2, 1.0)
+    assert not pruning.report(101, 1, 9.0)

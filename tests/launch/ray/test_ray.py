@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from luthier.errors import BadInput, RunError
-from luthier.launch.engine import Job, Resources, Standing
-from luthier.launch.ray import Ray
+from luthier.errors import BadInput, Problem, RunError
+from luthier.launch import Job, Ray, Resources, Standing, ray
 
 
 def test_a_group_gets_nodes_or_a_slice_of_tpus():
@@ -73,3 +72,30 @@ def test_without_ray_one_line_says_how_to_get_it(without_ray, group, tmp_path):
     assert str(refusal.value) == line
     (standing,) = Ray().standings([Job("ray", "a-1", "a", str(tmp_path), "auto")])
     assert standing == Standing("unknown", line)
+
+
+def test_jobs_are_named(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def handed_over(path):
+        asked.append(path)
+        return [Job("ray", "lab-0-ab", "lab-0", ""), Job("ray", "lab-1-cd", "lab-1", "")]
+
+    monkeypatch.setattr(ray, "submit_file", handed_over)
+    assert ray.main([str(tmp_path / "groups.json")]) == 0
+    assert asked == [tmp_path / "groups.json"]
+    assert capsys.readouterr().out == "lab-0-ab\nlab-1-cd\n"
+
+
+def test_what_the_cluster_refuses_is_one_line(monkeypatch, capsys):
+    def refuse(path):
+        raise RunError(Problem("the Ray cluster at auto does not answer"))
+
+    monkeypatch.setattr(ray, "submit_file", refuse)
+    assert ray.main(["groups.json"]) == 2
+    assert capsys.readouterr().err == "luthier: the Ray cluster at auto does not answer\n"
+
+
+def test_wrong_arguments_print_the_usage(capsys):
+    assert ray.main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: python -m luthier.launch.ray ")
