@@ -81,7 +81,7 @@ def test_all_problems_are_reported_at_once(project):
     )
     assert _refusal("slurm:nodes=two,partition,cpus_per_proces=4", project) == [
         f"nodes is not in a table [set by {path}]; write [slurm] above it",
-        f'[bg] is no engine [set by {path}]; say which engine it is: engine = "slurm"',
+        f'[bg] is not an engine [set by {path}]; name its engine: engine = "slurm"',
         f"slurm has no setting 'nods' [set by [slurm] in {path}]; did you mean nodes?",
         f"gpus_per_node is 'eight', and not an int or None [set by [slurm] in {path}]",
         "nodes is 'two', and not an int [set by --on]",

@@ -38,6 +38,6 @@ def test_invalid_objectives_are_rejected(word):
     with pytest.raises(BadInput) as caught:
         studies.objective(word, KNOWN)
     assert str(caught.value) == (
-        f"--objective: {word!r} is no objective; write EVALUATION/METRIC, :best or :mean3 behind "
-        "it, or step_time, device_hours, peak_bytes, parameters"
+        f"--objective: {word!r} is not an objective; write EVALUATION/METRIC, :best or "
+        ":mean3 behind it, or step_time, device_hours, peak_bytes, parameters"
     )

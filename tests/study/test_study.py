@@ -68,8 +68,8 @@ def test_every_problem_of_a_study_and_its_experiment_is_reported():
     assert "width % heads == 0" in text
     assert "seeds" in text
     assert (
-        "sampler.seed: is read by nobody: the study's seed and the trial's number decide; leave it "
-        "out, and set seed of the study"
+        "sampler.seed: has no effect: the sampler is seeded from the study's seed and the "
+        "trial's number; leave it out, and set seed of the study"
     ) in text
 
 

@@ -268,7 +268,7 @@ class Kubernetes:
             what = f"hosts of {self.chips_per_host} chips do not make up {self.topology}"
             problems.append(Problem(what, self.name, remedy="set chips_per_host"))
         if not self.accelerator:
-            remedy = "say which TPUs: accelerator=tpu-v6e-slice"
+            remedy = "set the type of TPU: accelerator=tpu-v6e-slice"
             problems.append(Problem("topology needs accelerator", self.name, remedy=remedy))
         return problems
 
@@ -407,7 +407,7 @@ def _ask(command: Sequence[str]) -> str:
         raise RunError(f"the cluster does not answer in {ANSWER_SECONDS} s") from None
     if done.returncode:
         lines = " ".join(done.stderr.split()) or f"kubectl ended with exit code {done.returncode}"
-        raise RunError(f"the cluster refuses: {lines}")
+        raise RunError(f"the cluster rejected the request: {lines}")
     return done.stdout
 
 

@@ -222,5 +222,5 @@ def _say(line: Connection, fields: dict[str, Any]) -> None:
 def _hear(line: Connection) -> dict[str, Any]:
     text = line.received.readline(_LONGEST_LINE)
     if not text.endswith(b"\n"):
-        raise ValueError("the other side said nothing whole")
+        raise ValueError("the connection ended before a whole message")
     return json.loads(text)

@@ -73,7 +73,11 @@ def read_place(environment: Mapping[str, str]) -> Rank:
             _slurm_address(environment.get("SLURMD_NODENAME", "")),
         )
     remedy = f"start it with srun, or set {', '.join(VARIABLES)}"
-    raise BadInput(Problem("nothing tells which process of the group this is", remedy=remedy))
+    raise BadInput(
+        Problem(
+            "the environment does not name the rank of this process in its group", remedy=remedy
+        )
+    )
 
 
 def _slurm_address(node: str) -> str:
@@ -167,7 +171,7 @@ def _coordinator(place: Rank, meeting: pathlib.Path) -> str:
             return json.loads(path.read_text())["coordinator"]
         except FileNotFoundError:
             time.sleep(0.2)
-    what = f"process 0 of {place.count} did not say where it listens in {MEETING_SECONDS:.0f} s"
+    what = f"process 0 of {place.count} did not publish its address within {MEETING_SECONDS:.0f} s"
     raise RunError(
         Problem(what, origin=str(path), remedy="look at its log, and whether it started")
     )

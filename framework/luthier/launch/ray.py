@@ -81,7 +81,7 @@ class Ray:
             what = f"hosts of {self.chips_per_host} chips do not make up {self.topology}"
             problems.append(Problem(what, self.name, remedy="set chips_per_host"))
         if self.topology and not self.accelerator:
-            remedy = "say which TPUs: accelerator=v5e"
+            remedy = "set the type of TPU: accelerator=v5e"
             problems.append(Problem("topology needs accelerator", self.name, remedy=remedy))
         if problems:
             raise BadInput(problems)
@@ -233,13 +233,13 @@ def _standing(job: Job) -> Standing:
         return Standing("unknown", str(error))
     if keeper is None:
         # It ends right after it has written how the group ended.
-        return _over(job) or Standing("failed", "its keeper is gone")
+        return _over(job) or Standing("failed", "its supervisor actor is gone")
     import ray
 
     try:
         fields = ray.get(keeper.standing.remote(), timeout=ANSWER_SECONDS)
     except (ray.exceptions.RayError, TimeoutError):
-        return _over(job) or Standing("unknown", "its keeper does not answer")
+        return _over(job) or Standing("unknown", "its supervisor actor does not answer")
     return Standing(**fields)
 
 

@@ -308,8 +308,8 @@ def _read(path: pathlib.Path, problems: list[Problem]) -> dict[str, dict[str, An
             problems.append(Problem(what, "", str(path), "write [slurm] above it"))
         elif "engine" not in table and name not in ENGINES and name not in engines():
             near = difflib.get_close_matches(name, engines())
-            remedy = 'say which engine it is: engine = "slurm"'
-            problems.append(Problem(f"[{name}] is no engine", "", str(path), remedy, near))
+            remedy = 'name its engine: engine = "slurm"'
+            problems.append(Problem(f"[{name}] is not an engine", "", str(path), remedy, near))
         else:
             tables[name] = table
     return tables

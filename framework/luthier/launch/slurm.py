@@ -67,7 +67,7 @@ def call(*words: str, what: str) -> str:
     if process.returncode:
         reason = (
             " ".join(process.stderr.split())
-            or f"{words[0]} ends with exit code {process.returncode}"
+            or f"{words[0]} ended with exit code {process.returncode}"
         )
         raise RunError(Problem(f"cannot {what}: {reason}"))
     return process.stdout

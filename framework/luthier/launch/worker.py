@@ -146,7 +146,7 @@ def _first_error(theirs: Sequence[Sequence[str] | None]) -> faults.RemoteFault |
     for index, found in enumerate(theirs):
         if found is not None:
             text, fault = found
-            what = f"process {index} of {len(theirs)} says: {text}"
+            what = f"process {index} of {len(theirs)} reports: {text}"
             return faults.RemoteFault(what, Fault(fault))
     return None
 
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
     if rank == 0:
         line = link.connect(options.driver, {"slice": options.slice}, DRIVER_SECONDS)
         if line is None:
-            print("luthier: nobody drives this study", file=sys.stderr)
+            print("luthier: no driver is running for this study", file=sys.stderr)
             return EXIT_DONE
     return _serve(options, line, farewell)
 

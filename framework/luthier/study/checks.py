@@ -88,7 +88,7 @@ def _objective_problems(study: studies.Study) -> list[Problem]:
             problems.append(Problem(what, "pruner", remedy=remedy))
         elif study.objectives and not isinstance(study.objectives[0], Measured):
             name = study.objectives[0].name
-            what = f"a pruner needs an objective that evaluations tell, and {name} is none"
+            what = f"a pruner needs an objective that evaluations report, and {name} is not one"
             problems.append(Problem(what, "pruner", remedy="set pruner=None"))
         elif study.objectives and isinstance(study.objectives[0], Measured):
             problems += _rung_problems(study, study.objectives[0].selector.evaluation)
@@ -151,7 +151,7 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
     problems: list[Problem] = []
     target = study.sampler.__fn_or_cls__ if is_node(study.sampler) else type(study.sampler)
     if target is not Grid and not _is_of_optuna(target, "BaseSampler"):
-        what = f"{getattr(target, '__name__', target)} is no sampler"
+        what = f"{getattr(target, '__name__', target)} is not a sampler"
         remedy = "use a sampler of optuna.samplers, described by fdl.Config, or luthier.study.Grid"
         problems.append(Problem(what, "sampler", remedy=remedy))
     elif target.__name__ == "GridSampler":

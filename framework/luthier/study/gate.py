@@ -134,7 +134,7 @@ def why_too_large(report: Any) -> str:
         return ""
     needed, limit = report.memory.needed_bytes, report.memory.limit_bytes
     if needed is None or limit is None:
-        return f"the compiler says: {report.memory.refusal}"
+        return f"the compiler reports: {report.memory.refusal}"
     about = "an estimated " if report.memory.is_estimated else ""
     return f"needs {about}{_mebibytes(needed)} on each device, which has {_mebibytes(limit)}"
 

@@ -70,7 +70,7 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
     count = reduction.removeprefix("mean")
     if not slash or not (reduction in ("", *_OVER) or (count.isdigit() and int(count))):
         remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(FACTS)}"
-        raise BadInput(Problem(f"{word!r} is no objective", "--objective", remedy=remedy))
+        raise BadInput(Problem(f"{word!r} is not an objective", "--objective", remedy=remedy))
     known = {found.name: found.better for found in (evaluations or {}).get(evaluation, ())}
     selector = fdl.Config(Selector, evaluation, metric, known.get(metric, "lower"))
     if count != reduction:

@@ -95,7 +95,7 @@ def run(
     directory = StudyDirectory(pathlib.Path(study.directory, study.name))
     _set_aside(directory)
     if directory.exists:
-        remedy = f"go on with it: --resume {directory.path}; or give this one another name=..."
+        remedy = f"resume it: --resume {directory.path}; or give this one another name=..."
         raise BadInput(Problem(f"there is a study in {directory.path}", remedy=remedy))
     return _drive(_StudyRequest(graph, study, editing, directory, is_new=True), view, engine)
 
@@ -172,7 +172,9 @@ def _read_retry(word: str) -> re.Pattern[str]:
     state, _, pattern = word.partition(":")
     remedy = "write failed, or failed:REGEX"
     if state != "failed":
-        raise BadInput(Problem(f"{word!r} names no trials to run again", "--retry", remedy=remedy))
+        raise BadInput(
+            Problem(f"{word!r} does not name trials to run again", "--retry", remedy=remedy)
+        )
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -230,7 +232,7 @@ def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
     if changes:
         remedy = "resume without the change, or give the changed study another name=..."
         problems = [
-            Problem(f"is not what {path} was begun with: {change}", change.path, remedy=remedy)
+            Problem(f"differs from the study in {path}: {change}", change.path, remedy=remedy)
             for change in changes
         ]
         raise BadInput(problems)
@@ -257,7 +259,7 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
     with Lock(directory.path / "lock", patience_seconds=2.0) as lock:
         # Looked at once more within the lock: two starts may have passed the first look together.
         if request.is_new and directory.exists:
-            raise BadInput(Problem(f"another process has just begun {directory.path}"))
+            raise BadInput(Problem(f"another process has just started {directory.path}"))
         # The order within the lock: what is there is checked, then the source is copied, then the
         # study is recorded. `exists` looks for study.json, so that a start that was killed before
         # that is no study.
@@ -408,7 +410,7 @@ def _mirrored(
             process.kill()
         if process.returncode:
             log = directory.path / "optuna.log"
-            ledger.notices.append(f"Optuna's copy could not be written: {log} says why")
+            ledger.notices.append(f"Optuna's copy could not be written: see {log}")
 
 
 def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:

@@ -257,7 +257,7 @@ def check(graph: Graph, packages: Sequence[str] = ()) -> None:
     sampler = graph.__arguments__.get("sampler")
     if is_node(sampler) and sampler.__arguments__.get("seed") is not None:
         remedy = "leave it out, and set seed of the study"
-        what = "is read by nobody: the study's seed and the trial's number decide"
+        what = "has no effect: the sampler is seeded from the study's seed and the trial's number"
         problems.append(Problem(what, "sampler.seed", remedy=remedy))
     if problems:
         raise BadInput(problems)

@@ -58,7 +58,7 @@ def test_a_first_process_that_never_comes_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(RunError) as caught:
         member.variables(_place(1), tmp_path)
     assert str(caught.value) == (
-        "process 0 of 2 did not say where it listens in 0 s "
+        "process 0 of 2 did not publish its address within 0 s "
         f"[set by {tmp_path}/1-0-0.json]; look at its log, and whether it started"
     )
 
@@ -118,6 +118,6 @@ def test_a_process_without_any_variables_is_rejected():
     with pytest.raises(BadInput) as caught:
         read_place({})
     assert str(caught.value) == (
-        "nothing tells which process of the group this is; start it with srun, or set "
+        "the environment does not name the rank of this process in its group; start it with srun, or set "
         "LUTHIER_RANK, LUTHIER_RANKS, LUTHIER_LOCAL_RANK, LUTHIER_START"
     )

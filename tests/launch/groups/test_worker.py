@@ -27,7 +27,7 @@ def test_a_worker_whose_driver_is_gone_ends_in_peace(tmp_path):
         [sys.executable, *words, "--slice", "0"], capture_output=True, text=True, timeout=100
     )
     assert (process.returncode, process.stdout) == (0, "")
-    assert process.stderr == "luthier: nobody drives this study\n"
+    assert process.stderr == "luthier: no driver is running for this study\n"
 
 
 def test_the_machine_is_taken_away_before_anything_runs(tmp_path):
@@ -231,5 +231,5 @@ def test_an_error_of_another_process_keeps_its_kind(monkeypatch, error, fault):
 
     monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
     theirs = worker._first_error(worker._gathered(error, "0"))
-    assert str(theirs).startswith(f"process 1 of 2 says: {type(error).__name__}: ")
+    assert str(theirs).startswith(f"process 1 of 2 reports: {type(error).__name__}: ")
     assert faults.classify(theirs) is fault

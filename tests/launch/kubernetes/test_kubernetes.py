@@ -29,7 +29,7 @@ def test_all_problems_are_reported_at_once():
         "image=...",
         "kubernetes: hosts is less than 1",
         "kubernetes: hosts of 4 chips do not make up 2x3; set chips_per_host",
-        "kubernetes: topology needs accelerator; say which TPUs: accelerator=tpu-v6e-slice",
+        "kubernetes: topology needs accelerator; set the type of TPU: accelerator=tpu-v6e-slice",
     ]
     with pytest.raises(BadInput, match="cannot read topology '4x'; write it as 4x4"):
         Kubernetes(image="i", topology="4x", accelerator="a")
@@ -77,7 +77,7 @@ def test_what_the_cluster_refuses_is_one_line(cluster, group, tmp_path):
     Kubernetes(image="i").submit([found], str(tmp_path))
     with pytest.raises(RunError) as refusal:
         Kubernetes(image="another").submit([found], str(tmp_path))
-    assert str(refusal.value).startswith("the cluster refuses: ")
+    assert str(refusal.value).startswith("the cluster rejected the request: ")
     assert "field is immutable" in str(refusal.value)
     with pytest.raises(RunError, match=r"limits\.memory: 'lots' is no quantity"):
         Kubernetes(image="i", limits={"memory": "lots"}).submit([found], str(tmp_path / "b"))

@@ -20,7 +20,7 @@ def test_all_problems_are_reported_at_once():
         "ray: hosts is less than 1",
         "ray: processes_per_host is less than 1",
         "ray: cannot read topology '4x'; write it as 4x4",
-        "ray: topology needs accelerator; say which TPUs: accelerator=v5e",
+        "ray: topology needs accelerator; set the type of TPU: accelerator=v5e",
     ]
     with pytest.raises(BadInput) as refusal:
         Ray(topology="2x3", accelerator="v5e")

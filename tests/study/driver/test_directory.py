@@ -53,7 +53,7 @@ def test_a_missing_study_is_reported_with_the_nearest_name(study, tmp_path):
     assert str(caught.value) == f"{study.path} has no trial 3; it has none yet"
     with pytest.raises(UnknownReference) as caught:
         trial_graph("toy")
-    assert str(caught.value) == "'toy' names no trial of a study; write study:NAME/17"
+    assert str(caught.value) == "'toy' does not name a trial of a study; write study:NAME/17"
 
 
 @pytest.fixture

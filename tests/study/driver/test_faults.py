@@ -99,7 +99,7 @@ def test_a_device_group_with_two_faults_in_a_row_is_excluded(run):
     assert _states(outcome) == ["complete"] * 12
     assert [slice for slice, _ in engine.started].count(1) == 2
     (notice,) = outcome.ledger.notices
-    assert notice.startswith("device group toy:1 takes no more trials: ")
+    assert notice.startswith("device group toy:1 accepts no more trials: ")
 
 
 class OneGoneSlice(toys.InstantEngine):
@@ -128,9 +128,9 @@ class OneGoneSlice(toys.InstantEngine):
 def test_a_device_group_without_a_worker_is_not_waited_for_and_may_come_back(run, comes_back):
     outcome = run(engine=OneGoneSlice(comes_back))
     notices = [notice.partition(": ")[0] for notice in outcome.ledger.notices]
-    gone = [f"device group toy:{n} takes no more trials" for n in (1, 0)]
+    gone = [f"device group toy:{n} accepts no more trials" for n in (1, 0)]
     if comes_back:
-        assert notices == [gone[0], "device group toy:1 takes trials again", gone[1]]
+        assert notices == [gone[0], "device group toy:1 accepts trials again", gone[1]]
         assert _states(outcome) == ["complete"] * 12
     else:
         assert notices == gone
@@ -142,7 +142,7 @@ def test_a_trial_that_meets_faults_everywhere_is_held_back_for_a_later_call(run)
     stopped = run(ends={3: ["faulted"] * 3}, slices=2)
     assert _states(stopped).count("complete") == 11
     assert (stopped.ledger.trials[3].state, stopped.stopped_by) == ("waiting", "place")
-    assert "trial 3 met 3 such faults" in stopped.stopped
+    assert "trial 3 met 3 faults of the machine" in stopped.stopped
     assert _states(_resume(stopped)) == ["complete"] * 12
 
 
@@ -362,4 +362,4 @@ def test_a_worker_that_does_not_start_any_more_leaves_the_rest_to_the_others(
     outcome = run(engine=Local(slices=2, devices="cpu:2"), space=space)
     assert outcome.is_over
     assert _states(outcome) == ["complete"] * 12
-    assert any("device group 1 takes no more trials" in n for n in outcome.ledger.notices)
+    assert any("device group 1 accepts no more trials" in n for n in outcome.ledger.notices)

@@ -144,7 +144,7 @@ def test_a_result_without_its_objective_has_failed(run):
     budget = fdl.Config(studies.Budget, trials=4, failures=None)
     outcome, _ = run(engine=Forgetful(), budget=budget)
     assert set(_states(outcome)) == {"failed"}
-    assert outcome.ledger.trials[0].reason == "its result does not tell held_out/loss"
+    assert outcome.ledger.trials[0].reason == "its result lacks held_out/loss"
 
 
 def test_what_arrives_with_an_old_fence_is_dropped(run):

@@ -67,5 +67,5 @@ def test_a_copy_that_cannot_be_written_stops_nothing(tmp_path):
     outcome = studies.run(graph, packages=toys.PACKAGES, engine=toys.InstantEngine())
     assert outcome.is_over
     log = tmp_path / "toy" / "optuna.log"
-    assert outcome.ledger.notices == [f"Optuna's copy could not be written: {log} says why"]
+    assert outcome.ledger.notices == [f"Optuna's copy could not be written: see {log}"]
     assert log.read_text()

@@ -110,8 +110,7 @@ def test_a_name_that_is_taken_is_refused(make, tmp_path):
         _run(make())
     path = tmp_path / "toy"
     assert str(caught.value) == (
-        f"there is a study in {path}; go on with it: --resume {path}; or give this one another "
-        "name=..."
+        f"there is a study in {path}; resume it: --resume {path}; or give this one another name=..."
     )
 
 
@@ -155,7 +154,7 @@ def test_an_edit_and_a_torn_journal_are_noted_once(make, tmp_path):
     outcome = studies.resume(str(tmp_path / "toy"), engine=toys.InstantEngine())
     assert outcome.ledger.notices == [
         "5 torn bytes were cut off the journal",
-        "the source of luthier was edited since the study began: its trials go on with the source "
+        "the source of luthier was edited since the study began: its trials keep running the source "
         "that it began with",
     ]
 

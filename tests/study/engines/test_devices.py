@@ -42,7 +42,7 @@ def test_named_slices_have_the_sizes_that_they_are_given():
     [
         (
             3,
-            "slices: 8 devices cannot be cut into 3 equal slices; use one of 1, 2, 4, 8, or name "
+            "slices: 8 devices cannot be split into 3 equal slices; use one of 1, 2, 4, 8, or name "
             "the size of each slice",
         ),
         (

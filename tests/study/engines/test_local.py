@@ -157,7 +157,7 @@ def test_a_killed_worker_is_reported_and_replaced_and_its_trial_resumes(
 
 
 def test_devices_that_cannot_be_cut_are_reported_before_anything_starts(tmp_path):
-    with pytest.raises(BadInput, match="8 devices cannot be cut into 3 equal slices"):
+    with pytest.raises(BadInput, match="8 devices cannot be split into 3 equal slices"):
         Local(slices=3, devices="cpu:8").open(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 

@@ -286,7 +286,9 @@ def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> 
     name, _, number = reference.rpartition("/")
     if not name or not number.isdigit():
         remedy = "write study:NAME/17"
-        raise UnknownReference(Problem(f"{reference!r} names no trial of a study", remedy=remedy))
+        raise UnknownReference(
+            Problem(f"{reference!r} does not name a trial of a study", remedy=remedy)
+        )
     study = find_study(name, directory)
     graph = study.read_trial(int(number))
     if graph is None:

@@ -262,9 +262,9 @@ class _Consistency:
                 return f"setting {line['setting']} was never asked"
             setting = ledger.settings[line["setting"]]
             if setting.is_reported:
-                return f"setting {line['setting']} was told before"
+                return f"setting {line['setting']} was reported before"
             if ledger.outcome_of(setting) is None:
-                return f"setting {line['setting']} was told before its trials had ended"
+                return f"setting {line['setting']} was reported before its trials had ended"
         trial = line.get("trial", 0)
         if trial >= len(ledger.trials) and "trial" in line:
             return f"trial {trial} was never asked"

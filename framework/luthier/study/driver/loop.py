@@ -79,7 +79,7 @@ class _Slice:
       running: The trials on it.
       packed: How the work on it runs, or the last work ran.
       is_away: Whether it has no worker yet.
-      excluded: Why it takes no more trials; empty where it does.
+      excluded: Why it accepts no more trials; empty where it does.
       is_gone: Whether that is because no worker was to come any more.
       num_faults: Faults of its machine in a row.
       fault_fence: The newest lease of the study when the last of them was counted: the lanes of
@@ -341,7 +341,7 @@ class _Trials:
         if outcome == "complete" and len(values) < len(found):
             named = zip(self._study.objectives, found, strict=True)
             missing = [objective.name for objective, value in named if value is None]
-            outcome, reason = "failed", f"its result does not tell {', '.join(missing)}"
+            outcome, reason = "failed", f"its result lacks {', '.join(missing)}"
             fault = Fault.CODE.value
         is_judged = len(values) == len(found) and outcome in ("complete", "pruned")
         self._end(event.trial, outcome, reason, values if is_judged else None, seconds, fault)
@@ -527,7 +527,9 @@ class Driver(_Trials):
         """Stop a study whose last trials only met faults of the machine."""
         if self._held and not self._is_spent():
             trial, reason = next(iter(self._held.items()))
-            self._stop("place", f"trial {trial} met {MAX_TRIAL_FAULTS} such faults: {reason}")
+            self._stop(
+                "place", f"trial {trial} met {MAX_TRIAL_FAULTS} faults of the machine: {reason}"
+            )
         elif self._queue and not self._is_spent() and not self.is_late:
             trial = self._queue[0].trial
             reason = next((s.excluded for s in self._slices if s.excluded), "")
@@ -627,7 +629,7 @@ class Driver(_Trials):
             slice.is_away = False
             if slice.is_gone:  # a worker came after all: somebody started its job again
                 slice.excluded, slice.is_gone = "", False
-                self._note("noted", notice=f"device group {slice.info.name} takes trials again")
+                self._note("noted", notice=f"device group {slice.info.name} accepts trials again")
             return
         if isinstance(event, Lost):
             slice = self._slices[event.slice]
@@ -672,7 +674,7 @@ class Driver(_Trials):
     def _exclude(self, slice: _Slice, reason: str) -> None:
         if not slice.excluded:
             slice.excluded = reason
-            what = f"device group {slice.info.name} takes no more trials"
+            what = f"device group {slice.info.name} accepts no more trials"
             self._note("noted", notice=f"{what}: {reason}")
         if all(other.excluded for other in self._slices):
             self._stop("place", f"no device group is left: {reason}")
@@ -746,7 +748,7 @@ class Driver(_Trials):
         for name in directories.edited(self._parts.directory.path):
             notice = (
                 f"the source of {name} was edited since the study began: "
-                "its trials go on with the source that it began with"
+                "its trials keep running the source that it began with"
             )
             if notice not in self._ledger.notices:
                 self._note("noted", notice=notice)

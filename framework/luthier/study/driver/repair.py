@@ -220,7 +220,7 @@ class _Repair:
             words = _read_assignment(self._directory, trial)
             if assignment is not None:
                 return {"assignment": assignment, "words": words.get("words", ())}
-        what = f"what setting {setting} of {self._directory.path} chose is nowhere"
+        what = f"the choices of setting {setting} of {self._directory.path} are lost"
         remedy = f"restore {self._directory.trial_path(trials[0])} from a copy of the study"
         raise RunError(Problem(what, remedy=remedy))
 
@@ -298,7 +298,7 @@ class _Repair:
         found = [objective.value(ended.result) for objective in self._study.objectives]
         values = [value for value in found if value is not None]
         if ended.outcome == "complete" and len(values) < len(found):
-            return "failed", "its result does not tell every objective", None, Fault.CODE.value
+            return "failed", "its result lacks an objective", None, Fault.CODE.value
         is_judged = len(values) == len(found) and ended.outcome in ("complete", "pruned")
         fault = str(ended.result.get("fault", ""))
         return ended.outcome, ended.reason, values if is_judged else None, fault

@@ -72,7 +72,7 @@ class Devices:
         try:
             kind, number = json.loads(process.stdout.splitlines()[-1])
         except (ValueError, IndexError):
-            lines = process.stderr.strip().splitlines() or ["it says nothing"]
+            lines = process.stderr.strip().splitlines() or ["it printed nothing"]
             what = f"JAX finds no devices: {lines[-1]}"
             raise RunError(Problem(what, "devices", remedy=_FORM)) from None
         return cls(_KINDS.get(kind, kind), tuple(range(number)))
@@ -108,7 +108,7 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
     there = len(devices.numbers)
     if isinstance(slices, int):
         if slices < 1 or there % slices:
-            what = f"{there} devices cannot be cut into {slices} equal slices"
+            what = f"{there} devices cannot be split into {slices} equal slices"
             fitting = [n for n in range(1, there + 1) if there % n == 0]
             remedy = f"use one of {', '.join(map(str, fitting))}, or name the size of each slice"
             raise BadInput(Problem(what, "slices", remedy=remedy))
@@ -410,7 +410,7 @@ class _Worker:
             try:
                 answer = self._ready.get(timeout=START_SECONDS)
             except queue.Empty:
-                raise self._broken(f"it says nothing for {START_SECONDS:.0f} s") from None
+                raise self._broken(f"it did not answer for {START_SECONDS:.0f} s") from None
             if isinstance(answer, SliceInfo):
                 return answer
             # A worker that was ended by a signal (the kernel's OOM killer, somebody's kill) is

@@ -77,7 +77,7 @@ def decode(line: bytes) -> Any:
             fields["trial"] = TrialWork(**fields["trial"])
         return kind(**fields)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{line!r} is no message") from error
+        raise ValueError(f"{line!r} is not a message") from error
 
 
 class MessageWriter:
