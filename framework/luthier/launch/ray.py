@@ -98,7 +98,7 @@ class Ray:
         return RayRequest(**{name: getattr(self, name) for name in fields})
 
     def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
-        """Return the groups and what they want, by the file's name.
+        """Return the file with the groups and their requests, by its name.
 
         Args:
           groups: What would be started.
@@ -113,7 +113,7 @@ class Ray:
         return {GROUPS: json.dumps(contents, indent=1) + "\n"}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that hand the written process groups to the cluster.
+        """Return the command that submits the written process groups to the cluster.
 
         Args:
           directory: Where the file is.
@@ -121,7 +121,7 @@ class Ray:
         return ["python", "-m", "luthier.launch.ray", f"{directory}/{GROUPS}"]
 
     def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
-        """Write the file, and hand the groups to the cluster.
+        """Write the file, and submit the groups to the cluster.
 
         Args:
           groups: What is started.
@@ -134,7 +134,7 @@ class Ray:
         return submit_file(pathlib.Path(directory, GROUPS))
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
-        """Return how jobs stand, in their order; `unknown` where the cluster does not answer.
+        """Return the status of jobs, in their order; `unknown` where the cluster does not answer.
 
         Args:
           jobs: Jobs of this engine.
@@ -142,7 +142,7 @@ class Ray:
         return [_standing(job) for job in jobs]
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Take jobs back; their processes save first.
+        """Cancel jobs; their processes save first.
 
         Args:
           jobs: Jobs of this engine.
@@ -156,7 +156,7 @@ class Ray:
 
 
 def submit_file(path: pathlib.Path) -> list[Job]:
-    """Hand written process groups to their cluster.
+    """Submit written process groups to their cluster.
 
     Args:
       path: The file, as `Ray.files` has it.
@@ -169,7 +169,9 @@ def submit_file(path: pathlib.Path) -> list[Job]:
     jobs = []
     for fields in contents["groups"]:
         group = ProcessGroup(**fields)
+        # Of an earlier start in the same folder: its file would make the new job look finished.
         _exit_path(group.directory, group.name).unlink(missing_ok=True)
+        # Names of detached actors are unique in a namespace, also those of actors that still end.
         id = f"{group.name}-{os.urandom(4).hex()}"
         ray.remote(Keeper).options(
             name=id,
@@ -203,6 +205,7 @@ def connect(address: str) -> Any:
         raise RunError(
             Problem("the engine ray needs Ray, which is not installed", remedy=remedy)
         ) from error
+    # A process has one connection: a program that has its own, such as a test, keeps it.
     if not ray.is_initialized():
         try:
             ray.init(
@@ -225,6 +228,7 @@ def _keeper(job: Job) -> Any:
 
 
 def _standing(job: Job) -> Standing:
+    # The file before the cluster: it stays when the actor, or the whole cluster, is gone.
     if (over := _over(job)) is not None:
         return over
     try:

@@ -175,7 +175,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 class Member:
-    """Runs one process, and dies with it and it with this."""
+    """An actor that runs one process, which ends when the actor does."""
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
@@ -219,7 +219,7 @@ class Member:
         return self._running.wait()
 
     def end(self) -> None:
-        """Have the process save and leave."""
+        """Send SIGTERM to the process, which saves and leaves."""
         if self._running is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._running.send_signal(signal.SIGTERM)
@@ -234,7 +234,7 @@ def _ends_with_parent() -> list[str]:
 # Keeps one group alive: an actor of Ray that reserves its nodes and starts its processes.
 #
 # It lives on the cluster, whatever becomes of the process that submitted it. When its own node is
-# lost, Ray starts it on another one, and it begins the group again, which goes on from what it
+# lost, Ray starts it on another one, and it starts the group again, which resumes from what it
 # saved.
 
 LOST = -9
@@ -251,7 +251,7 @@ _FIND_SECONDS = 120.0
 
 
 class Keeper:
-    """Runs a process group to its end, again where it died.
+    """Runs a process group to its end, and restarts it where it died.
 
     Args:
       group: The fields of the `ProcessGroup`.
@@ -264,6 +264,8 @@ class Keeper:
         self._standing = Standing("waiting", "waits for resources")
         self._starts = 0
         self._cancelled = threading.Event()
+        # A thread of its own, so that calls (`standing`, `cancel`) are answered while the group
+        # runs.
         threading.Thread(target=self._keep, name="luthier-keeper", daemon=True).start()
 
     def standing(self) -> dict[str, Any]:
@@ -289,6 +291,7 @@ class Keeper:
         self._standing = Standing("waiting", "waits for resources", restarts=restarts)
         places = reserve(self._request, name, self._cancelled.is_set)
         if places is None:
+            # Cancelled while it waited for resources: nothing has run, and nothing failed.
             return [EXIT_REQUEUE]
         try:
             return self._run(places, restarts)
@@ -300,6 +303,8 @@ class Keeper:
 
         members = _members(self._request, places)
         try:
+            # Process 0 of the group must be known, with a free port on its node, before any process
+            # is started: the others get its address in their environment.
             found = ray.get([m.whereabouts.remote() for m in members], timeout=_FIND_SECONDS)
             # JAX counts the hosts of a slice as the TPUs do.
             order = sorted(range(len(members)), key=lambda i: (found[i][2], i))
@@ -308,6 +313,8 @@ class Keeper:
             hosts = tuple(dict.fromkeys(found[i][0] for i in order))
             self._standing = Standing("running", "", hosts, restarts)
             codes = {
+                # One call for each process, which lasts as long as the process: its result is the
+                # exit code, and the loss of its node is an error of the call.
                 member.run.remote(
                     self._group.command,
                     self._group.working_directory,
@@ -321,6 +328,8 @@ class Keeper:
             return [LOST]
         finally:
             for member in members:
+                # Actors hold the reserved resources; their processes are killed with them
+                # (`_ends_with_parent`).
                 ray.kill(member)
 
     def _wait(self, members: Sequence[Any], running: dict[Any, int]) -> list[int]:
@@ -338,6 +347,8 @@ class Keeper:
                 rank = running.pop(reference)
                 codes[rank] = _code(reference)
                 if codes[rank] != EXIT_DONE:
+                    # The others may hang in a collective with the one that is gone: they get this
+                    # long to notice by themselves.
                     deadline = min(deadline, time.monotonic() + END_SECONDS)
             if self._cancelled.is_set() and not is_informed:
                 is_informed = True
@@ -364,6 +375,8 @@ def keep(group: ProcessGroup, begin: Any, is_cancelled: Any) -> int:
         # times.
         if code != EXIT_REQUEUE:
             failures += 1
+            # `closed` is written by the driver of a study when it ends: workers that fail then are
+            # not wanted any more.
             if pathlib.Path(group.directory, "closed").exists() or failures > group.restarts:
                 return code
 
@@ -371,7 +384,7 @@ def keep(group: ProcessGroup, begin: Any, is_cancelled: Any) -> int:
 def worst(codes: Sequence[int]) -> int:
     """Return the exit code of a process group, whose processes ended with these.
 
-    One that was told to save and leave speaks for all: the others may have failed for it.
+    One that was asked to save and leave decides for all: the others may have failed because of it.
 
     Args:
       codes: Those of all processes.
@@ -391,6 +404,7 @@ def variables(group: ProcessGroup, rank: int, count: int, coordinator: str) -> d
       coordinator: Where the first of them is, and a port that is free there.
     """
     if count == 1:
+        # A single process needs no coordinator.
         return dict(group.environment)
     return {
         **group.environment,
@@ -435,7 +449,7 @@ def _code(reference: Any) -> int:
 
 
 def _leave() -> None:
-    """End this actor, which nobody else would."""
+    """End this actor, which nothing else would end."""
     import ray
 
     # A detached actor lives until somebody kills it. `ray.kill` ends it for good, where a process

@@ -30,7 +30,7 @@ from luthier.study.protocol import Back, Event, Lost, SliceInfo, TrialWork, Work
 CLOSE_SECONDS = 120.0  # for trials to be saved
 END_SECONDS = 10.0  # for jobs to end when their workers have
 WATCH_SECONDS = 15.0  # between two looks at the queue
-MAX_STARTS = 3  # of a worker that dies before it says a word
+MAX_STARTS = 3  # of a worker that dies before it is ready
 RESTARTS = 1000
 CLOSED = "closed"
 DRIVER = "driver.json"
@@ -69,8 +69,8 @@ def _without_worker(slice: int, seat: _Seat) -> Lost:
 
 
 # Threads: one accepts connections, one per connection reads lines, one asks the queue how jobs
-# stand. None of them touches state; each puts what it heard into `_said`, and the driver's thread
-# takes it out in `_take`. The state of a slice is its `_Seat`: the line that counts now. Messages
+# stand. None of them touches state; each puts what it received into `_inbox`, from which the
+# driver's thread takes it in `_take`. The state of a slice is its `_Seat`: the line that counts now. Messages
 # of another line than that are of a worker that was superseded, and are dropped.
 class Slices:
     """Runs the trials of a study on process groups that an engine starts.
@@ -116,6 +116,9 @@ class Slices:
         """
         place = jobs.new_folder(pathlib.Path(directory).absolute())
         self._place = place
+        # The order matters: everything that a worker needs (the address, the folder of logs) is
+        # there before the jobs are submitted, and threads that accept workers run before the first
+        # can connect.
         self._seats = [_Seat() for _ in range(self._num_slices)]
         # Before the jobs are submitted: a job may start at once.
         self._listening, address = link.listen(self._host)
@@ -136,6 +139,8 @@ class Slices:
             self.close()
             raise
         self._found = []
+        # At least one worker has come. The driver is given all slices now, and events for those
+        # that are away follow at its first look (`events`).
         first = next(iter(self._infos.values()))
         for index, seat in enumerate(self._seats):
             if seat.line is None:
@@ -149,7 +154,7 @@ class Slices:
         return [self._infos.get(index, named[index]) for index in range(self._num_slices)]
 
     def start(self, slice: int, work: Work) -> None:
-        """Begin work on a slice."""
+        """Start work on a slice."""
         self._send(slice, work)
 
     def refill(self, slice: int, trial: TrialWork) -> None:
@@ -198,7 +203,7 @@ class Slices:
         self._end_jobs()
 
     def _end_jobs(self) -> None:
-        """Take back what is still in the queue, and what does not end."""
+        """Cancel jobs that are still in the queue, and those that do not end."""
         deadline = time.monotonic() + END_SECONDS
         while self._jobs:
             standings = self._engine.standings(self._jobs)
@@ -212,7 +217,7 @@ class Slices:
                     self._engine.cancel(live)
                 return
             with contextlib.suppress(RunError):
-                self._take(0.5)  # a worker that has just come is told, too
+                self._take(0.5)  # a worker that has just come gets `Close`, too
 
     def _group(self, index: int, place: pathlib.Path) -> ProcessGroup:
         study, layout = place.parents[1], self._engine.layout
@@ -220,6 +225,8 @@ class Slices:
         packages = [n for n in read_json(source / "hashes.json", default={}) if n != "luthier"]
         search = [source] if source.is_dir() else [pathlib.Path.cwd()]
         name = f"{study.name}-{index}"
+        # `-P` keeps the working directory off `sys.path`, where an edited package would win over
+        # the study's copy; `-u`, because the last lines of a worker that dies are wanted.
         words = ["-P", "-u", "-m", self.worker, "--driver", str(place / DRIVER)]
         words += ["--slice", str(index), "--name", name]
         words += [word for package in packages for word in ("--package", package)]
@@ -252,6 +259,8 @@ class Slices:
             self._begin(self._hear, connection, secret)
 
     def _hear(self, connection: socket.socket, secret: str) -> None:
+        # In the connection's own thread: somebody who connects and sends nothing must not keep
+        # workers waiting.
         greeted = link.greet(connection, secret)
         if greeted is None:
             return
@@ -268,11 +277,12 @@ class Slices:
             self._inbox.put(self._engine.standings(self._jobs))
 
     def _take(self, timeout: float) -> None:
-        """Take one thing that was heard, and make events of it."""
+        """Take one entry of the inbox, and turn it into events."""
         try:
             received = self._inbox.get(timeout > 0, timeout or None)
         except queue.Empty:
             return
+        # The queue's answer, from the watching thread: one standing for each job.
         if not isinstance(received, _Received):
             self._look(received)
             return
@@ -296,7 +306,7 @@ class Slices:
         seat.line, seat.writer = received.line, MessageWriter(received.line.sent)
         seat.num_starts, seat.gone = 0, ""
         self._infos[received.slice] = received.message
-        if self._closing.is_set():  # it came after the others were told
+        if self._closing.is_set():  # it came after the others got theirs
             self._send(received.slice, Close())
         self._found.append(Back(received.slice))
 
@@ -304,6 +314,7 @@ class Slices:
         assert seat.line is not None
         seat.line.cut()
         seat.line = seat.writer = None
+        # Away in any case: unlike a local worker, the next one must first get through the queue.
         self._found.append(dataclasses.replace(lost, is_away=True))
 
     def _count_start(self, seat: _Seat, received: _Received) -> None:
@@ -316,18 +327,18 @@ class Slices:
             self._give_up(received.slice, what + self._last_line(received.slice))
 
     def _look(self, standings: Sequence[Standing]) -> None:
-        """Take in how jobs stand: a slice whose job is over gets no worker any more."""
+        """Check the states of jobs: a slice whose job is over gets no more workers."""
         for index, (seat, standing) in enumerate(zip(self._seats, standings, strict=True)):
             is_over = standing.state in ("finished", "failed", "cancelled")
-            # While a line is open its end will tell; a job that is over without one is noticed here
-            # only.
+            # While a line is open, its end is the sign. A job that is over without a line is
+            # noticed only here.
             if seat.line is None and is_over:
                 last = self._last_line(index)
                 what = f"job {self._jobs[index].id} is over: {standing.detail}{last}"
                 self._give_up(index, f"no worker is left: {what}")
 
     def _give_up(self, slice: int, why: str) -> None:
-        """Tell the driver, once, that no worker will come any more: it waits for none, then."""
+        """Report to the driver, once, that no worker will come any more."""
         seat = self._seats[slice]
         if not seat.gone and not self._closing.is_set():
             seat.gone = why
@@ -343,6 +354,7 @@ class Slices:
         """Return the last line that any process of a group printed, to be put behind a reason."""
         group = self._groups[slice]
         paths = sorted(
+            # Whichever process printed last: which of them failed first is not known here.
             (group.log_path(rank) for rank in range(self._engine.layout.num_processes)),
             key=lambda path: path.stat().st_mtime if path.exists() else 0.0,
         )

@@ -43,7 +43,7 @@ APART_SECONDS = 60.0
 
 
 class Together(Watcher):
-    """Has all processes of a trial hear the answers that the first one gets.
+    """Passes the driver's answers from the first process to all processes of a trial.
 
     Args:
       own: Watches the trial in this process; the driver speaks with that of the first one.
@@ -61,6 +61,9 @@ class Together(Watcher):
 
     def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
         """Return the verdict of the first process."""
+        # An exchange in which the others give nothing and the first one computes the answer, after
+        # all have arrived. It blocks until the driver has answered, so all processes prune at the
+        # same step or none does.
         return self._rounds.exchange(None, lambda _: self._own.evaluated(step, metrics, last))
 
 
@@ -68,7 +71,7 @@ class GroupExecution(Execution):
     """Runs trials on the devices of several processes, each of which calls `run_together`."""
 
     def run_together(self, work: Work, trial: TrialWork, watcher: Watcher, name: str) -> None:
-        """Run one trial, from where it was left to its end; the first process tells of it.
+        """Run one trial, from where it was left to its end; the first process reports it.
 
         Where it fails in all processes, or in some that are not waited for, it has failed. A
         process that fails while others wait for it ends itself, and so the group.
@@ -79,6 +82,12 @@ class GroupExecution(Execution):
           watcher: Watches it in this process.
           name: What no other trial of these processes has.
         """
+        # How a failure is handled: every process runs the same code, and each catches its own
+        # error. Then all of them exchange what went wrong (`_gathered`). If all arrive, the first
+        # process reports the trial by the first error, or by its result. If a process failed alone,
+        # the others never arrive, because they wait for it in a collective of the step; then it can
+        # only end itself (`_leave`). Its death breaks their collective, the engine starts the group
+        # again, and the trial resumes from its checkpoint.
         mode, plan, result = self.mode(()), None, None
         error: BaseException | None = None
         try:
@@ -102,8 +111,10 @@ class GroupExecution(Execution):
         except distributed.GaveUp:
             assert error is not None  # without one, this process waits
             self._leave(trial, mode, error)
+        # Only the first process has a line to the driver.
         if distributed.process_index():
             return
+        # Its own error first, which has a traceback; those of others arrive as one line.
         error = error or _first_error(theirs)
         if error is not None:
             self.report_failure(trial, mode, error)
@@ -128,7 +139,7 @@ class GroupExecution(Execution):
 
 
 def _gathered(error: BaseException | None, name: str) -> list[list[str] | None]:
-    """Return what went wrong in each process, with the kind of fault; None where all is well.
+    """Return the error of each process, with its kind of fault; None for those without one.
 
     Raises:
       GaveUp: This process failed, and the others do not come.
@@ -156,7 +167,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def describe(work: Work, trial: TrialWork) -> dict[str, Any]:
-    """Return what the other processes need to know of a trial, as JSON values.
+    """Return the description of a trial for the other processes, as JSON values.
 
     Args:
       work: What the trial belongs to.
@@ -172,12 +183,13 @@ def describe(work: Work, trial: TrialWork) -> dict[str, Any]:
 
 
 def described(record: Mapping[str, Any]) -> tuple[Work, TrialWork]:
-    """Return what `describe` described.
+    """Return the trial that `describe` described.
 
     Args:
-      told: What it returned.
+      record: What it returned.
     """
     trial = TrialWork(record["trial"], record["fence"], record["directory"])
+    # One trial and no lanes: lanes on several processes do not exist.
     return Work((trial,), tuple(record["hoist"]), asks=record["asks"]), trial
 
 
@@ -186,8 +198,8 @@ def described(record: Mapping[str, Any]) -> tuple[Work, TrialWork]:
 #     python -m luthier.launch.worker --driver FILE --slice 0 ...
 #
 # The first process speaks with the driver, which may be on another machine; the others do what it
-# says. SIGTERM means that the machine is taken away: what runs is saved, the driver is told, and
-# the worker leaves with exit code 75.
+# announces. SIGTERM means that the machine is taken away: running trials are saved, `Lost` is sent,
+# and the worker leaves with exit code 75.
 
 DRIVER_SECONDS = 60.0
 """The time for which a worker looks for its driver."""
@@ -216,13 +228,13 @@ class Farewell:
         waiting.start()
 
     def listen(self) -> None:
-        """Hear SIGTERM, also where a library has its own way with it by now."""
+        """Install the handler of SIGTERM, also over one that a library has installed by now."""
         # A handler must be installed for the pipe to be written, or SIGTERM would end the process.
         # A library may install its own when processes join, hence this is called again after that.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
 
     def then(self, act: Callable[[], None]) -> None:
-        """Say what is to be done; it is done at once where the signal came before.
+        """Set the reaction to SIGTERM; it is called at once where the signal came before.
 
         Args:
           act: Called from another thread.
@@ -235,6 +247,7 @@ class Farewell:
         while signal.SIGTERM not in os.read(wakeup_read, 64):
             pass
         self.is_heard = True
+        # Nothing has been started that could be saved.
         if self._act is None:
             os._exit(EXIT_REQUEUE)  # nothing runs yet
         self._act()
@@ -255,6 +268,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--memory-bytes", type=int)
     parser.add_argument("--package", action="append", default=[])
     options = parser.parse_args(arguments)
+    # An interrupt is for the driver, which has running trials saved through the protocol.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     farewell = Farewell()
     rank = int(os.environ.get("JAX_PROCESS_ID", "0"))
@@ -277,6 +291,7 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
     from luthier.study.engines.execution import Plans
 
     hosts.configure(options.devices)
+    # Set by `launch.member`, or by the Ray actor, for groups of several processes only.
     if "JAX_NUM_PROCESSES" in os.environ:
         facts = read_facts(options.package)
         membership = distributed.Membership.of_environment(os.environ)
@@ -301,7 +316,7 @@ def _lead(
     make_execution: Callable[[Callable[[Any], None]], Any],
     farewell: Farewell,
 ) -> int:
-    """Do what the driver wants, in the first process."""
+    """Receive trials from the driver and run them, in the first process."""
     from luthier.parallel import distributed
     from luthier.study.engines.execution import Inbox
     from luthier.study.engines.messages import MessageWriter
@@ -316,6 +331,7 @@ def _lead(
     info = SliceInfo(
         options.slice, options.name, len(devices), devices[0].device_kind, execution.memory_bytes
     )
+    # Closing the inbox has running trials saved, and ends the loop below by `wait`.
     farewell.then(inbox.close)
     writer.send(info)
     rounds = distributed.Rounds("work")
@@ -339,6 +355,8 @@ def _lead(
     if is_several:
         # None instead of a trial: the followers leave their loop.
         rounds.exchange(None, lambda _: None)
+    # The trials are saved by now: the driver may give them to another group at once.
+    # `counts=False`, because no trial is to blame.
     if farewell.is_heard and not execution.is_broken:
         writer.send(Lost(options.slice, TAKEN_AWAY, counts=False))
     return EXIT_REQUEUE if farewell.is_heard or execution.is_broken else EXIT_DONE
@@ -346,6 +364,8 @@ def _lead(
 
 def _run_with_others(execution: Any, task: Any, rounds: Any, number: int) -> None:
     record = describe(task.work, task.trial) | {"name": str(number)}
+    # Before the trial, so that the others start the same one: its name is in the names of all later
+    # exchanges.
     rounds.exchange(None, lambda _: record)
     execution.run_together(task.work, task.trial, task.watcher, record["name"])
 
@@ -359,17 +379,18 @@ class _Follower:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        """Hear no more."""
+        """Do nothing: a follower holds no resources."""
 
 
 def _follow(execution: Any, farewell: Farewell) -> int:
-    """Do what the first process does, in another one."""
+    """Run the trials that the first process announces, in another process."""
     from luthier.parallel import distributed
     from luthier.trainer.interrupt import INTERRUPTED
 
     rounds, follower = distributed.Rounds("work"), _Follower()
 
     def leave() -> None:
+        # Seen by training at its next step, which agrees on it with the other processes.
         follower.requested = INTERRUPTED
 
     farewell.then(leave)

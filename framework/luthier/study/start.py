@@ -74,7 +74,7 @@ def run(
     view: View | None = None,
     engine: TrialEngine | None = None,
 ) -> Outcome:
-    """Run a study from its first trial.
+    """Start a new study and drive it to its end.
 
     Args:
       graph: An `fdl.Config` of `Study`.
@@ -105,6 +105,7 @@ def _set_aside(directory: StudyDirectory) -> None:
 
     One that faults of the machine stopped keeps its trials and their checkpoints: it is resumed.
     """
+    # Never a study that somebody drives: its folder is in use although no trial is complete yet.
     if not directory.exists or holder(directory.path / "lock") is not None:
         return
     ledger = Ledger()
@@ -113,6 +114,7 @@ def _set_aside(directory: StudyDirectory) -> None:
     if ledger.stopped_by != "failures" or ledger.count("complete", "pruned"):
         return
     names = (directory.path.with_name(f"{directory.path.name}.{k}") for k in itertools.count(1))
+    # Renamed and not deleted: its tracebacks are what the user wants to look at.
     target = next(path for path in names if not path.exists())
     try:
         directory.path.rename(target)
@@ -130,7 +132,7 @@ def resume(
     view: View | None = None,
     engine: TrialEngine | None = None,
 ) -> Outcome:
-    """Go on with a study; one that is over is left as it is.
+    """Resume a study; one that is over is left as it is.
 
     Args:
       name: The study's folder, or its name.
@@ -183,7 +185,7 @@ def _read_retry(word: str) -> re.Pattern[str]:
 
 
 def _retry(request: _StudyRequest, journal: Journal) -> None:
-    """Put failed trials, and those that had their results, back to where they were asked."""
+    """Write lines that put failed trials, and copies of their results, back to waiting."""
     assert request.retry is not None
     ledger = Ledger()
     for line in read_journal(request.directory.journal_path):
@@ -223,7 +225,7 @@ def _union(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
 # The study's own graph must be the same, or trials before and after would belong to different
 # questions. `FREE` are the fields that only say how long and where trials run.
 def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
-    """Raise where a study was changed into another one."""
+    """Raise where the config on resuming describes another study than the recorded one."""
     changes = [
         change
         for change in graphs.diff(recorded, graph)
@@ -306,7 +308,7 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
 
 
 def _require_known_results(directory: StudyDirectory) -> None:
-    """Refuse results of a later luthier that are taken in next, before anything is written."""
+    """Raise for results of a later luthier that would be read next, before anything is written."""
     ledger = Ledger()
     for line in read_journal(directory.journal_path):
         ledger.follow(line)
@@ -331,7 +333,7 @@ def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
 def _read_back(
     study: studies.Study, directory: StudyDirectory
 ) -> tuple[Ledger, Suggester, dict[int, Suggestion], Pruning | None]:
-    """Return where trials stand, what the sampler knows, and what is not over."""
+    """Rebuild the trial table, sampler, unfinished settings and pruner from the journal."""
     ledger, suggester = Ledger(), make_suggester(study)
     pruning = make_pruning(study)
     waiting: dict[int, Suggestion] = {}
@@ -344,7 +346,7 @@ def _read_back(
             asked = Suggestion(line["assignment"], line.get("notes", {}))
             waiting[line["setting"]] = every[line["setting"]] = asked
             if line["setting"] or asked.assignment:
-                # Asked and told in the order of the journal, which is the order in which the
+                # Asked and reported in the order of the journal, which is the order in which the
                 # sampler saw them.
                 suggester.restore(line["setting"], asked)
         elif kind == "ended":
@@ -354,13 +356,14 @@ def _read_back(
             setting = ledger.settings[line["setting"]]
             came = ledger.outcome_of(setting)
             assert came is not None
-            # Reports matter for pruned settings only, and go once they are told: the memory of a
+            # Reports matter for pruned settings only, and go once they are reported: memory for a
             # long journal stays small.
             reports = [series.pop(trial, {}) for trial in setting.trials]
             suggester.record(setting.number, *came, reports[-1])
             del waiting[setting.number]
         elif kind == "retried":
             number = ledger.trials[line["trial"]].setting
+            # Several trials of one setting may be retried: the sampler gets it back once.
             if number not in waiting:
                 waiting[number] = every[number]
                 if number or every[number].assignment:
@@ -376,6 +379,7 @@ def _read_back(
 def _end_pruning(pruning: Pruning | None, ledger: Ledger, line: Any, series: Any) -> None:
     trial = ledger.trials[line["trial"]]
     if pruning is not None and trial.copy_of is None:
+        # A pruner needs exactly one objective (`checks`), so the first value is all there is.
         value = trial.values[0] if trial.values else None
         pruning.end(trial.number, line["outcome"], value, series)
 

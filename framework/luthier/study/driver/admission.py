@@ -43,7 +43,7 @@ def kind_of(slice: SliceInfo) -> tuple[int, str, int | None]:
 
 
 class Admission:
-    """Makes the graphs of trials, and decides on them.
+    """Makes the graphs of trials and validates them.
 
     Args:
       study: The study.
@@ -65,11 +65,11 @@ class Admission:
         for key, dimension in self._study.space.dimensions.items():
             for stored in dimension.probes():
                 words = settings(key, dimension, dimension.value(stored))
-                with contextlib.suppress(BadInput):  # told where the space is checked
+                with contextlib.suppress(BadInput):  # reported where the space is checked
                     yield from (change.path for change in graphs.diff(base, apply(base, words)))
 
     def open(self, slices: Sequence[SliceInfo]) -> None:
-        """Take in the slices that there are."""
+        """Register the device groups of the engine."""
         self._slices = {kind_of(slice): slice for slice in slices}
 
     def make_graph(self, assignment: Mapping[str, Any], trial: int, repeat: int) -> Any:
@@ -90,7 +90,7 @@ class Admission:
         return _in_group(graph, study.name, trial)
 
     def admit(self, trial: int, assignment: Mapping[str, Any], repeat: int) -> ValidatedTrial:
-        """Return what becomes of a trial.
+        """Make and validate the graph of a trial.
 
         Args:
           trial: Its number.
@@ -101,6 +101,8 @@ class Admission:
             graph = self.make_graph(assignment, trial, repeat)
         except BadInput as error:
             return ValidatedTrial(trial, None, str(error.problems[0]))
+        # Constraints before validation: what breaks one is reported by the constraint's name,
+        # whatever else is wrong with it.
         for predicate in self._study.space.constraints:
             if violated(graph, predicate):
                 name = getattr(predicate, "__name__", predicate)
@@ -129,6 +131,8 @@ class Admission:
         for kind, slice in self._slices.items():
             refusal = self._study.gate(graph, slice) if self._study.gate is not None else ""
             if refusal:
+                # The first refusal stands for all: a trial is infeasible only where no kind of
+                # group takes it.
                 reason = reason or refusal
             elif self._study.packing is None:
                 packed[kind] = Packed()
@@ -138,12 +142,14 @@ class Admission:
 
     def _dedupe(self, trial: int, graph: Graph, repeat: int) -> tuple[Any, int]:
         """Return the graph that runs, and the trial whose result it gets: its own, or another's."""
+        # `setdefault` both looks and registers: this trial is the first of its fingerprint from
+        # here on.
         first = self._first.setdefault(mark_of(graph), trial)
         if first == trial or isinstance(self._study.dedupe, CopyResult):
             return graph, first
         changed = graph
         # A setting that is suggested twice runs with the next free seed instead: the repeat then
-        # tells something about the noise.
+        # measures the noise.
         while self._first.setdefault(mark_of(changed), trial) != trial:
             repeat += self._study.seeds
             changed = _with_seed(graph, trial, repeat)

@@ -1,7 +1,7 @@
 """The folder of a study, with a copy of the source that its trials run.
 
 Workers import from the copy, so that an edit in the middle of a study changes nothing in its
-trials; the driver tells about it.
+trials; the driver notes it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,13 @@ def take(
     names = _top_level(packages)
     try:
         shutil.rmtree(temporary, ignore_errors=True)
+        # Into a folder beside the target, and renamed at the end: workers may start from the copy
+        # at any moment after it exists.
         temporary.mkdir()
         for name in names:
             for place in _places(name):
+                # A namespace package has several folders; they are merged into one, as the import
+                # system sees them (`dirs_exist_ok`).
                 copy = temporary / place.name
                 if place.is_dir():
                     shutil.copytree(place, copy, ignore=_LEFT_OUT, dirs_exist_ok=True)
@@ -67,6 +71,7 @@ def take(
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     except (OSError, shutil.Error) as error:
+        # `shutil.Error` is raised by `copytree` with a list of problems instead of an errno.
         refusal = error if isinstance(error, OSError) else OSError(str(error))
         raise run_error("copy the source to", target, refusal) from error
     sync_directory(root)
@@ -91,6 +96,7 @@ def _places(name: str) -> Iterator[pathlib.Path]:
     spec = importlib.util.find_spec(name)
     if spec is None:
         return
+    # A package. A single module has only the file of its origin.
     if spec.submodule_search_locations is not None:
         yield from map(pathlib.Path, spec.submodule_search_locations)
     elif spec.origin:
@@ -150,7 +156,7 @@ class StudyDirectory:
         sync_directory(self.path)
 
     def write_study(self, graph: Graph, shelves: Sequence[str], packages: Sequence[str]) -> None:
-        """Write the study down; `study.json` last, because it says that the others are there.
+        """Write the record of the study; `study.json` last, as the sign that it is complete.
 
         Args:
           graph: The study's graph, as `without_secrets` returns it.
@@ -178,7 +184,7 @@ class StudyDirectory:
         return _read(self.path / "study.json", self.path / "study.history.json", packages)
 
     def write_trial(self, trial: int, graph: Graph, words: Sequence[str], **asked: Any) -> None:
-        """Write a trial down, before it runs.
+        """Write the folder of a trial, before it runs.
 
         Args:
           trial: Its number.
@@ -204,6 +210,7 @@ class StudyDirectory:
             (path / "assignment.json").write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise run_error("write", path, error) from error
+        # Last and atomically: a trial's folder with this file is complete (`read_trial`).
         write_atomically(path / "config.json", graphs.to_json(graph))
 
     def read_trial(self, trial: int) -> Any:
@@ -231,8 +238,11 @@ def without_secrets(graph: Graph) -> Any:
     storage = graphs.get(graph, "storage")
     recorded = graph
     if isinstance(storage, str) and redaction.redact(storage) != storage:
+        # A copy: the driver itself needs the storage with its password.
         recorded = graphs.copy_graph(graph)
         recorded.storage = redaction.redact(storage)
+    # Nothing but the storage is expected to hold a secret. Redacting anything else would record
+    # another study than the one that runs, so it is refused.
     redaction.require_none(graphs.to_dict(recorded), "the record of the study")
     return recorded
 

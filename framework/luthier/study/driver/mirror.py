@@ -35,7 +35,7 @@ _HIDDEN = re.compile(r"\*\*\*|\[[A-Z][A-Z_]+\]")  # what `redact` leaves
 
 
 def describe(study: Any) -> dict[str, Any]:
-    """Return what those must know of a study who do not build it, as plain JSON.
+    """Return the facts of a study for those that do not build it, as plain JSON.
 
     Args:
       study: The study.
@@ -59,7 +59,7 @@ def describe(study: Any) -> dict[str, Any]:
 
 
 def read_facts(directory: pathlib.Path) -> dict[str, Any]:
-    """Return what `describe` said of the study in a folder; nothing where that is missing.
+    """Return the facts that `describe` recorded in a study's folder; none where they are missing.
 
     Args:
       directory: The study's folder.
@@ -95,12 +95,12 @@ def begin(directory: pathlib.Path, storage: str) -> subprocess.Popen[bytes]:
 
     Args:
       directory: The study's folder.
-      storage: Where the copy is kept; told by the environment, because it may hold a password.
+      storage: Where the copy is kept; passed in the environment, because it may hold a password.
     """
     command = [sys.executable, "-m", "luthier.study.driver.mirror", str(directory)]
     with open(directory / "optuna.log", "ab") as log:
         variables = {**os.environ, VARIABLE: storage}
-        # The pipe is never written to: its end, also by the driver's death, tells the mirror to
+        # The pipe is never written to: its end, also by the driver's death, is the signal to
         # finish.
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables
@@ -164,7 +164,7 @@ def _mend(path: pathlib.Path) -> None:
 
 
 def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the settings that were told, with what came of them."""
+    """Return the settings that were reported to the sampler, with their outcomes."""
     from luthier.study.driver.trial_table import Ledger
 
     ledger, asked, found = Ledger(), {}, []
@@ -180,6 +180,8 @@ def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
             trials = [ledger.trials[number] for number in setting.trials]
             reasons = [trial.reason for trial in trials if trial.reason]
             outcome = {"came": came, "reasons": reasons, "told": line["at"]}
+            # A retried setting is reported once more, and a trial of Optuna cannot be changed: it
+            # is added again, under the number of its retry.
             again = retries[setting.number]
             retries[setting.number] += 1
             found.append({**asked[setting.number], **outcome, "retries": again})
@@ -193,6 +195,7 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     from optuna.distributions import json_to_distribution
 
     state, values = setting["came"]
+    # Not NaN, which Optuna takes in no complete trial.
     is_complete = state == "complete" and all(value == value for value in values)
     kind = _STATES[state] if is_complete or state != "complete" else "FAIL"
     assignment = setting["assignment"]
@@ -211,8 +214,10 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
             "reasons": setting["reasons"],
             **({"retries": setting["retries"]} if setting["retries"] else {}),
         },
+        # Optuna has no state for infeasible trials; a violated constraint is how it marks them.
         constraints={"cannot run": float(state == "infeasible")},
     )
+    # Set afterwards, because `create_trial` takes the time of the call.
     made.datetime_start = datetime.datetime.fromtimestamp(setting["at"])
     made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
     return made
@@ -232,9 +237,13 @@ def main(arguments: Sequence[str]) -> None:
     threading.Thread(target=wait, daemon=True).start()
     try:
         lock = Lock(directory / "optuna.lock", patience_seconds=30.0)
+    # Another mirror is still at its last look: it adds what there is, and the next driver what is
+    # left.
     except RunError:
         return
     with lock:
+        # The size stands for the contents: the journal is only appended to, and `repair` needs the
+        # study's lock.
         size, pause = -1, _POLL_SECONDS
         while True:
             # The end is noticed before the last look, so that what the driver wrote last is in the
@@ -247,6 +256,8 @@ def main(arguments: Sequence[str]) -> None:
                     mirror(directory)
                 except Exception:
                     print(redact(traceback.format_exc()), file=sys.stderr)
+                    # Without a further attempt: the driver notes the failure, and the study goes on
+                    # without its copy.
                     raise SystemExit(1) from None
                 size = now
                 # Each look reads everything anew, so that it is worth less and less often.

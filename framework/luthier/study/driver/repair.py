@@ -51,7 +51,7 @@ class Repaired:
 
 
 def repair_journal(name: str) -> Repaired:
-    """Make the journal of a study again; a whole one is left as it is.
+    """Rebuild the journal of a study; a whole one is left as it is.
 
     Args:
       name: The study's folder, or its name.
@@ -95,7 +95,7 @@ def repair_journal(name: str) -> Repaired:
 
 
 class _Repair:
-    """Takes in the whole lines of a journal, and puts what is missing between them."""
+    """Replays the whole lines of a journal, and inserts what is missing between them."""
 
     def __init__(self, directory: StudyDirectory, whole: Sequence[Mapping[str, Any]]):
         self._directory = directory
@@ -107,7 +107,7 @@ class _Repair:
         )
         self._ledger = Ledger()
         self._at = 0.0
-        self._owed: int | None = None  # a setting that the sampler is to be told of next
+        self._owed: int | None = None  # a setting whose line `told` comes next
         shelves, packages = directory.read_modules()
         self._study = studies.build(directory.read_study())
         self._editing = Editing(shelves, packages)
@@ -115,33 +115,47 @@ class _Repair:
         self.num_left_out = 0
 
     def take(self, line: dict[str, Any]) -> None:
-        """Take in a line that is whole."""
+        """Replay a line that is whole, after the lines without which it could not stand there."""
         self._at = line["at"]
+        # In the order in which a driver writes: the setting is asked, the trial is admitted,
+        # leased, reported, ended. For each of them that this line implies and the journal lacks,
+        # the line is made from the trial's folder first. What the line contradicts (an end of a
+        # trial that has ended) is left out.
         kind, ledger = line["kind"], self._ledger
         if kind in ("asked", "told"):
+            # A line `told` needs its own setting, too; a line `asked` only those before it.
             self._ask_up_to(line["setting"] + (kind == "told"))
         if "trial" in line:
+            # Fields of trials are only numbers: the lost line `asked` of this one is somewhere
+            # before.
             while line["trial"] >= len(ledger.trials):
                 self._ask()
         if kind == "told":
             setting = ledger.settings[line["setting"]]
+            # A sampler hears of a setting only when all of its trials have ended: so they had.
             for trial in setting.trials:
                 self._end(trial)
             if setting.is_reported or ledger.outcome_of(setting) is None:
                 self.num_left_out += 1
                 return
         if kind == "retried":
+            # Only a trial that ended is retried, so its end is what was lost.
             if ledger.trials[line["trial"]].state == "running":
                 self._end(line["trial"])
+            # Counted down: the last lease of the trial, which `result.json` is of, comes only after
+            # the last line `retried`.
             self._retries[line["trial"]] -= 1
         elif kind in ("leased", "ended"):
             self._try_again(line["trial"], line.get("fence"), line.get("outcome"))
+        # Made again already, from a folder, because a later line stood before this one; or written
+        # twice.
         is_repeated = (kind == "asked" and line["setting"] < len(ledger.settings)) or (
             kind == "ended" and ledger.trials[line["trial"]].state in ENDED
         )
         if is_repeated:
             self.num_left_out += 1
             return
+        # Not for `ended`: a trial may end without being admitted (infeasible, or a copy).
         if kind in ("leased", "reported"):
             self._admit(line["trial"])
         if kind == "ended":
@@ -179,6 +193,8 @@ class _Repair:
         self._ledger.follow(line)
 
     def _made(self, kind: str, **fields: Any) -> None:
+        # The time of the line before which it is put: the true one is lost, and times must not run
+        # backwards in reports.
         self._add({"kind": kind, "at": self._at, "repaired": True, **fields})
 
     def _ask_up_to(self, setting: int) -> None:
@@ -206,7 +222,7 @@ class _Repair:
             self._admit(trial)
 
     def _located(self, trials: list[int], setting: int) -> Mapping[str, Any]:
-        """Return what was asked, from a graph: folders of earlier versions do not tell it."""
+        """Return a suggestion from a graph: folders of earlier versions do not hold it."""
         for trial in trials:
             try:
                 graph = self._directory.read_trial(trial)
@@ -218,6 +234,7 @@ class _Repair:
                 continue
             assignment = locate(graph, self._study.space, self._editing)
             words = _read_assignment(self._directory, trial)
+            # `locate` searches the space for choices that reproduce the graph; there may be none.
             if assignment is not None:
                 return {"assignment": assignment, "words": words.get("words", ())}
         what = f"the choices of setting {setting} of {self._directory.path} are lost"
@@ -240,6 +257,7 @@ class _Repair:
         state = self._ledger.trials[trial]
         if state.state in ENDED:
             return
+        # A copy has no result of its own: it ends as its first trial did.
         if state.copy_of is not None:
             first = self._ledger.trials[state.copy_of]
             if first.state in ENDED:
@@ -254,9 +272,11 @@ class _Repair:
             return
         ended = results_of(self._directory, trial)
         # Of an earlier lease than the last one: that trial was put back, and runs again.
-        # Fences order the leases of a trial, so a result tells which lease it ended.
+        # Fences order the leases of a trial, so a result shows which lease it ended.
         if ended is None or ended.fence < state.fence:
             return
+        # The same lease, but a line says that it was lost or put back since: the driver did not
+        # take this result, and the next one will run the trial again.
         if ended.fence == state.fence and state.state != "running":
             return
         self._admit(trial)
@@ -264,6 +284,7 @@ class _Repair:
             self._made("leased", trial=trial, slice=ended.slice, fence=ended.fence)
         self._report(trial, ended)
         outcome, reason, values, fault = self._study_values(ended)
+        # The time of the lease was on the lost line alone; 0 errs on the side of more budget.
         seconds = float(ended.result.get("facts", {}).get("device_seconds") or 0.0)
         self._end_line(trial, outcome, reason, values, seconds, fault)
 
@@ -279,6 +300,8 @@ class _Repair:
         if state.state not in ENDED or self._retries[trial] > 0:
             return
         ended = None if state.copy_of is not None else results_of(self._directory, trial)
+        # A lease of a trial that has ended can only follow a retry; so can another outcome of a
+        # copy.
         if fence is not None or (state.copy_of is not None and outcome not in (None, state.state)):
             self._made("retried", trial=trial)
         elif ended is not None and ended.fence > state.fence:
@@ -332,13 +355,15 @@ class _Repair:
         known = self._ledger.trials[trial].series or {}
         name = self._study.objectives[0].name
         for step, metrics in ended.result.get("series", ()):
+            # Only those before the report that follows: later ones have lines of their own, or come
+            # at the end.
             if before is not None and step >= before:
                 return
             if step not in known and metrics.get(name) is not None:
                 self._made("reported", trial=trial, step=step, value=float(metrics[name]))
 
     def _owe_report(self, trial: int) -> None:
-        """See that the next line is that the sampler was told: a driver does so at once."""
+        """Have the line `told` follow next where the setting has ended, as a driver writes it."""
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
         if not setting.is_reported and self._ledger.outcome_of(setting) is not None:
             self._owed = setting.number
@@ -357,7 +382,7 @@ def results_of(directory: StudyDirectory, trial: int) -> TrialEnded | None:
 
 
 def _assignment(directory: StudyDirectory, trial: int) -> Mapping[str, Any] | None:
-    """Return what a trial's folder tells of its setting; None where it tells it not."""
+    """Return the suggestion that a trial's folder records; None where it records none."""
     found = _read_assignment(directory, trial)
     return found if "assignment" in found else None
 

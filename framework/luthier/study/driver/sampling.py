@@ -64,7 +64,7 @@ class Suggestion:
 
 
 class InMemoryStudy:
-    """Settings that were asked and told, as Optuna keeps them.
+    """The settings of a study and their results, in a study of Optuna in memory.
 
     Args:
       directions: Of the objectives: `lower` or `higher`.
@@ -103,6 +103,7 @@ class InMemoryStudy:
         # Samplers write into the attributes of the trial or of the study, and do not say which:
         # what changed over the call is what they wrote.
         before = dict(self._storage.get_study_system_attrs(self._id))
+        # Set on the study, because `Study.ask` takes it from there: Optuna has no argument for it.
         self._study.sampler = sampler
         trial = self._study.ask()
         assignment = choose(trial)
@@ -115,6 +116,8 @@ class InMemoryStudy:
                 if before.get(key) != value
             },
         }
+        # The trial stays RUNNING in Optuna's study until `record`: samplers with a constant liar
+        # see it as pending, as they would in a study of Optuna's own.
         self._keep(setting, trial.number)
         return Suggestion(assignment, {key: found for key, found in notes.items() if found})
 
@@ -127,6 +130,8 @@ class InMemoryStudy:
           distributions: Of its dimensions.
         """
         self._make_room()
+        # The attributes first: the sampler of the next setting reads them through the study,
+        # whichever trial wrote them.
         for key, value in asked.notes.get("study", {}).items():
             self._storage.set_study_system_attr(self._id, key, value)
         self._study.add_trial(
@@ -150,7 +155,7 @@ class InMemoryStudy:
         values: Sequence[float] | None,
         series: Mapping[int, float],
     ) -> None:
-        """Take in what came of a setting; one that was never asked is passed over.
+        """Record the outcome of a setting; one that was never asked is ignored.
 
         Args:
           setting: The number of the setting.
@@ -159,6 +164,8 @@ class InMemoryStudy:
           series: Value by step, of a setting that was pruned.
         """
         number = self._running.pop(setting, None)
+        # Happens for the baseline where the space does not hold it: no sampler could have suggested
+        # it.
         if number is None:
             return
         # `Study.tell` calls `after_trial` of the study's sampler, and that one belongs to another
@@ -166,11 +173,12 @@ class InMemoryStudy:
         self._study.sampler = optuna.samplers.RandomSampler()
         id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
         if state in ("complete", "infeasible"):
-            # An infeasible setting is told as a violated constraint, so that constrained samplers
+            # An infeasible setting is a violated constraint, so that constrained samplers
             # move away from it; a failure would be passed over and suggested again.
             # As `Trial.set_constraint` does; there is no handle of a trial that was read back.
             key = f"constraints:{_CANNOT_RUN}"
             self._storage.set_trial_system_attr(id, key, float(state == "infeasible"))
+        # `Study.tell` rejects NaN; such a trial has FAIL below, which samplers ignore.
         if state == "complete" and values and not any(map(math.isnan, values)):
             self._study.tell(number, list(values))
             return
@@ -178,6 +186,7 @@ class InMemoryStudy:
         if state == "pruned" and len(self._directions) == 1:
             for step, value in series.items():
                 self._storage.set_trial_intermediate_value(id, step, value)
+        # PRUNED and not FAIL, so that samplers look at it.
         is_known = state in ("pruned", "infeasible")
         self._study.tell(number, state=TrialState.PRUNED if is_known else TrialState.FAIL)
 
@@ -192,6 +201,8 @@ class InMemoryStudy:
         running = {number: setting for setting, number in self._running.items()}
         kept = self._choose_kept([t for t in trials if t.number not in running])
         self._begin()
+        # Trial numbers are those of the new study from here on: running ones get theirs below, in
+        # the order in which they are added.
         self._running.clear()
         for key, value in attributes.items():
             self._storage.set_study_system_attr(self._id, key, value)
@@ -207,6 +218,8 @@ class InMemoryStudy:
         """Return the numbers of the settings that are kept: the newest, and the best of all."""
         assert self._most is not None
         newest = {trial.number for trial in ended[-(self._most - _BEST) :]}
+        # By the first objective. Samplers for several objectives keep all (`keeps_all`), where they
+        # are of the genetic kind.
         sign = 1 if self._directions[0] is StudyDirection.MINIMIZE else -1
         complete = [t for t in ended if t.state == TrialState.COMPLETE]
         best = sorted(complete, key=lambda t: (sign * t.values[0], t.number))
@@ -232,10 +245,10 @@ def as_direction(direction: str) -> StudyDirection:
 
 
 class Suggester(Protocol):
-    """Suggests settings, in the order of their numbers."""
+    """A source of settings, in the order of their numbers."""
 
     looks_back: bool
-    """Whether a suggestion depends on what was told."""
+    """Whether a suggestion depends on earlier results."""
 
     def ask(self, setting: int) -> Suggestion | None:
         """Return the suggestion for a setting; None where there are no more."""
@@ -244,7 +257,7 @@ class Suggester(Protocol):
         """Take in a suggestion that was made before."""
 
     def retry(self, setting: int, asked: Suggestion) -> None:
-        """Take in that a setting runs again, whose failure was told."""
+        """Add a setting that runs again after its failure was reported."""
 
     def record(
         self,
@@ -257,7 +270,7 @@ class Suggester(Protocol):
 
 
 class GridSuggester:
-    """Hands out the points of a grid.
+    """Suggests the points of a grid, one after another.
 
     Args:
       space: What may be chosen.
@@ -270,26 +283,26 @@ class GridSuggester:
         self._points = grid_points(space, resolution)
 
     def ask(self, setting: int) -> Suggestion | None:
-        """Return the next point; `setting` only counts."""
+        """Return the next point, whatever the number of the setting."""
         del setting
         point = next(self._points, None)
         return None if point is None else Suggestion(point)
 
     def restore(self, setting: int, asked: Suggestion) -> None:
-        """Skip a point; the baseline is setting 0, and none."""
+        """Skip a point; setting 0 is the baseline, which is not a point of the grid."""
         del asked
         if setting:
             next(self._points, None)
 
     def retry(self, setting: int, asked: Suggestion) -> None:
-        """Do nothing: its point was handed out."""
+        """Do nothing: its point was suggested before."""
 
     def record(self, *outcome: Any) -> None:
         """Do nothing: a grid does not look back."""
 
 
 class _WholeSpace(optuna.samplers.BaseSampler):
-    """Lets a quasi-random sampler see all dimensions from its first point on.
+    """Gives a quasi-random sampler all dimensions from its first point on.
 
     By itself it takes them from the first trial that ended, so that which point a setting gets
     would depend on how fast trials are.
@@ -316,7 +329,7 @@ class _WholeSpace(optuna.samplers.BaseSampler):
 
 
 class OptunaSuggester:
-    """Asks a sampler of Optuna.
+    """Suggests what a sampler of Optuna suggests.
 
     Args:
       space: What may be chosen.
@@ -339,6 +352,7 @@ class OptunaSuggester:
         self.looks_back = not self._is_a("RandomSampler", "QMCSampler", "BruteForceSampler")
         # These find their population by the trials of the study: forgetting some of them would
         # change it.
+        # `_is_a` ignores names that this version of Optuna lacks.
         keeps_all = self._is_a("BaseGASampler", "NSGAIISampler", "NSGAIIISampler", "CmaEsSampler")
         self._past = InMemoryStudy(directions, None if keeps_all else remembered)
         self._all = {named.name: distribution(named.dimension) for named in space.every()}
@@ -379,7 +393,7 @@ class OptunaSuggester:
             self._past.restore(setting, asked, distributions)
 
     def retry(self, setting: int, asked: Suggestion) -> None:
-        """Take in that a setting runs again; samplers pass over the failure that was told."""
+        """Add a setting that runs again; samplers ignore the failure that was reported."""
         self.restore(setting, asked)
 
     def record(
@@ -405,6 +419,7 @@ def make_suggester(study: Any) -> Suggester:
 
 def grid_resolution(node: Any) -> int | None:
     """Return the resolution of the grid that a node of a sampler describes; None of any other."""
+    # The sampler may be a node (from a config) or built (a study that was made in Python).
     if isinstance(node, Grid) or getattr(node, "__fn_or_cls__", None) is Grid:
         return graphs.build(node).resolution
     return None
@@ -427,6 +442,7 @@ def distribution(dimension: Any) -> Any:
     if isinstance(dimension, Int):
         step = dimension.step
         return optuna.distributions.IntDistribution(dimension.low, dimension.high, step=step)
+    # The exponent is stored, so that a step of the sampler is a factor of two.
     if isinstance(dimension, Pow2):
         exponents = dimension.exponents
         return optuna.distributions.IntDistribution(exponents[0], exponents[-1])
@@ -462,7 +478,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Pruning:
-    """Which trials go on after an evaluation.
+    """Decides after each evaluation whether a trial is pruned, with a pruner of Optuna.
 
     Args:
       pruner: A pruner of Optuna.
@@ -486,7 +502,7 @@ class Pruning:
         self._size = 0
 
     def report(self, trial: int, step: int, value: float) -> bool:
-        """Take in a report; return whether the trial goes on.
+        """Record an evaluation; return whether the trial continues.
 
         Args:
           trial: Its number.
@@ -497,12 +513,14 @@ class Pruning:
         self._storage.set_trial_intermediate_value(id, step, value)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            # The pruner is called directly: `Trial.should_prune` only looks the trial up and does
+            # the same, and needs the pruner to be the study's.
             return not self._pruner.prune(self._study, self._storage.get_trial(id))
 
     def end(
         self, trial: int, outcome: str, value: float | None, series: Mapping[int, float]
     ) -> None:
-        """Take in how a trial ended.
+        """Record the end of a trial.
 
         Args:
           trial: Its number.
@@ -510,6 +528,7 @@ class Pruning:
           value: Of the objective.
           series: Value by step, of a trial that is read back and was not reported here.
         """
+        # A failed trial is no yardstick for others: it leaves the comparison.
         if outcome not in ("complete", "pruned"):
             if trial in self._numbers:
                 id = self._find(trial)
@@ -521,6 +540,7 @@ class Pruning:
         for step, reported in series.items():
             if step not in known:
                 self._storage.set_trial_intermediate_value(id, step, reported)
+        # `value == value` is false for NaN, which Optuna does not take as a value.
         if outcome == "complete" and value is not None and value == value:
             self._storage.set_trial_state_values(id, TrialState.COMPLETE, [value])
         else:
@@ -538,6 +558,8 @@ class Pruning:
         return self._storage.get_trial_id_from_study_id_trial_number(study, self._numbers[trial])
 
     def _make_room(self) -> None:
+        # As `InMemoryStudy._make_room`: pruners compare with all trials at each report, which would
+        # grow without end.
         if self._size < 2 * self._remembered:
             return
         trials = self._study.get_trials(deepcopy=False)

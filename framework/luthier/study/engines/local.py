@@ -51,6 +51,7 @@ class Devices:
         Raises:
           BadInput: The text reads otherwise.
         """
+        # One number is a count (`cuda:4`), several are a list (`cuda:0,2`).
         found = re.fullmatch(r"(cpu|cuda|gpu|rocm|tpu):(\d+(?:,\d+)*)", text)
         numbers = [int(number) for number in found[2].split(",")] if found else []
         if found and len(numbers) == 1:
@@ -105,6 +106,7 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
     Raises:
       BadInput: The devices do not suffice, or are not divisible.
     """
+    # All problems of the sizes first, then the devices in the order of their numbers.
     there = len(devices.numbers)
     if isinstance(slices, int):
         if slices < 1 or there % slices:
@@ -112,6 +114,7 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
             fitting = [n for n in range(1, there + 1) if there % n == 0]
             remedy = f"use one of {', '.join(map(str, fitting))}, or name the size of each slice"
             raise BadInput(Problem(what, "slices", remedy=remedy))
+        # Names are the numbers, so that both forms continue alike.
         slices = {str(i): there // slices for i in range(slices)}
     wanted = sum(slices.values())
     empty = [name for name, number in slices.items() if number < 1]
@@ -129,7 +132,7 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
 
 
 def _cores(num_slices: int) -> list[tuple[int, ...]]:
-    """Share the cores of this process out; slices share them where there are too few."""
+    """Split the cores of this process evenly; too few are used by all slices."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     each = len(cores) // num_slices
     if num_slices == 1 or not each:
@@ -155,6 +158,7 @@ def environment(
     made["JAX_PLATFORMS"] = slice.kind
     if slice.kind == "cpu":
         count = "--xla_force_host_platform_device_count"
+        # A count that stands there is of another process; this worker has the devices of its slice.
         flags = [f for f in made.get("XLA_FLAGS", "").split() if not f.startswith(count)]
         made["XLA_FLAGS"] = " ".join([*flags, f"{count}={len(slice.devices)}"])
         # It would overrule the flag.
@@ -166,6 +170,7 @@ def environment(
     elif slice.kind == "rocm":
         made["ROCR_VISIBLE_DEVICES"] = _among(made.get("ROCR_VISIBLE_DEVICES"), slice.devices)
     elif slice.kind == "tpu":
+        # libtpu otherwise takes all chips of the host, and locks them against other processes.
         made |= {"TPU_VISIBLE_CHIPS": numbers, "TPU_PROCESS_BOUNDS": "1,1,1"}
         bounds = _TPU_BOUNDS.get(len(slice.devices), f"1,{len(slice.devices)},1")
         made["TPU_CHIPS_PER_PROCESS_BOUNDS"] = bounds
@@ -240,13 +245,15 @@ class Local:
         try:
             for worker in self._workers:
                 worker.start()
+            # All are started before any is waited for: imports take seconds, and side by side no
+            # longer.
             return [worker.wait_until_ready() for worker in self._workers]
         except BaseException:
             self.close()
             raise
 
     def start(self, slice: int, work: Work) -> None:
-        """Begin work on a slice."""
+        """Start work on a slice."""
         self._workers[slice].send(work)
 
     def refill(self, slice: int, trial: TrialWork) -> None:
@@ -401,10 +408,10 @@ class _Worker:
         self.start()
 
     def wait_until_ready(self) -> SliceInfo:
-        """Return what the worker says of its slice.
+        """Return the description that the worker sends of its slice.
 
         Raises:
-          RunError: It died, or says nothing.
+          RunError: It died, or did not answer.
         """
         while True:
             try:
@@ -420,7 +427,7 @@ class _Worker:
             self.start_again(answer)
 
     def send(self, message: object) -> None:
-        """Send a message; one to a worker that just died is lost, as `Lost` will tell."""
+        """Send a message; one to a worker that just died is lost, and `Lost` will follow."""
         if isinstance(message, Work):
             self._mark_log()
         with contextlib.suppress(OSError, ValueError):

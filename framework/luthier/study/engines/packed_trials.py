@@ -80,7 +80,7 @@ def compile_lanes(
 
     Args:
       program: The program of one trial.
-      lanes: `vmap` computes all lanes at once, `map` one after another, `shard` shares them out
+      lanes: `vmap` computes all lanes at once, `map` one after another, `shard` splits them
         over the devices, one after another on each.
       num_lanes: K; with `shard`, a multiple of the devices.
       devices: What the lanes are split over.
@@ -95,6 +95,11 @@ def compile_lanes(
 def _compile(
     program: Program, lanes: Lanes, num_lanes: int, devices: Sequence[jax.Device]
 ) -> PackedProgram:
+    # How it works: the state of one trial is a flat tuple of leaves. Here each leaf gets a leading
+    # axis of K lanes, and the step is mapped over that axis (`_over_lanes`). Besides the step there
+    # are three small functions: `take` and `put` move the state of one trial out of and into a
+    # lane, so that trials can come and go while the others continue, and `empty` makes the first
+    # state. All are compiled once for K and reused for every trial of the program.
     mesh = program.mesh
     # Within a lane arrays are sharded as they would be alone; the lane axis is not sharded, except
     # for `shard`, where a lane is whole on its device and the mesh has the lane axis only.
@@ -131,6 +136,8 @@ def _compile(
     def empty() -> Leaves:
         return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in abstract)
 
+    # K batches come as K arguments and are stacked inside of the program: each trial's loader
+    # places its own batch, and no copy is made by a separate dispatch.
     over = _over_lanes(program, lanes, mesh)
     # Lowered with real values and abstract arrays: scalars must be weakly typed here exactly as
     # they will be in the calls, or the compiled step refuses its arguments.
@@ -144,6 +151,7 @@ def _compile(
     active = jax.ShapeDtypeStruct((num_lanes,), jnp.bool_, sharding=whole)
     # The state is donated: K trials of optimizer state would otherwise exist twice.
     step = jax.jit(over, donate_argnums=1, out_shardings=(stacked, whole))
+    # Compiled ahead of time, so that `memory_analysis` is known before a state is allocated.
     lowered = step.lower(values, abstract, (entries,) * num_lanes, active)
     compiled = lowered.compile(program.compiler_options)
     return PackedProgram(
@@ -167,6 +175,7 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
         leaves, scalars = program.step(values, leaves, batch)
         return leaves, vector_of(scalars)
 
+    # `lax.cond` needs both branches to return the same types; the zeros are never read.
     def rest(values: Values, leaves: Leaves, batch: Arrays) -> tuple[Leaves, jax.Array]:
         return leaves, jnp.zeros(num_scalars, jnp.result_type(float))
 
@@ -180,6 +189,8 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
         return jax.tree.map(lambda *entries: jnp.stack(entries), *batches)
 
     if lanes == "vmap":
+        # Without `active`: under vmap a `cond` becomes a `select` that computes both branches, so
+        # skipping a lane would save nothing.
         return lambda values, leaves, batches, active: jax.vmap(one)(
             values, leaves, stacked(batches)
         )
@@ -227,6 +238,9 @@ class Pack:
         try:
             self._vectors = self.step(batches)
         except Exception as error:
+            # Kept and not raised: it belongs to no single trial. Each loop meets it in its own
+            # `LaneStep`, inside of its own session, which then closes as if its own step had
+            # failed.
             self._failure = error
 
     @property
@@ -259,12 +273,16 @@ class Pack:
         active = jax.device_put(
             np.array([i in batches for i in range(packed.num_lanes)]), packed.whole
         )
+        # The old leaves are donated: after an error in this line the states of all trials are gone
+        # (`has_failed`).
         self._leaves, vectors = packed.step(self._values, self._leaves, rows, active)
         return vectors
 
     def load(self, lane: int, values: Values, leaves: Leaves) -> None:
         """Put the state of a trial into a lane."""
         if self.packed.lanes == "shard":
+            # The program of a lane was planned for one device; from there its state goes to all of
+            # them, and `put` keeps it on the lane's.
             leaves = jax.device_put(leaves, self.packed.whole)
         self._leaves = self.packed.put(self._leaves, leaves, np.int32(lane))
         self._lane_values[lane] = values
@@ -272,6 +290,7 @@ class Pack:
 
     def leaves(self, lane: int) -> Leaves:
         """Return the state of the trial in a lane, where it would be if it were alone."""
+        # A copy: the trial saves it while the pack donates its own array to the next step.
         leaves = self.packed.take(self._leaves, np.int32(lane))
         if self.packed.lanes != "shard":
             return leaves
@@ -407,6 +426,7 @@ def choose(
       memory_bytes: Memory of one device; None where it has no limit of its own.
     """
     plan = plan_for(0)
+    # The compile of the single program is not wasted where lanes lose: trials then run with it.
     alone = measure_alone(plan)
     steps = plan.program.experiment.training.steps
 
@@ -469,6 +489,8 @@ def measure_alone(plan: Plan) -> StepCost:
     """Measure steps of one trial that has the slice to itself."""
     program = plan.program
     start = time.perf_counter()
+    # Real steps on a batch of zeros: no loader need be opened, and the cost hardly depends on the
+    # values.
     step = CompiledStep(program)
     step.prepare()
     compiled = time.perf_counter() - start
@@ -503,6 +525,7 @@ def measure_lanes(
     program, start = plan.program, time.perf_counter()
     packed = compile_lanes(program, lanes, num_lanes, devices)
     compiled = time.perf_counter() - start
+    # Checked before a state is allocated: running out of memory could end the worker.
     if memory_bytes is not None and (packed.step_bytes or 0) > memory_bytes:
         return None
     pack, values = Pack(packed), program.values()
@@ -568,6 +591,8 @@ class _Running:
         self.task, self.plan, self.mode = task, plan, mode
         self.batch: Batch | None = None
         self._opening = opening
+        # By hand and not by `with`: the block of the session is spread over many calls of
+        # `advance`, with the steps of other trials in between.
         self.session = opening.__enter__()
         self._go_on(self.begin)
 
@@ -590,6 +615,8 @@ class _Running:
             take()
             if self.session.loop is not None:
                 self.batch = self.session.loop.next_batch()
+        # `BaseException`, as a `with` statement would: the session must release its lock and its
+        # files, whatever leaves the block.
         except BaseException as error:
             self._opening.__exit__(type(error), error, error.__traceback__)
             raise
@@ -613,7 +640,7 @@ class LaneRunner:
     def run(self, task: TrialTask, choice: PackingChoice | None = None, lane: int = 0) -> None:
         """Run a trial, with all that wait or come and are served by the same program.
 
-        What is wrong with a trial is told to the driver; nothing is raised for it.
+        Errors of a trial are reported to the driver; nothing is raised for them.
 
         Args:
           task: The trial.
@@ -626,6 +653,8 @@ class LaneRunner:
             key, _ = execution.plans.key(graph, work.hoist)
             choice = choice or self._choice(key, graph, task)
             if choice.lanes == "single":
+                # Measured to be the fastest, or asked for: one trial after another through the
+                # ordinary step.
                 return execution.run(work, task.trial, task.watcher)
             plan = execution.plans.plan(graph, work.hoist, choice.num_devices)
             devices = execution.plans.devices
@@ -637,6 +666,8 @@ class LaneRunner:
         except Exception as error:
             mode = execution.mode((), work.lanes)
             return execution.report_failure(task.trial, mode, error)
+        # Outside of the `try`: from here on each trial has its own error handling, and this task
+        # may end long before the others do.
         _Lanes(execution, self._inbox, packed, key, choice).run(task, lane)
 
     def _choice(self, key: str, graph: Graph, task: TrialTask) -> PackingChoice:
@@ -688,8 +719,11 @@ class _Lanes:
                     if running.batch is not None
                 }
             )
+            # A list, because `_advance` removes trials that end.
             for lane in list(self._running):
                 self._advance(lane)
+            # The states of all lanes are lost. Trials that wait are left in the inbox: the next
+            # `run` makes a new pack for them.
             if self._pack.has_failed:
                 return
             self._fill()
@@ -698,6 +732,7 @@ class _Lanes:
         for lane in range(self._choice.num_lanes):
             while lane not in self._running:
                 task = self._inbox.take(self._fits)
+                # Nothing fits now; a trial that comes later is found after the next step.
                 if task is None:
                     return
                 self._begin(lane, task)
@@ -709,7 +744,7 @@ class _Lanes:
         try:
             graph = self._execution.read(task.trial)
             fits = self._execution.plans.key(graph, task.work.hoist)[0] == self._key
-        except Exception:  # told when its turn comes
+        except Exception:  # reported when its turn comes
             fits = False
         if not fits:
             self._others.add(identity)
@@ -732,6 +767,8 @@ class _Lanes:
 
     def _advance(self, lane: int) -> None:
         """Let the loop of a trial take its step."""
+        # Out before its step and back after it: where the step raises, or ends the trial, the lane
+        # is free.
         running = self._running.pop(lane)
         try:
             running.advance()
@@ -741,7 +778,7 @@ class _Lanes:
             self._keep(lane, running)
 
     def _keep(self, lane: int, running: _Running) -> None:
-        """Keep a trial that has a next step; tell the result of one that has none."""
+        """Keep a trial that has a next step; report the result of one that has none."""
         if running.batch is not None:
             self._running[lane] = running
         else:
