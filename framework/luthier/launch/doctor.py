@@ -1,4 +1,4 @@
-"""Measures what the hosts of a run can do: devices, sums over all of them, disk and clocks."""
+"""Measurements of the hosts of a run: devices, sums over all of them, disk and clocks."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def all_reduce_rate(devices: Sequence[jax.Device]) -> float | None:
 
 
 def _seconds(function: Callable[..., Any], *arguments: Any) -> float:
-    """Return what a call takes, compiled and repeated."""
+    """Return the seconds of a call, compiled and repeated."""
     jax.block_until_ready(function(*arguments))
     start, calls, elapsed = time.perf_counter(), 0, 0.0
     while elapsed < _SECONDS and calls < _MOST_CALLS:
@@ -266,7 +266,7 @@ class Examination:
 
 
 def examine(directory: str | os.PathLike[str]) -> list[Examination]:
-    """Examine all hosts; all processes call this, and get what all of them found, in their order.
+    """Examine all hosts; all processes call this, and get all results in their order.
 
     Args:
       directory: Where the disk is tried.

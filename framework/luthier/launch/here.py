@@ -1,4 +1,4 @@
-"""The engine over processes of this machine, to try out what process groups on many will do."""
+"""The engine over processes of this machine, which stand in for those on many machines."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Here:
         return {SCRIPT: "\n".join([*lines, ""])}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that start the script.
+        """Return the command that starts the script.
 
         Args:
           directory: Where it is.

@@ -65,7 +65,7 @@ def new_folder(directory: pathlib.Path) -> pathlib.Path:
 
 
 def write_launch(launch: Launch) -> None:
-    """Write a launch down in its folder.
+    """Write the record of a launch into its folder.
 
     Args:
       launch: The launch.
@@ -84,7 +84,7 @@ def write_launch(launch: Launch) -> None:
 def make_launch(
     path: pathlib.Path, engine: Engine, command: str, settings: Sequence[str], jobs: Sequence[Job]
 ) -> Launch:
-    """Return a launch of this moment, written down.
+    """Record a launch now, and return it.
 
     Args:
       path: Its folder.

@@ -44,7 +44,7 @@ class Address:
     secret: str
 
     def write(self, path: pathlib.Path) -> None:
-        """Write the file that workers read; nobody but its owner can.
+        """Write the file that workers read, readable by its owner only.
 
         Args:
           path: The file.
@@ -60,7 +60,7 @@ class Address:
 
     @classmethod
     def read(cls, path: pathlib.Path) -> Address:
-        """Return what `write` wrote.
+        """Read the file that `write` wrote.
 
         Args:
           path: The file.
@@ -151,7 +151,7 @@ def greet(connection: socket.socket, secret: str) -> tuple[Connection, dict[str,
 
 
 def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connection | None:
-    """Connect a worker to its driver; None where nobody answers who knows the secret.
+    """Connect a worker to its driver; None where none answers that knows the secret.
 
     Args:
       path: The file that says where the driver is.

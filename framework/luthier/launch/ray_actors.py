@@ -109,7 +109,7 @@ class ReservedNodes:
 
 
 def reserve(request: RayRequest, name: str, give_up: Callable[[], bool]) -> ReservedNodes | None:
-    """Wait until all of what a process group wants is free at once, and reserve it.
+    """Wait until all resources of a process group are free at once, and reserve them.
 
     Args:
       request: What it wants.
@@ -226,7 +226,7 @@ class Member:
 
 
 def _ends_with_parent() -> list[str]:
-    """Return Python, which Linux kills when the actor is gone: its node is taken for lost then."""
+    """Return the command of a Python that Linux kills when the actor has died."""
     tie = ["-I", "-S", "-c", _TIE] if sys.platform == "linux" else []
     return [sys.executable, *tie]
 
@@ -269,7 +269,7 @@ class Keeper:
         threading.Thread(target=self._keep, name="luthier-keeper", daemon=True).start()
 
     def standing(self) -> dict[str, Any]:
-        """Return the fields of how the group stands."""
+        """Return the fields of the group's status."""
         return dataclasses.asdict(self._standing)
 
     def cancel(self) -> None:
@@ -415,7 +415,7 @@ def variables(group: ProcessGroup, rank: int, count: int, coordinator: str) -> d
 
 
 def ended(group: ProcessGroup) -> pathlib.Path:
-    """Return the file that says how a process group ended, once it did."""
+    """Return the file with the exit code of a process group, once it has ended."""
     return pathlib.Path(group.directory, f"{group.name}.exit")
 
 

@@ -70,8 +70,8 @@ def _without_worker(slice: int, seat: _Seat) -> Lost:
 
 # Threads: one accepts connections, one per connection reads lines, one asks the queue how jobs
 # stand. None of them touches state; each puts what it received into `_inbox`, from which the
-# driver's thread takes it in `_take`. The state of a slice is its `_Seat`: the line that counts now. Messages
-# of another line than that are of a worker that was superseded, and are dropped.
+# driver's thread takes it in `_take`. The state of a slice is its `_Seat`: the line that counts
+# now. Messages of another line than that are of a worker that was superseded, and are dropped.
 class Slices:
     """Runs the trials of a study on process groups that an engine starts.
 
@@ -170,7 +170,7 @@ class Slices:
         self._send(slice, Stop(trial, fence))
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return what happened; wait up to `timeout` seconds for the first event.
+        """Return new events; wait up to `timeout` seconds for the first.
 
         A slice for which no worker will come any more is lost for good, until one comes after all.
         """

@@ -382,7 +382,7 @@ class Slurm:
         return {SCRIPT: text}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that submit the script.
+        """Return the command that submits the script.
 
         Args:
           directory: Where it is.
@@ -414,7 +414,7 @@ class Slurm:
         ]
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
-        """Return how jobs stand, in their order.
+        """Return the status of jobs, in their order.
 
         Args:
           jobs: Jobs of SLURM.

@@ -254,7 +254,7 @@ class Farewell:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run trials until the driver says that it is over, or is gone; return the exit code.
+    """Run trials until the driver closes the study or is gone; return the exit code.
 
     Args:
       arguments: The words of the command line.

@@ -36,6 +36,8 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
     except BadInput as error:
         problems += error.problems
     try:
+        # Attempted although the graph has problems: checks of the built study find further ones,
+        # and all should be listed at once.
         study = studies.build(graph, editing.packages)
     except BadInput as error:
         raise BadInput([*problems, *error.problems]) from None
@@ -52,7 +54,7 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
 
 
 def _is_of_base(problem: Problem, problems: Sequence[Problem]) -> bool:
-    """Return whether the base itself has this problem, which every trial then has too."""
+    """Return whether the base itself has this problem, which every trial then has, too."""
     return any(p.what == problem.what and p.path == f"base.{problem.path}" for p in problems)
 
 
@@ -81,6 +83,8 @@ def _objective_problems(study: studies.Study) -> list[Problem]:
         for problem in objective.check(evaluations):
             path = f"objectives[{index}].{problem.path}".rstrip(".")
             problems.append(dataclasses.replace(problem, path=path))
+    # Optuna's pruners compare one number of each trial at the same step, so a pruner needs exactly
+    # one objective that evaluations report during training.
     if study.pruner is not None:
         if len(study.objectives) > 1:
             remedy = "set pruner=None"
@@ -118,6 +122,8 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
         return []
     if not isinstance(every, Steps) or not isinstance(steps, int):
         return []
+    # The last multiple of `every` below the last step: the driver is not asked at the end itself
+    # (`TrialWatcher.evaluated`).
     last = (steps - 1) // every.count * every.count
     if last <= 0:
         what = f"{name} is evaluated only at the end: every {every.count} of {steps} steps"
@@ -150,6 +156,8 @@ def _warmups(pruner: Any) -> list[tuple[str, int]]:
 def _sampler_problems(study: studies.Study) -> list[Problem]:
     problems: list[Problem] = []
     target = study.sampler.__fn_or_cls__ if is_node(study.sampler) else type(study.sampler)
+    # The class is looked at, not an instance: a sampler is built for each setting, and may need
+    # what is not here.
     if target is not Grid and not _is_of_optuna(target, "BaseSampler"):
         what = f"{getattr(target, '__name__', target)} is not a sampler"
         remedy = "use a sampler of optuna.samplers, described by fdl.Config, or luthier.study.Grid"
@@ -159,6 +167,7 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
         problems.append(Problem(what, "sampler", remedy="use luthier.study.Grid"))
     elif target.__name__ == "CmaEsSampler" and not _has("cmaes"):
         problems.append(Problem("needs cmaes", "sampler", remedy="pip install cmaes"))
+    # Both change the leaf `seed` of the experiment, at the top of its graph.
     if study.seeds > 1 or isinstance(study.dedupe, studies.AnotherSeed):
         try:
             graphs.get(study.base, "seed")
@@ -168,6 +177,8 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
             problems.append(Problem(what, "seeds", remedy=remedy))
     budget = study.budget
     limits = (budget.num_trials, budget.wall_seconds, budget.device_hours)
+    # A grid ends by itself. Failures and `trial_seconds` are no limits: a study of trials that
+    # succeed would never end.
     if target is not Grid and all(limit is None for limit in limits):
         remedy = "set budget.trials, budget.wall_seconds or budget.device_hours"
         problems.append(Problem("has no limit", "budget", remedy=remedy))

@@ -71,6 +71,8 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
     if not slash or not (reduction in ("", *_OVER) or (count.isdigit() and int(count))):
         remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(FACTS)}"
         raise BadInput(Problem(f"{word!r} is not an objective", "--objective", remedy=remedy))
+    # Whether lower or higher is better belongs to the metric. One that the experiment does not have
+    # counts as lower here; the study's checks report it by name.
     known = {found.name: found.better for found in (evaluations or {}).get(evaluation, ())}
     selector = fdl.Config(Selector, evaluation, metric, known.get(metric, "lower"))
     if count != reduction:

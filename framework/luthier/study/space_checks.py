@@ -98,7 +98,7 @@ def _locate(base: Any, space: Space, editing: Editing, prefix: str) -> dict[str,
 
 
 def _candidates(base: Any, key: str, dimension: Any) -> Sequence[Stored]:
-    """Return the stored choices that may stand for what is there now: at a path, or by a name."""
+    """Return the stored choices that may be the base's own."""
     stored_of = getattr(dimension, "stored", None)
     if stored_of is None:
         return dimension.points(1)
@@ -127,7 +127,7 @@ class _Claim:
 
 
 def check_space(base: Any, space: Space, editing: Editing) -> list[Problem]:
-    """Return what is wrong with a space: unknown paths, values that do not fit, overlaps.
+    """Return the problems of a space: unknown paths, values that do not fit, overlaps.
 
     Args:
       base: The experiment graph.
@@ -145,7 +145,7 @@ def check_space(base: Any, space: Space, editing: Editing) -> list[Problem]:
 
 
 class _Checker:
-    """Walks a space, and keeps what it finds."""
+    """Walks a space, and collects its problems."""
 
     def __init__(self, editing: Editing, problems: list[Problem]):
         self._editing = editing
@@ -154,7 +154,7 @@ class _Checker:
     def claims(
         self, graph: Graph, space: Space, prefix: str, others: Sequence[_Claim]
     ) -> list[_Claim]:
-        """Return what the dimensions of a space change; tell what overlaps.
+        """Return the paths that the dimensions of a space change, and record overlaps.
 
         Args:
           graph: What they are applied to.
@@ -162,11 +162,17 @@ class _Checker:
           prefix: What stands before the names of its dimensions.
           others: What other dimensions change that take part at the same time.
         """
+        # How overlaps are found: each dimension is applied to the graph with its extreme values
+        # (`_probe`), and the paths that change are its claim. Two dimensions that take part at the
+        # same time and claim the same path would leave the outcome to their order. Dimensions of
+        # different options of one choice never take part together, so they are compared with
+        # `beside` and not with each other.
         found: list[_Claim] = []
         for key, dimension in space.dimensions.items():
             named = Named(prefix + key, key, dimension, 0)
             broken = list(dimension.problems())
             self._problems += [Problem(what, origin=f"space: {named.name}") for what in broken]
+            # A range that is broken in itself cannot be probed.
             if broken:
                 continue
             touched, made = self._probe(graph, named)
@@ -177,6 +183,8 @@ class _Checker:
             for option, changed in made:
                 if option.space is not None:
                     inside = sub_prefix(named.name, option)
+                    # Checked against the graph with the option applied: its sub-space may set paths
+                    # that exist only then.
                     below += self.claims(changed, option.space, inside, beside)
             found += [claim, *below]
         return found
@@ -188,6 +196,8 @@ class _Checker:
         for stored in named.dimension.probes():
             value = named.dimension.value(stored)
             try:
+                # The overrides are applied for real, because patterns (`any:dropout`) and fiddlers
+                # do not show what they set in any other way.
                 changed = self._editing.apply(graph, settings(named.key, named.dimension, value))
                 self._require_record(changed)
             except BadInput as error:
@@ -195,6 +205,8 @@ class _Checker:
                     dataclasses.replace(p, origin=_origin(named, value)) for p in error.problems
                 ]
                 self._problems += problems
+                # The next probe of a range would fail for the same reason; each option may have a
+                # problem of its own.
                 if not isinstance(named.dimension, Choice | Zipped):
                     break
                 continue
@@ -215,6 +227,8 @@ class _Checker:
 
     def _add_overlap(self, claim: _Claim, others: Sequence[_Claim]) -> None:
         for other in others:
+            # A path meets those above and below it, too: one dimension may replace a node of which
+            # the other sets an argument.
             shared = sorted(a for a in claim.touched if any(_meet(a, b) for b in other.touched))
             if shared:
                 what = f"overlaps with {other.name}: both set {shared[0]}"
@@ -249,7 +263,7 @@ def _constraint_problems(base: Any, space: Space) -> Iterator[Problem]:
 
 
 def violated(graph: Graph, predicate: Any) -> bool:
-    """Return whether a graph breaks a constraint; what the graph does not say counts as met.
+    """Return whether a graph breaks a constraint; one that cannot be evaluated counts as met.
 
     Args:
       graph: The graph of a trial.

@@ -385,7 +385,7 @@ def _end_pruning(pruning: Pruning | None, ledger: Ledger, line: Any, series: Any
 
 
 def make_pruning(study: studies.Study) -> Pruning | None:
-    """Return what ends trials of a study early; None where nothing does."""
+    """Build the pruner of a study; None where it has none."""
     if study.pruner is None:
         return None
     pruner = graphs.build(study.pruner)
@@ -418,7 +418,7 @@ def _mirrored(
 
 
 def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
-    """Write the report, and the W&B run that sums the study up; say where they are."""
+    """Write the report and the study's summary in W&B; return lines that name them."""
     from luthier.study.views import report
     from luthier.study.views import wandb_summary as views
     from luthier.study.views.text import read_status

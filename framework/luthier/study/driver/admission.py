@@ -38,7 +38,7 @@ class ValidatedTrial:
 
 
 def kind_of(slice: SliceInfo) -> tuple[int, str, int | None]:
-    """Return what a gate may look at: slices of one kind are alike to it."""
+    """Return the kind of a device group: its size, its devices and their memory."""
     return slice.num_devices, slice.device_kind, slice.memory_bytes
 
 
@@ -157,7 +157,7 @@ class Admission:
 
 
 def mark_of(graph: Graph) -> str:
-    """Return what two trials of the same graph have in common."""
+    """Return the fingerprint that trials of the same graph share."""
     # The program fingerprint leaves out names and records: what does not change the training does
     # not make two trials different. 64 bits are enough for the trials of one study.
     return graphs.fingerprint(graph, "program")[:16]

@@ -136,7 +136,7 @@ class StudyDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether a study was begun here."""
+        """Whether there is a study here."""
         return (self.path / "study.json").is_file()
 
     def trial_path(self, trial: int) -> pathlib.Path:
@@ -170,7 +170,7 @@ class StudyDirectory:
         write_atomically(self.path / "study.json", graphs.to_json(graph))
 
     def read_modules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the shelves and the packages that the study was begun with."""
+        """Return the shelves and the packages that the study was started with."""
         found = read_json(self.path / "modules.json", {})
         return tuple(found.get("shelves", ())), tuple(found.get("packages", ()))
 

@@ -627,7 +627,7 @@ class Driver(_Trials):
         )
 
     def _next(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
-        """Take a trial from the queue that may run on a slice; ask for more where there is none.
+        """Take a trial that may run on a slice from the queue; ask the sampler for more if needed.
 
         Args:
           slice: Where it will run.

@@ -224,7 +224,7 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Mirror a study until nobody is at the other end of the input, and once more after that."""
+    """Mirror a study until standard input ends, and once more after that."""
     import threading
 
     directory = pathlib.Path(arguments[0])

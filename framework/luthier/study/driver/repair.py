@@ -115,7 +115,7 @@ class _Repair:
         self.num_left_out = 0
 
     def take(self, line: dict[str, Any]) -> None:
-        """Replay a line that is whole, after the lines without which it could not stand there."""
+        """Replay a whole line, after making those that must precede it."""
         self._at = line["at"]
         # In the order in which a driver writes: the setting is asked, the trial is admitted,
         # leased, reported, ended. For each of them that this line implies and the journal lacks,
@@ -202,7 +202,7 @@ class _Repair:
             self._ask()
 
     def _ask(self) -> None:
-        """Make the line of the next setting again, and what follows from its trials' graphs."""
+        """Rebuild the line of the next setting, and those that follow from its trials' graphs."""
         number, first = len(self._ledger.settings), len(self._ledger.trials)
         trials = list(range(first, first + self._study.seeds))
         # Any trial of the setting will do: all of them have the same assignment, and differ in the
@@ -289,7 +289,7 @@ class _Repair:
         self._end_line(trial, outcome, reason, values, seconds, fault)
 
     def _try_again(self, trial: int, fence: int | None = None, outcome: str | None = None) -> None:
-        """Add that a trial was tried again, where it had ended and what follows shows that it was.
+        """Add the line `retried` of a trial that had ended, where later lines show that it was.
 
         Args:
           trial: The trial.

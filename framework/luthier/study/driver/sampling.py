@@ -92,7 +92,7 @@ class InMemoryStudy:
     def ask(
         self, setting: int, sampler: Any, choose: Callable[[Any], dict[str, Any]]
     ) -> Suggestion:
-        """Return what a sampler suggests.
+        """Return the suggestion of a sampler.
 
         Args:
           setting: The number of the setting.
@@ -122,7 +122,7 @@ class InMemoryStudy:
         return Suggestion(assignment, {key: found for key, found in notes.items() if found})
 
     def restore(self, setting: int, asked: Suggestion, distributions: Mapping[str, Any]) -> None:
-        """Take in a suggestion that was made before.
+        """Add a suggestion that an earlier driver made.
 
         Args:
           setting: The number of the setting.
@@ -228,12 +228,12 @@ class InMemoryStudy:
 
 
 def _lasting(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a sampler wrote down, without what counts only until the trial is asked."""
+    """Return the attributes that a sampler wrote, without those that it needs for one call only."""
     return {k: v for k, v in attributes.items() if not k.startswith(_TRANSIENT)}
 
 
 def as_direction(direction: str) -> StudyDirection:
-    """Return what Optuna calls `lower` and `higher`."""
+    """Convert `lower` or `higher` to Optuna's direction."""
     return StudyDirection.MINIMIZE if direction == "lower" else StudyDirection.MAXIMIZE
 
 
@@ -254,7 +254,7 @@ class Suggester(Protocol):
         """Return the suggestion for a setting; None where there are no more."""
 
     def restore(self, setting: int, asked: Suggestion) -> None:
-        """Take in a suggestion that was made before."""
+        """Add a suggestion that an earlier driver made."""
 
     def retry(self, setting: int, asked: Suggestion) -> None:
         """Add a setting that runs again after its failure was reported."""
@@ -266,7 +266,7 @@ class Suggester(Protocol):
         values: Sequence[float] | None,
         series: Mapping[int, float],
     ) -> None:
-        """Take in what came of a setting."""
+        """Record the outcome of a setting."""
 
 
 class GridSuggester:
@@ -329,7 +329,7 @@ class _WholeSpace(optuna.samplers.BaseSampler):
 
 
 class OptunaSuggester:
-    """Suggests what a sampler of Optuna suggests.
+    """Suggestions of a sampler of Optuna.
 
     Args:
       space: What may be chosen.
@@ -363,7 +363,7 @@ class OptunaSuggester:
         return isinstance(self._kind, type) and issubclass(self._kind, found)
 
     def _sampler(self, setting: int) -> Any:
-        """Return the sampler that is asked for a setting."""
+        """Build the sampler of a setting."""
         values: dict[str, Any] = {}
         known = graphs.signatures.arguments(self._kind).names
         if "seed" in known:
@@ -379,7 +379,7 @@ class OptunaSuggester:
         return _WholeSpace(made, self._all) if self._is_a("QMCSampler") else made
 
     def ask(self, setting: int) -> Suggestion | None:
-        """Return what the sampler suggests for a setting."""
+        """Return the suggestion for a setting."""
         with _quiet():
             return self._past.ask(setting, self._sampler(setting), self._choose)
 
@@ -387,7 +387,7 @@ class OptunaSuggester:
         return self._space.choose(lambda name, dimension: _suggest(trial, name, dimension))
 
     def restore(self, setting: int, asked: Suggestion) -> None:
-        """Take in a suggestion that was made before."""
+        """Add a suggestion that an earlier driver made."""
         distributions = {name: self._all[name] for name in asked.assignment}
         with _quiet():
             self._past.restore(setting, asked, distributions)
@@ -403,13 +403,13 @@ class OptunaSuggester:
         values: Sequence[float] | None,
         series: Mapping[int, float],
     ) -> None:
-        """Take in what came of a setting."""
+        """Record the outcome of a setting."""
         with _quiet():
             self._past.record(setting, state, values, series)
 
 
 def make_suggester(study: Any) -> Suggester:
-    """Return what suggests the settings of a study."""
+    """Build the suggester of a study."""
     node, resolution = study.sampler, grid_resolution(study.sampler)
     if resolution is not None:
         return GridSuggester(study.space, resolution)
@@ -463,7 +463,7 @@ def _suggest(trial: Any, name: str, dimension: Any) -> Stored:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Run a block without Optuna's remarks on new studies, and on what is experimental."""
+    """Run a block without Optuna's log of new studies and its warnings of experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(max(before, logging.WARNING))
     try:

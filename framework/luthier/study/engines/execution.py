@@ -162,7 +162,7 @@ def failed(
 
 
 def why_infeasible(error: BaseException) -> str | None:
-    """Return why a trial can never run on its slice; None where the error says nothing of it."""
+    """Return why a trial can never run on its slice; None for other errors."""
     if isinstance(error, ShardingError | ValidationError):
         return _one_line(error)
     # JAX has one class for all errors of XLA; the status code is in the text only.
@@ -354,7 +354,7 @@ class Plans:
     def key(
         self, graph: Graph, candidates: Sequence[str], num_devices: int = 0
     ) -> tuple[str, tuple[str, ...]]:
-        """Return what is equal for all graphs of one program, and the leaves that are hoisted.
+        """Return the key of a graph's program, and the leaves that are hoisted.
 
         Of a program that is new, this makes the plan, with all leaves hoisted that may be: where
         it can be traced, as it mostly can, nothing is traced twice.

@@ -269,7 +269,7 @@ class Local:
         self._workers[slice].send(Stop(trial, fence))
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return what happened; wait up to `timeout` seconds for the first event.
+        """Return new events; wait up to `timeout` seconds for the first.
 
         A slice whose worker died again and again before it was ready is lost for good.
         """
@@ -434,7 +434,7 @@ class _Worker:
             self._writer.send(message)
 
     def ask_to_close(self) -> None:
-        """Have it save what runs, and end."""
+        """Ask the worker to save running trials, and to end."""
         self._closing = True
         if hasattr(self, "_writer"):
             self.send(Close())

@@ -13,7 +13,7 @@ from luthier.study.protocol import Faulted, Lost, Reported, SliceInfo, TrialEnde
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The answer to a report: whether the trial goes on."""
+    """The answer to a report: whether the trial continues."""
 
     trial: int
     fence: int
@@ -37,7 +37,7 @@ class Refill:
 
 @dataclasses.dataclass(frozen=True)
 class Close:
-    """Save what runs, and end."""
+    """Save running trials, and end."""
 
 
 KINDS: dict[str, type] = {
@@ -102,13 +102,13 @@ class MessageWriter:
             self._stream.flush()
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """Close the stream."""
         with self._lock:
             self._stream.close()
 
 
 def read_messages(stream: IO[bytes]) -> Iterator[Any]:
-    """Yield what the other side sends until it ends; a line torn by its death is left out."""
+    """Yield the messages of a stream until it ends; a torn last line is left out."""
     for line in stream:
         if line.endswith(b"\n"):
             yield decode(line)

@@ -249,7 +249,7 @@ class Pack:
         return self._failure is not None
 
     def taken(self, lane: int) -> LaneVector:
-        """Return the scalars of a lane after `take_steps`; raise what that raised."""
+        """Return the scalars of a lane after `take_steps`, or raise its error."""
         if self._failure is not None:
             raise self._failure
         return LaneVector(self._vectors, lane)

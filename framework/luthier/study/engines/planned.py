@@ -110,7 +110,7 @@ class Planned:
         return found
 
     def close(self) -> None:
-        """Drop what waits, and wait for what is being planned."""
+        """Drop trials that wait, and wait for those that are being planned."""
         if self._pool is not None:
             # Trials that wait are dropped without a result: a resumed study plans them again.
             self._pool.shutdown(cancel_futures=True)

@@ -48,7 +48,7 @@ class Span:
 
 @dataclasses.dataclass
 class Timeline:
-    """The events of a study by time; time without a driver does not count.
+    """The events of a study by time, without the time in which no driver ran.
 
     Args:
       spans: Trials on slices, in the order in which they began.
@@ -64,7 +64,7 @@ class Timeline:
 
 
 def read_timeline(directory: pathlib.Path) -> Timeline:
-    """Return what happened in the study in a folder.
+    """Read the timeline of the study in a folder.
 
     Args:
       directory: The study's folder.
@@ -76,7 +76,7 @@ def read_timeline(directory: pathlib.Path) -> Timeline:
 
 
 def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
-    """Return what the lines of a journal tell.
+    """Build a timeline from the lines of a journal.
 
     Args:
       lines: The lines.
@@ -88,6 +88,8 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
         kind, at = line["kind"], line["at"]
         if last is None or idle is None:
             last = idle = at
+        # The clock of the timeline stops between two drivers: from the last line of the one to the
+        # first of the next.
         if kind == "opened":
             idle += at - last
             found.slices |= {info["index"]: info["name"] for info in line["slices"]}
@@ -121,10 +123,10 @@ def importance(
     distributions: Mapping[str, str],
     directions: Sequence[str],
 ) -> tuple[dict[str, float], int]:
-    """Return the share of each dimension in what made settings good, and of how many that is said.
+    """Return the importance of each dimension, and the number of settings that it is based on.
 
     Args:
-      told: What was chosen in each setting that is complete, and its objectives' values.
+      complete: The assignment of each complete setting, and its objectives' values.
       distributions: Of the dimensions, as Optuna writes them.
       directions: Of the objectives: `lower` or `higher`.
 
@@ -136,6 +138,7 @@ def importance(
     import optuna
     from optuna.distributions import json_to_distribution
 
+    # Settings without an infinite or missing value: PED-ANOVA ranks settings, and NaN has no rank.
     usable = [
         (assignment, values)
         for assignment, values in complete
@@ -210,7 +213,7 @@ def render(directory: pathlib.Path, way: str = "") -> str:
 
 
 def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
-    """Return what the report of the study in a folder shows, as plain JSON.
+    """Return the contents of a study's report, as plain JSON.
 
     Args:
       directory: The study's folder.
@@ -219,6 +222,9 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
     Raises:
       RunError: The journal is damaged.
     """
+    # Everything that the page shows, as data: the page is static, and its scripts draw from this.
+    # It is read from the study's files only, so that a report can be made where the user's packages
+    # are not installed.
     standing, timeline = read_status(directory), read_timeline(directory)
     best = [trial.number for trial in standing.best()]
     trials = standing.ledger.trials
@@ -271,7 +277,7 @@ def _seconds_of(timeline: Timeline) -> dict[int, float]:
 
 
 def _reference(directory: pathlib.Path, name: str) -> str:
-    """Return what `luthier train` calls the study: its name, or its folder if it is elsewhere."""
+    """Return the study's reference for `luthier train`: its name, or its folder if elsewhere."""
     is_here = directory.name == name and directory.parent.name == STUDIES
     return "study:" + shlex.quote(name if is_here else str(directory))
 
@@ -291,7 +297,7 @@ def _importance(
 
 
 def _distributions(directory: pathlib.Path) -> dict[str, str]:
-    """Return what may be chosen in each dimension, as Optuna writes it."""
+    """Return the distribution of each dimension, as Optuna writes it."""
     found: dict[str, str] = read_facts(directory).get("distributions", {})
     return found
 
@@ -303,12 +309,15 @@ def _matrix(
     trials: Sequence[Trial],
     way: str,
 ) -> dict[str, Any]:
-    """Return what varied: a row for each path, a column for each trial."""
+    """Return the settings that varied: a row for each path, a column for each trial."""
     texts_by_setting = {
         setting.number: override_texts(setting.words) for setting in standing.ledger.settings
     }
     paths = list(dict.fromkeys(path for found in texts_by_setting.values() for path in found))
     if 0 in texts_by_setting:
+        # The baseline has no overrides of its own, and its column would be empty: its cells are
+        # what its graph has at those paths, and its choices in the space where it is one of its
+        # points.
         texts_by_setting[0] = {
             **_base_texts(directory, paths),
             **_base_choices(directory, timeline, texts_by_setting),
@@ -343,6 +352,7 @@ def _chosen(standing: StudyStatus, best: Sequence[int]) -> list[Trial]:
     complete = [t for t in trials if t.state == "complete" and t.values]
     complete.sort(key=lambda t: signs[0] * t.values[0])  # type: ignore[index]
     half = MOST_COLUMNS // 2
+    # By the first objective; of several, the trials that no other beats come first.
     kept = [*best[:half], *(trial.number for trial in complete)]
     numbers = {0, *list(dict.fromkeys(kept))[: half - 1]}
     for trial in reversed(trials):
@@ -353,7 +363,7 @@ def _chosen(standing: StudyStatus, best: Sequence[int]) -> list[Trial]:
 
 
 def override_texts(words: Sequence[str]) -> dict[str, str]:
-    """Return what words set, by path; words that set no path stand under `fiddlers`.
+    """Return the values that overrides set, by path; those without a path are under `fiddlers`.
 
     Args:
       words: Words of the override grammar.
@@ -371,7 +381,7 @@ def override_texts(words: Sequence[str]) -> dict[str, str]:
 def _base_choices(
     directory: pathlib.Path, timeline: Timeline, texts_by_setting: Mapping[int, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Return what the experiment itself would be in the space, in the words of other settings."""
+    """Return the baseline's choices, in the text that other settings have for the same choices."""
     stored = timeline.assignments.get(0, {})
     found = {
         path: repr(stored[path])
@@ -385,13 +395,15 @@ def _base_choices(
 
 
 def _base_texts(directory: pathlib.Path, paths: Sequence[str]) -> dict[str, str]:
-    """Return what the experiment itself has at paths, where its record says it plainly."""
+    """Return the values of the experiment itself at paths, where they are plain."""
     try:
         record = json.loads((directory / "trials" / "0000" / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     found = {}
     for path in paths:
+        # The path is followed through the record as plain data, without importing the classes that
+        # it names. What is not found so stays an empty cell.
         at = record.get("graph")
         for part in re.findall(r"[^.\[\]]+", path):
             inside = at.get("arguments", at) if isinstance(at, dict) else at

@@ -43,7 +43,7 @@ class StudyStatus:
     problems: Sequence[str] = ()
 
     def words(self, trial: Trial) -> str:
-        """Return what a trial sets, in words."""
+        """Return the overrides of a trial as text."""
         if trial.setting == 0:
             return "(the baseline)"
         return " ".join(self.ledger.settings[trial.setting].words) or "(nothing)"
@@ -52,6 +52,7 @@ class StudyStatus:
         """Return the best complete trial; with several objectives, those that none beats."""
         complete = [t for t in self.ledger.trials if t.state == "complete" and t.copy_of is None]
         ranked = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
+        # All objectives are turned into ones to be minimized.
         signs = [1.0 if direction == "lower" else -1.0 for direction in self.directions]
         keys = {
             t.number: tuple(s * v for s, v in zip(signs, t.values or (), strict=True))
@@ -74,7 +75,7 @@ def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
 
 
 def read_status(directory: pathlib.Path) -> StudyStatus:
-    """Return how the study in a folder stands.
+    """Read the status of the study in a folder.
 
     Args:
       directory: The study's folder.
@@ -104,7 +105,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
-    """Yield a study as lines of text: how it stands, its trials, the best of them.
+    """Yield a study as lines of text: its status, its trials, the best of them.
 
     Args:
       standing: How it stands.
@@ -165,7 +166,7 @@ def best_lines(standing: StudyStatus) -> Iterator[str]:
 
 
 def headline(standing: StudyStatus) -> str:
-    """Return in one line how a study stands."""
+    """Return the status of a study in one line."""
     ledger = standing.ledger
     ended = ledger.count(*ENDED)
     limit = "" if standing.num_trials is None else f" of {standing.num_trials}"
@@ -252,7 +253,7 @@ class LiveView:
         self._stream = stream or sys.stdout
         self._is_terminal = self._stream.isatty()
         self._printed: set[int] = set()
-        self._next = -1  # all trials before it are told; -1 before the first look
+        self._next = -1  # all trials before it are printed; -1 before the first look
         self._notices = 0
         self._live: Any = None
         self._last = self._started = 0.0
@@ -273,7 +274,7 @@ class LiveView:
             self._live.stop()
 
     def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:
-        """Show how the study stands now.
+        """Show the current status.
 
         Args:
           ledger: Its trials.
@@ -283,6 +284,8 @@ class LiveView:
         if self._next < 0:
             self._started, self._next = time.monotonic(), 0
             self._printed = {trial.number for trial in ledger.trials if trial.state in ENDED}
+            # Trials that an earlier driver ran are not printed again, and do not count in the rate
+            # of `_time_left`.
             self._ended_before = len(self._printed)
         for notice in ledger.notices[self._notices :]:
             self._print(f"notice: {notice}")
@@ -303,6 +306,8 @@ class LiveView:
             print(line, file=self._stream, flush=True)
 
     def _print_ended(self, standing: StudyStatus) -> None:
+        # Trials end out of order, and this is called after every round of the loop: only those from
+        # the first that has not ended are looked at, and only their numbers are kept.
         while self._next in self._printed:
             self._printed.discard(self._next)
             self._next += 1

@@ -22,7 +22,7 @@ from luthier.study.views.text import StudyStatus
 def mirror_study(
     directory: pathlib.Path, graph: Graph, standing: StudyStatus, pages: Mapping[str, str]
 ) -> Mirrored | None:
-    """Make the W&B run that sums a study up, or make it anew.
+    """Write the W&B run that summarizes a study, or replace it.
 
     It is in the group of the trials' runs, and goes where they go.
 
@@ -57,7 +57,7 @@ def wandb_of(base: Any) -> Wandb | None:
 def summary_of(
     graph: Graph, standing: StudyStatus, node: Wandb, pages: Mapping[str, str]
 ) -> Summary:
-    """Return what W&B is told of a study.
+    """Return the summary of a study for W&B.
 
     Args:
       graph: The study's graph.
@@ -65,6 +65,8 @@ def summary_of(
       node: How the trials' runs are mirrored.
       pages: Title and path of HTML pages that go with it.
     """
+    # A table with a row for each trial, and a history with a step for each *complete* one: the best
+    # so far is a curve in W&B only if it is logged step by step, in the order of the trials.
     ledger = standing.ledger
     settings = [_settings(standing, trial) for trial in ledger.trials]
     paths = list(dict.fromkeys(path for found in settings for path in found))
@@ -106,7 +108,7 @@ _STATES = ("complete", "pruned", "infeasible", "failed")
 
 
 def _settings(standing: StudyStatus, trial: Trial) -> dict[str, str]:
-    """Return what a trial sets, by path; a word that sets nothing by path stands for itself."""
+    """Return the values that a trial sets, by path; other overrides by their own text."""
     found = {}
     for word in standing.ledger.settings[trial.setting].words:
         path, equals, value = word.partition("=")
