@@ -45,7 +45,8 @@ def test_a_pruner_needs_one_objective_that_evaluations_report():
         "pruner: a pruner compares trials by one objective, and there are several; set pruner=None"
     ]
     assert _lines(pruner=pruner, objectives=both[1:]) == [
-        "pruner: a pruner needs an objective that evaluations report, and step_seconds is not one; set "
+        "pruner: a pruner needs an objective that evaluations report, and step_seconds is not "
+        "one; set "
         "pruner=None"
     ]
 

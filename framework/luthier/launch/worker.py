@@ -28,7 +28,7 @@ from luthier.faults import Fault
 from luthier.launch import link
 from luthier.parallel import distributed
 from luthier.records.redaction import redact_output
-from luthier.study.engines.execution import RAISED, Execution, ended
+from luthier.study.engines.execution import RAISED, Execution, TrialTask, ended
 from luthier.study.gate import memory_problem, step_bytes
 from luthier.study.protocol import Lost, TrialWork, Work
 from luthier.trainer.interrupt import Watcher
@@ -313,7 +313,7 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
 def _lead(
     options: argparse.Namespace,
     line: link.Connection,
-    make_execution: Callable[[Callable[[Any], None]], Any],
+    make_execution: Callable[[Callable[[Any], None]], GroupExecution],
     farewell: Farewell,
 ) -> int:
     """Receive trials from the driver and run them, in the first process."""
@@ -362,7 +362,9 @@ def _lead(
     return EXIT_REQUEUE if farewell.is_heard or execution.is_broken else EXIT_DONE
 
 
-def _run_with_others(execution: Any, task: Any, rounds: Any, number: int) -> None:
+def _run_with_others(
+    execution: GroupExecution, task: TrialTask, rounds: distributed.Rounds, number: int
+) -> None:
     record = describe(task.work, task.trial) | {"name": str(number)}
     # Before the trial, so that the others start the same one: its name is in the names of all later
     # exchanges.
@@ -382,7 +384,7 @@ class _Follower:
         """Do nothing: a follower holds no resources."""
 
 
-def _follow(execution: Any, farewell: Farewell) -> int:
+def _follow(execution: GroupExecution, farewell: Farewell) -> int:
     """Run the trials that the first process announces, in another process."""
     from luthier.parallel import distributed
     from luthier.trainer.interrupt import INTERRUPTED

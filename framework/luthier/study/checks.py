@@ -58,7 +58,7 @@ def _is_of_base(problem: Problem, problems: Sequence[Problem]) -> bool:
     return any(p.what == problem.what and p.path == f"base.{problem.path}" for p in problems)
 
 
-def evaluations_of(base: Any) -> Mapping[str, Sequence[Any]] | None:
+def evaluations_of(base: Graph) -> Mapping[str, Sequence[Any]] | None:
     """Return the metrics of every evaluation set of an experiment; None where it does not say.
 
     Args:

@@ -14,13 +14,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from luthier import environment
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, RunError, ValidationError
 from luthier.graph import Graph
 from luthier.study.protocol import SliceInfo
+
+if TYPE_CHECKING:  # the planner imports JAX, which a gate in the driver needs not
+    from luthier.planner import Plan, Report
 
 MEBIBYTE = 2**20
 
@@ -130,7 +133,7 @@ class PlanGate:
         return reason and f"{self.slice}: {reason}"
 
 
-def why_too_large(report: Any) -> str:
+def why_too_large(report: Report) -> str:
     """Return why a plan does not fit its slice; empty where it fits or that is unknown.
 
     Args:
@@ -188,7 +191,7 @@ def too_large(what: str, needed: int, memory_bytes: int | None) -> ValidationErr
     return ValidationError(Problem(what))
 
 
-def memory_problem(plan: Any, memory_bytes: int | None) -> ValidationError | None:
+def memory_problem(plan: Plan, memory_bytes: int | None) -> ValidationError | None:
     """Return why a plan's compiled step does not fit its devices; None where it fits.
 
     It compiles, where the state alone fits; nothing is run.
@@ -205,7 +208,7 @@ def memory_problem(plan: Any, memory_bytes: int | None) -> ValidationError | Non
     return problem or too_large("the compiled step", step_bytes(plan) or 0, memory_bytes)
 
 
-def step_bytes(plan: Any) -> int | None:
+def step_bytes(plan: Plan) -> int | None:
     """Return the bytes on one device that a plan's compiled step needs, if that is known."""
     program = plan.program
     # Once for each program: `memory_analysis` is not free, and lanes and results ask again.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from luthier import graph as graphs
 from luthier.graph import Graph
@@ -45,7 +44,7 @@ class SharedPrograms:
         if self._paths is None:
             self._seen.update(paths)
 
-    def __call__(self, base: Any, graph: Graph, slice: SliceInfo) -> Packed:
+    def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
         """Return how the trial with `graph` runs on a slice; `base` is the study's experiment."""
         if self._paths is None:
             # It only grows: a leaf that one trial changed stays an argument for all later ones, so

@@ -9,7 +9,7 @@ import fiddle as fdl
 import optuna
 
 from luthier.errors import BadInput, Problem
-from luthier.graph import nearest
+from luthier.graph import Graph, nearest
 from luthier.metrics import Selector
 from luthier.study import objectives
 from luthier.study.checks import evaluations_of
@@ -95,7 +95,7 @@ def default_objective(evaluations: Mapping[str, Sequence[Any]] | None) -> list[f
 
 
 def study_of(
-    name: str, base: Any, space: Space, sampler: fdl.Config, packages: Sequence[str]
+    name: str, base: Graph, space: Space, sampler: fdl.Config, packages: Sequence[str]
 ) -> fdl.Config:
     """Return a study of an experiment, on the devices of this machine.
 

@@ -13,6 +13,7 @@ from luthier.graph.overrides import matching
 from luthier.study.space import (
     Assignment,
     Choice,
+    Dimension,
     Named,
     Option,
     Space,
@@ -37,7 +38,7 @@ class Editing:
     shelves: Sequence[str] = ()
     packages: Sequence[str] = ()
 
-    def apply(self, graph: Graph, overrides: Sequence[Any], origin: str = "space") -> Any:
+    def apply(self, graph: Graph, overrides: Sequence[Any], origin: str = "space") -> Graph:
         """Return a copy of a graph with overrides applied.
 
         Args:
@@ -50,7 +51,7 @@ class Editing:
         """
         return graphs.apply(graph, overrides, origin, self.shelves, packages=self.packages)
 
-    def trial_graph(self, base: Any, space: Space, assignment: Assignment, trial: int) -> Any:
+    def trial_graph(self, base: Graph, space: Space, assignment: Assignment, trial: int) -> Graph:
         """Return the graph of a trial; its history says `trial 7: path=value`.
 
         Args:
@@ -62,7 +63,7 @@ class Editing:
         return self.apply(base, space.overrides(assignment), f"trial {trial}:")
 
 
-def locate(base: Any, space: Space, editing: Editing) -> dict[str, Stored] | None:
+def locate(base: Graph, space: Space, editing: Editing) -> dict[str, Stored] | None:
     """Return the assignment that makes the base of itself; None where the space has none.
 
     Args:
@@ -73,7 +74,7 @@ def locate(base: Any, space: Space, editing: Editing) -> dict[str, Stored] | Non
     return _locate(base, space, editing, "")
 
 
-def _locate(base: Any, space: Space, editing: Editing, prefix: str) -> dict[str, Stored] | None:
+def _locate(base: Graph, space: Space, editing: Editing, prefix: str) -> dict[str, Stored] | None:
     found: dict[str, Stored] = {}
     for key, dimension in space.dimensions.items():
         for stored in _candidates(base, key, dimension):
@@ -97,7 +98,7 @@ def _locate(base: Any, space: Space, editing: Editing, prefix: str) -> dict[str,
     return found
 
 
-def _candidates(base: Any, key: str, dimension: Any) -> Sequence[Stored]:
+def _candidates(base: Graph, key: str, dimension: Dimension) -> Sequence[Stored]:
     """Return the stored choices that may be the base's own."""
     stored_of = getattr(dimension, "stored", None)
     if stored_of is None:
@@ -126,7 +127,7 @@ class _Claim:
     touched: frozenset[str]
 
 
-def check_space(base: Any, space: Space, editing: Editing) -> list[Problem]:
+def check_space(base: Graph, space: Space, editing: Editing) -> list[Problem]:
     """Return the problems of a space: unknown paths, values that do not fit, overlaps.
 
     Args:
@@ -247,7 +248,7 @@ def _meet(a: str, b: str) -> bool:
     return long == short or (long.startswith(short) and long[len(short)] in ".[")
 
 
-def _constraint_problems(base: Any, space: Space) -> Iterator[Problem]:
+def _constraint_problems(base: Graph, space: Space) -> Iterator[Problem]:
     for predicate in space.constraints:
         if not isinstance(predicate, str):
             continue

@@ -93,7 +93,7 @@ class Packed:
 class Packing(Protocol):
     """Decides which trials are served by one program, and how many share a device group."""
 
-    def __call__(self, base: Any, graph: Graph, slice: SliceInfo) -> Packed:
+    def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
         """Return how the trial with `graph` runs on a slice; `base` is the study's."""
 
 

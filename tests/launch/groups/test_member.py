@@ -118,6 +118,6 @@ def test_a_process_without_any_variables_is_rejected():
     with pytest.raises(BadInput) as caught:
         read_place({})
     assert str(caught.value) == (
-        "the environment does not name the rank of this process in its group; start it with srun, or set "
-        "LUTHIER_RANK, LUTHIER_RANKS, LUTHIER_LOCAL_RANK, LUTHIER_START"
+        "the environment does not name the rank of this process in its group; "
+        "start it with srun, or set LUTHIER_RANK, LUTHIER_RANKS, LUTHIER_LOCAL_RANK, LUTHIER_START"
     )

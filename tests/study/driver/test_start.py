@@ -154,8 +154,8 @@ def test_an_edit_and_a_torn_journal_are_noted_once(make, tmp_path):
     outcome = studies.resume(str(tmp_path / "toy"), engine=toys.InstantEngine())
     assert outcome.ledger.notices == [
         "5 torn bytes were cut off the journal",
-        "the source of luthier was edited since the study began: its trials keep running the source "
-        "that it began with",
+        "the source of luthier was edited since the study began: its trials keep running the "
+        "source that it began with",
     ]
 
 

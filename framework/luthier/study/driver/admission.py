@@ -72,7 +72,7 @@ class Admission:
         """Register the device groups of the engine."""
         self._slices = {kind_of(slice): slice for slice in slices}
 
-    def make_graph(self, assignment: Mapping[str, Any], trial: int, repeat: int) -> Any:
+    def make_graph(self, assignment: Mapping[str, Any], trial: int, repeat: int) -> Graph:
         """Return the graph of a trial.
 
         Args:
@@ -140,7 +140,7 @@ class Admission:
                 packed[kind] = self._study.packing(self._study.base, graph, slice)
         return ValidatedTrial(trial, graph, "" if packed else reason, packed=packed)
 
-    def _dedupe(self, trial: int, graph: Graph, repeat: int) -> tuple[Any, int]:
+    def _dedupe(self, trial: int, graph: Graph, repeat: int) -> tuple[Graph, int]:
         """Return the graph that runs, and the trial whose result it gets: its own, or another's."""
         # `setdefault` both looks and registers: this trial is the first of its fingerprint from
         # here on.
@@ -163,13 +163,13 @@ def mark_of(graph: Graph) -> str:
     return graphs.fingerprint(graph, "program")[:16]
 
 
-def _with_seed(graph: Graph, trial: int, repeat: int) -> Any:
+def _with_seed(graph: Graph, trial: int, repeat: int) -> Graph:
     seed = graphs.evaluate(graphs.get(graph, "seed"))
     # Next to the base's seed, so that a repeat is easily reproduced by hand.
     return graphs.apply(graph, [f"seed={(seed + repeat) % 2**32}"], f"trial {trial}:")
 
 
-def _in_group(graph: Graph, name: str, trial: int) -> Any:
+def _in_group(graph: Graph, name: str, trial: int) -> Graph:
     """Return the graph with its W&B run in the study's group, where it has one of no group."""
     try:
         group = graphs.get(graph, "records.wandb.group")

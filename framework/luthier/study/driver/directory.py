@@ -174,7 +174,7 @@ class StudyDirectory:
         found = read_json(self.path / "modules.json", {})
         return tuple(found.get("shelves", ())), tuple(found.get("packages", ()))
 
-    def read_study(self) -> Any:
+    def read_study(self) -> Graph:
         """Return the study's graph, with its history.
 
         Raises:
@@ -213,7 +213,7 @@ class StudyDirectory:
         # Last and atomically: a trial's folder with this file is complete (`read_trial`).
         write_atomically(path / "config.json", graphs.to_json(graph))
 
-    def read_trial(self, trial: int) -> Any:
+    def read_trial(self, trial: int) -> Graph:
         """Return the graph of a trial, with its history; None where it was not written.
 
         Raises:
@@ -226,7 +226,7 @@ class StudyDirectory:
         return _read(path / "config.json", path / "config.history.json", packages)
 
 
-def without_secrets(graph: Graph) -> Any:
+def without_secrets(graph: Graph) -> Graph:
     """Return a study as it is recorded: its storage without the password that a URL may hold.
 
     Args:
@@ -247,7 +247,7 @@ def without_secrets(graph: Graph) -> Any:
     return recorded
 
 
-def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) -> Any:
+def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) -> Graph:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -283,7 +283,7 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
     raise UnknownReference(Problem(what, nearest=near, remedy="" if near else remedy))
 
 
-def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> Any:
+def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> Graph:
     """Return the graph of a trial, from which it can be run again exactly.
 
     Args:

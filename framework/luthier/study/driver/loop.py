@@ -49,6 +49,7 @@ from luthier.study.driver.directory import StudyDirectory
 from luthier.study.driver.journal import Journal
 from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, grid_resolution
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
+from luthier.study.objectives import Objective
 from luthier.study.protocol import (
     Back,
     Event,
@@ -841,7 +842,7 @@ def grid_notice(study: Study) -> str:
     return f"{needed}, and budget.trials={trials} leaves {left} of its settings out"
 
 
-def reduced(objective: Any, series: Mapping[int, float]) -> float | None:
+def reduced(objective: Objective, series: Mapping[int, float]) -> float | None:
     """Return the value of an objective after the reports so far."""
     return objective.at_report(
         [(step, {objective.name: value}) for step, value in sorted(series.items())]

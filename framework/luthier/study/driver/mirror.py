@@ -23,6 +23,7 @@ from luthier.errors import BadInput, Problem, RunError
 from luthier.records.redaction import redact
 from luthier.storage import Lock, read_json
 from luthier.study.driver.journal import read_journal
+from luthier.study.study import Study
 
 VARIABLE = "LUTHIER_STORAGE"
 """The variable of the environment with the URL of a storage that must not be recorded."""
@@ -34,7 +35,7 @@ _POLL_SECONDS = 1.0
 _HIDDEN = re.compile(r"\*\*\*|\[[A-Z][A-Z_]+\]")  # what `redact` leaves
 
 
-def describe(study: Any) -> dict[str, Any]:
+def describe(study: Study) -> dict[str, Any]:
     """Return the facts of a study for those that do not build it, as plain JSON.
 
     Args:
@@ -72,7 +73,7 @@ def read_facts(directory: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-def storage_of(study: Any) -> str | None:
+def storage_of(study: Study) -> str | None:
     """Return where Optuna's copy is kept; a password that was not recorded is asked for.
 
     Args:

@@ -35,6 +35,7 @@ from luthier.study.space import (
     Uniform,
     grid_points,
 )
+from luthier.study.study import Study
 
 # What a sampler looks back on: a study of Optuna in memory, in the order of the settings.
 #
@@ -408,7 +409,7 @@ class OptunaSuggester:
             self._past.record(setting, state, values, series)
 
 
-def make_suggester(study: Any) -> Suggester:
+def make_suggester(study: Study) -> Suggester:
     """Build the suggester of a study."""
     node, resolution = study.sampler, grid_resolution(study.sampler)
     if resolution is not None:

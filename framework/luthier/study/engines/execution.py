@@ -441,7 +441,7 @@ class Execution:
         self._send = send
         self.is_broken = False  # whether a fault of the devices may have left them unusable
 
-    def read(self, work: TrialWork) -> Any:
+    def read(self, work: TrialWork) -> Graph:
         """Return the graph of a trial, which is valid.
 
         Raises:

@@ -535,7 +535,7 @@ def measure_lanes(
     return StepCost(_median_seconds(lambda: pack.step(batches)) / num_lanes, compiled)
 
 
-def _blank(program: Any) -> dict[str, jax.Array]:
+def _blank(program: Program) -> dict[str, jax.Array]:
     return {
         name: jax.device_put(jnp.zeros(entry.shape, entry.dtype), entry.sharding)
         for name, entry in program.batch.items()

@@ -44,7 +44,7 @@ def mirror_study(
     return mirror_summary(node, directory, summary_of(graph, standing, node, pages))
 
 
-def wandb_of(base: Any) -> Wandb | None:
+def wandb_of(base: Graph) -> Wandb | None:
     """Return how the runs of an experiment are mirrored; None where they are not."""
     try:
         node = graphs.get(base, "records.wandb")
