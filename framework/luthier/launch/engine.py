@@ -40,8 +40,8 @@ from luthier.storage import write_atomically
 from luthier.terminal import cell
 
 State = Literal["waiting", "running", "finished", "failed", "cancelled", "unknown"]
-"""How a job stands: in the queue (also when it waits to be started again), on its machines, over
-with exit code 0, over with another one, taken back, or nobody knows any more."""
+"""The state of a job: in the queue (also when it waits for a restart), on its machines, over
+with exit code 0, over with another one, cancelled, or unknown."""
 
 LIVE: tuple[State, ...] = ("waiting", "running")
 """The states that a job may still leave."""
@@ -57,7 +57,7 @@ class Resources:
     Args:
       hosts: Machines.
       processes_per_host: Processes on each.
-      devices: What each process is told to run on, as `--devices` takes it; None leaves it to JAX.
+      devices: The devices of each process, as `--devices` takes it; None leaves it to JAX.
     """
 
     hosts: int = 1
@@ -172,7 +172,7 @@ class Engine(Protocol):
           directory: Where the files go; all hosts see it.
 
         Raises:
-          RunError: The site refuses; the message holds what it says.
+          RunError: The site rejects them; the message has its reason.
         """
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
@@ -210,6 +210,7 @@ def check_script(engine: str, groups: Sequence[ProcessGroup], directory: str) ->
     names: dict[str, None] = {}
     for group in groups:
         texts |= {"the name": group.name, "the working directory": group.working_directory}
+        # A dict for its order: problems are listed as the variables are.
         names |= dict.fromkeys(group.environment)
     remedy = "choose another one, without line ends and control characters"
     problems = [

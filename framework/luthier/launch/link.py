@@ -154,8 +154,8 @@ def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connec
     """Connect a worker to its driver; None where none answers that knows the secret.
 
     Args:
-      path: The file that says where the driver is.
-      about: What the worker says of itself.
+      path: The file with the driver's address.
+      about: The description of the worker.
       seconds: How long to try.
 
     Raises:

@@ -139,7 +139,7 @@ def variables(
 
     Args:
       place: The place of this process.
-      meeting: The folder in which the first process says where it listens.
+      meeting: The folder in which the first process publishes its address.
       devices_per_process: Devices of its host that belong to each process; 0 means all.
 
     Raises:

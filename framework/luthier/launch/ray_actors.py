@@ -206,6 +206,8 @@ class Member:
           environment: Variables that it gets beside those of this node.
           log: The file that what it prints is appended to.
         """
+        # Into a file on the disk that all nodes share, and not into Ray's own logs, which stay on
+        # their node.
         pathlib.Path(log).parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             self._running = subprocess.Popen(
@@ -216,6 +218,8 @@ class Member:
                 stdout=file,
                 stderr=file,
             )
+        # Blocks this call of the actor for the whole run; `end` arrives in another thread
+        # (`max_concurrency`).
         return self._running.wait()
 
     def end(self) -> None:

@@ -102,6 +102,8 @@ class Slices:
         self._inbox: queue.Queue[_Received | Sequence[Standing]] = queue.Queue()
         self._found: list[Event] = []
         self._infos: dict[int, SliceInfo] = {}
+        # Ends the watching thread, and stops `_give_up` from reporting workers that are meant to
+        # end.
         self._closing = threading.Event()
         self._listening: socket.socket
 
@@ -182,7 +184,7 @@ class Slices:
                 return found
 
     def close(self) -> None:
-        """End all workers; trials that run are saved first, so that they can go on later."""
+        """End all workers; trials that run are saved first, so that they can be resumed."""
         # First of all: the job scripts look for this file before they start a process group again.
         (self._place / CLOSED).touch()
         self._closing.set()
@@ -301,7 +303,7 @@ class Slices:
             self._found.append(received.message)
 
     def _seat(self, seat: _Seat, received: _Received) -> None:
-        if seat.line is not None:  # its end was not heard
+        if seat.line is not None:  # its end was not received
             self._lose(seat, Lost(received.slice, "another worker came in its place"))
         seat.line, seat.writer = received.line, MessageWriter(received.line.sent)
         seat.num_starts, seat.gone = 0, ""

@@ -211,8 +211,8 @@ TAKEN_AWAY = "its machines were taken away"
 BROKEN = "its worker left after a fault of its devices"
 
 
-# SIGTERM must be heard while the main thread is in a compiled step or waits for a peer: Python runs
-# signal handlers only between bytecodes of the main thread. `set_wakeup_fd` makes the C-level
+# SIGTERM must be noticed while the main thread is in a compiled step or waits for a peer: Python
+# runs signal handlers only between bytecodes of the main thread. `set_wakeup_fd` makes the C-level
 # handler write the signal's number into a pipe at once, and a thread reads it.
 class Farewell:
     """Reacts to SIGTERM, when the machine is taken away, from a thread of its own."""

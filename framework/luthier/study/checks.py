@@ -59,7 +59,7 @@ def _is_of_base(problem: Problem, problems: Sequence[Problem]) -> bool:
 
 
 def evaluations_of(base: Graph) -> Mapping[str, Sequence[Any]] | None:
-    """Return the metrics of every evaluation set of an experiment; None where it does not say.
+    """Return the metrics of every evaluation set of an experiment; None where it is unknown.
 
     Args:
       base: The experiment's graph; only its task is built.
@@ -141,11 +141,12 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
 
 
 def _warmups(pruner: Any) -> list[tuple[str, int]]:
-    """Return the steps before which a pruner never ends a trial, by the argument that says so."""
+    """Return the steps before which a pruner never ends a trial, by argument."""
     given = pruner.__arguments__ if is_node(pruner) else {}
     found = []
     for argument in ("n_warmup_steps", "min_resource"):
         value = graphs.evaluate(given[argument]) if argument in given else None
+        # Booleans cannot stand there, and `auto` of `min_resource` is no fixed step.
         if isinstance(value, int):
             found.append((argument, value))
     if (inner := given.get("wrapped_pruner")) is None:

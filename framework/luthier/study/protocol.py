@@ -65,7 +65,7 @@ class Work:
     Args:
       trials: One trial, or one for each lane.
       hoist: Paths of the leaves that may enter the compiled step as arguments; the worker finds
-        out which of them can, and its results say so.
+        out which of them can, and reports them in its results.
       lanes: How several trials share the slice.
       asks: Whether every report waits for an answer, so that the trial can be pruned there.
       spare_lanes: Lanes without a trial yet, which `Engine.refill` may use.

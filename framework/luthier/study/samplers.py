@@ -63,6 +63,7 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
     Raises:
       BadInput: It cannot be read.
     """
+    # Facts have names without a slash, so they cannot be confused with `EVALUATION/METRIC`.
     if word in FACTS:
         return fdl.Config(FACTS[word])
     name, _, reduction = word.partition(":")

@@ -395,7 +395,7 @@ class Space:
 
         Args:
           chooser: Chooses for one dimension, given its name; None leaves it out.
-          prefix: What stands before the names.
+          prefix: The prefix of the names.
         """
         found: dict[str, Stored] = {}
         for key, dimension in self.dimensions.items():
@@ -416,7 +416,7 @@ class Space:
 
         Args:
           assignment: Stored choices by name.
-          prefix: What stands before the names.
+          prefix: The prefix of the names.
         """
         found: list[str | tuple[str, Any]] = []
         for key, dimension in self.dimensions.items():
@@ -503,7 +503,7 @@ def grid_points(space: Space, resolution: int, prefix: str = "") -> Iterator[dic
     Args:
       space: What may be chosen.
       resolution: Points of every continuous range.
-      prefix: What stands before the names.
+      prefix: The prefix of the names.
     """
     yield from _points(list(space.dimensions.items()), resolution, prefix)
 

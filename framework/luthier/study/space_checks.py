@@ -160,7 +160,7 @@ class _Checker:
         Args:
           graph: What they are applied to.
           space: The space.
-          prefix: What stands before the names of its dimensions.
+          prefix: The prefix of the names of its dimensions.
           others: What other dimensions change that take part at the same time.
         """
         # How overlaps are found: each dimension is applied to the graph with its extreme values
@@ -277,5 +277,7 @@ def violated(graph: Graph, predicate: Any) -> bool:
         try:
             known[name] = graphs.evaluate(graphs.get(graph, name))
         except BadInput:
+            # A path that the trial's graph does not have, such as one of another option: the
+            # condition is not about this trial.
             known[name] = validation.UNKNOWN
     return not validation.holds(predicate, known)

@@ -43,7 +43,7 @@ class Outcome:
     Args:
       directory: The study's folder.
       is_over: Whether nothing is left to do; else it can be resumed.
-      ledger: Where every trial stands.
+      ledger: The state of every trial.
       is_late: Whether `budget.wall_seconds` ended this call.
       notices: Where its report and its summary in W&B are.
       is_preempted: Whether SIGTERM or SIGHUP ended this call.
@@ -80,16 +80,17 @@ def run(
       graph: An `fdl.Config` of `Study`.
       packages: The user's modules that graphs and values may name.
       shelves: Modules whose fiddlers may be named without their module.
-      view: Shows how it stands; None shows nothing.
+      view: Displays its status; None displays nothing.
       engine: What runs trials, where it is not the study's own.
 
     Returns:
-      Where the study stands.
+      The state of the study.
 
     Raises:
       BadInput: It cannot run, or there is a study of that name; nothing was written.
     """
     trust.give(packages)
+    # Checks come before anything is written: a study with a mistake leaves no folder behind.
     editing = Editing(tuple(shelves), tuple(packages))
     study = check_study(graph, editing)
     directory = StudyDirectory(pathlib.Path(study.directory, study.name))
@@ -143,15 +144,15 @@ def resume(
         it is now.
       packages: The user's modules that graphs and values may name, beside those recorded.
       shelves: Modules whose fiddlers may be named without their module, beside those recorded.
-      view: Shows how it stands; None shows nothing.
+      view: Displays its status; None displays nothing.
       engine: What runs trials, where it is not the study's own.
 
     Returns:
-      Where the study stands.
+      The state of the study.
 
     Raises:
-      BadInput: There is none, it cannot go on, another process drives it, `retry` matches no
-        trial, or it was begun elsewhere and is not trusted (`--trust`, LUTHIER_TRUST).
+      BadInput: There is none, it cannot be resumed, another process drives it, `retry` matches no
+        trial, or it was started elsewhere and is not trusted (`--trust`, LUTHIER_TRUST).
     """
     pattern = None if retry is None else _read_retry(retry)
     directory = find_study(name)
@@ -272,6 +273,8 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
             editing = request.editing
             directory.write_study(recorded, editing.shelves, editing.packages)
         if request.is_new:
+            # Recorded outside of the study's folder, which may be copied to another machine or come
+            # from one.
             trust.record_place(directory.path)
         journal = Journal(directory.journal_path, lock.check)
         with contextlib.closing(journal):
@@ -279,6 +282,8 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
                 _retry(request, journal)
             # After `_retry` has written its lines, so that they are read back like any others.
             ledger, suggester, waiting, pruning = _read_back(study, directory)
+            # Nothing is opened or started for a study that is over: workers take seconds to come
+            # up.
             if request.retry is None and _has_nothing_left(study, ledger):
                 return Outcome(directory.path, True, ledger)
             admission = Admission(study, request.editing, ledger.marks)

@@ -28,13 +28,13 @@ class Budget:
       trials: Trials, the baseline among them; None for no limit but the sampler's own. `auto` is
         every point of a grid, and 32 for other samplers. Infeasible trials and copies of earlier
         ones have numbers of their own, and count.
-      wall_seconds: Time from the start of the driver; trials that run then are ended, and go on
+      wall_seconds: Time from the start of the driver; running trials are saved, and resume
         when the study is resumed.
       device_hours: Devices times hours that trials had them, from lease to end: compilation,
         evaluations and what was lost count. Trials that share a device group share its time.
       trial_seconds: Time for one trial since it was leased last; a trial that takes longer has
         failed.
-      retries: How often a trial is begun again after its worker died. Faults of the machine, such
+      retries: How often a trial is restarted after its worker died. Faults of the machine, such
         as a full disk, are not counted.
       failures: The study stops when so many trials in a row fail by an error in their code or
         data, or when the baseline fails so or is infeasible; None never stops it.
@@ -62,7 +62,7 @@ class Budget:
         return DEFAULT_TRIALS if self.trials == "auto" else self.trials
 
 
-# The study: a graph whose parts say what is tried, by whom, how long, and what counts as better.
+# The study: a graph with the search space, the sampler, the budget and the objectives.
 #
 #     fdl.Config(Study, name="lm_learning_rate", base=experiment(), space=fdl.Config(Space, {...}),
 #                objectives=(Measured(Selector("held_out", "loss")),),

@@ -35,7 +35,7 @@ def test_a_study_in_lines():
     assert list(lines_of(_standing())) == [
         "toy: 2 of 9 trials ended, 1 running, 1 infeasible, 2 device hours",
         "the source was edited",
-        "trial  state       loss  what it sets",
+        "trial  state       loss  overrides",
         "0      complete    2     (the baseline)",
         "1      infeasible        width=1  (too large)",
         "2      running           width=2",

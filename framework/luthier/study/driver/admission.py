@@ -70,6 +70,7 @@ class Admission:
 
     def open(self, slices: Sequence[SliceInfo]) -> None:
         """Register the device groups of the engine."""
+        # One group of each kind is enough: the gate and the packing depend on nothing else.
         self._slices = {kind_of(slice): slice for slice in slices}
 
     def make_graph(self, assignment: Mapping[str, Any], trial: int, repeat: int) -> Graph:
@@ -175,6 +176,7 @@ def _in_group(graph: Graph, name: str, trial: int) -> Graph:
         group = graphs.get(graph, "records.wandb.group")
     except BadInput:
         return graph
+    # Runs of a study are found together in W&B; a group that the user has set stays as it is.
     words = [f"records.wandb.name='{name}/{trial}'"]
     if group is None:
         words.append(f"records.wandb.group='{name}'")

@@ -36,7 +36,7 @@ def take(
 
     Args:
       directory: The study's folder.
-      packages: Import names of the user's packages; what stands below one counts with it.
+      packages: Import names of the user's packages; subpackages of one count with it.
       anew: Whether a copy that is there is replaced.
 
     Returns:

@@ -26,7 +26,7 @@ from luthier.study.driver.trial_table import ENDED, Ledger
 NAME = "journal.jsonl"
 
 PATIENCE_SECONDS = 10.0
-"""For so long a disk that refuses is asked again: workers go on, and most full disks are short."""
+"""The time for which a failing disk is retried: workers continue, and most full disks are short."""
 
 _RETRY_SECONDS = 0.5
 
@@ -59,6 +59,8 @@ class Journal:
         Returns:
           The line.
         """
+        # The wall clock is for people and timelines only; nothing is decided by it, because it may
+        # be set.
         line = {"kind": kind, "at": round(time.time(), 3), **fields}
         # Redacted as text and not as fields: an error message that is quoted in a reason may hold a
         # secret anywhere.

@@ -171,11 +171,11 @@ class Parts:
       study: The study.
       directory: Its folder, locked.
       journal: Its journal.
-      ledger: What the journal says.
+      ledger: The trial table of the journal.
       admission: Decides on trials.
       suggester: Suggests settings.
       pruning: Ends trials early; None ends none.
-      view: Shows how it stands.
+      view: Displays its status.
     """
 
     study: Study

@@ -52,6 +52,8 @@ def describe(study: Study) -> dict[str, Any]:
         "trials": study.budget.num_trials,
         "directions": [objective.direction for objective in study.objectives],
         "metrics": [objective.name for objective in study.objectives],
+        # In Optuna's own format, so that the mirror and the importance in reports need not build
+        # the space.
         "distributions": {
             named.name: distribution_to_json(distribution(named.dimension))
             for named in study.space.every()
@@ -118,6 +120,7 @@ def mirror(directory: pathlib.Path) -> int:
 
     facts = read_facts(directory)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Loaded if it exists: each call of `mirror` starts from what the copy holds, whoever wrote it.
     study = optuna.create_study(
         study_name=facts["name"],
         storage=_open_storage(directory, os.environ.get(VARIABLE) or facts["storage"]),

@@ -132,7 +132,8 @@ class _Repair:
                 self._ask()
         if kind == "told":
             setting = ledger.settings[line["setting"]]
-            # A sampler hears of a setting only when all of its trials have ended: so they had.
+            # A setting is reported to the sampler only when all of its trials have ended: so they
+            # had.
             for trial in setting.trials:
                 self._end(trial)
             if setting.is_reported or ledger.outcome_of(setting) is None:
@@ -185,8 +186,9 @@ class _Repair:
 
     def _add(self, line: dict[str, Any]) -> None:
         owed, self._owed = self._owed, None
-        # A driver tells the sampler right after the trial that ended a setting; that line is put
-        # back just there, because its place decides what the sampler knew at the next suggestion.
+        # A driver reports to the sampler right after the trial that ended a setting; that line is
+        # put back just there, because its place decides what the sampler knew at the next
+        # suggestion.
         if owed is not None and (line["kind"], line.get("setting")) != ("told", owed):
             self._made("told", setting=owed)
         self.lines.append(line)
@@ -335,6 +337,7 @@ class _Repair:
         seconds: float,
         fault: str = "",
     ) -> None:
+        # Written as a driver writes it (`loop._end`): the next driver reads both alike.
         series = sorted((self._ledger.trials[trial].series or {}).items())
         self._made(
             "ended",

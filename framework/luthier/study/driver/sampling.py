@@ -39,9 +39,9 @@ from luthier.study.study import Study
 
 # What a sampler looks back on: a study of Optuna in memory, in the order of the settings.
 #
-# It is kept small: when it has grown to twice what the sampler may look back on, a new one is begun
-# with the best and the newest settings. When that happens depends on the settings alone, so a study
-# that is read from its journal has the same past.
+# It is kept small: when it has grown to twice what the sampler may look back on, a new one is
+# started with the best and the newest settings. When that happens depends on the settings alone, so
+# a study that is read from its journal has the same past.
 
 _BEST = 100
 _CANNOT_RUN = "cannot run"
@@ -218,6 +218,7 @@ class InMemoryStudy:
     def _choose_kept(self, ended: Sequence[Any]) -> set[int]:
         """Return the numbers of the settings that are kept: the newest, and the best of all."""
         assert self._most is not None
+        # The newest show where the search is now, the best what it must not forget.
         newest = {trial.number for trial in ended[-(self._most - _BEST) :]}
         # By the first objective. Samplers for several objectives keep all (`keeps_all`), where they
         # are of the genetic kind.

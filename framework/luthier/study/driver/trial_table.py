@@ -15,7 +15,7 @@ class Trial:
     """One trial.
 
     Args:
-      number: Its number; it keeps it however often it is begun.
+      number: Its number; it keeps it however often it is restarted.
       setting: The number of its setting; several trials of one setting differ in the seed.
       state: Its state.
       values: Its objectives' values, where it has them.

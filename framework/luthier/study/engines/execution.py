@@ -72,7 +72,7 @@ class TrialWatcher(Watcher):
         self._answers: queue.Queue[bool | None] = queue.Queue()
 
     def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Report an evaluation; wait for the answer where the trial could go on."""
+        """Report an evaluation; wait for the answer where the trial could continue."""
         work = self._work
         self._send(Reported(self._slice, work.trial, work.fence, step, dict(metrics)))
         # After the last evaluation there is nothing left to prune, and a trial that was stopped

@@ -65,7 +65,7 @@ class Devices:
         """Return the devices that this machine has, as a process of its own counts them.
 
         Raises:
-          RunError: JAX cannot say.
+          RunError: JAX cannot be asked.
         """
         # In a process of its own: once JAX is initialized here, this process would hold the
         # accelerators (most of the GPU memory, all of a TPU) that the workers need.
@@ -294,7 +294,7 @@ class Local:
                 found.append(event)
 
     def close(self) -> None:
-        """End all workers; trials that run are saved first, so that they can go on later."""
+        """End all workers; trials that run are saved first, so that they can be resumed."""
         for worker in self._workers:
             worker.ask_to_close()
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -320,7 +320,7 @@ class _Worker:
       slice: What it sees.
       directory: The study's folder.
       memory_bytes: Memory of one device that trials may use; None means what the device has.
-      events: Where what it says goes.
+      events: The queue of its messages.
     """
 
     def __init__(

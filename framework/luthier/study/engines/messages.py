@@ -30,7 +30,7 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True)
 class Refill:
-    """One more trial for the work that is going on."""
+    """One more trial for the current work."""
 
     trial: TrialWork
 
@@ -70,6 +70,7 @@ def decode(line: bytes) -> Any:
     try:
         fields = json.loads(line)
         kind = KINDS[fields.pop("kind")]
+        # `asdict` has turned the inner dataclasses and tuples into dicts and lists.
         if kind is Work:
             fields["trials"] = tuple(TrialWork(**trial) for trial in fields["trials"])
             fields["hoist"] = tuple(fields["hoist"])
@@ -110,5 +111,6 @@ class MessageWriter:
 def read_messages(stream: IO[bytes]) -> Iterator[Any]:
     """Yield the messages of a stream until it ends; a torn last line is left out."""
     for line in stream:
+        # A line without its end is what the other side was writing when it died.
         if line.endswith(b"\n"):
             yield decode(line)

@@ -59,7 +59,7 @@ class PackedProgram:
       put: From leaves, the leaves of one trial and a lane to leaves.
       empty: Returns leaves of zeros.
       whole: The sharding of what every device holds whole.
-      step_bytes: Bytes on one device that the compiled step needs, if the compiler tells.
+      step_bytes: Bytes on one device that the compiled step needs, if that is known.
     """
 
     program: Program
@@ -435,6 +435,7 @@ def choose(
         return measure_lanes(shared, lanes, num_lanes, devices, memory_bytes)
 
     counts: dict[Lanes, Sequence[int]] = dict.fromkeys(("vmap", "map"), powers(num_trials))
+    # At least one lane for each device, or some would compute nothing.
     if len(devices) > 1:  # each lane on one device, instead of all lanes on all of them
         each = powers(num_trials // len(devices))
         counts["shard"] = [len(devices) * number for number in (1, *each)]
@@ -528,6 +529,7 @@ def measure_lanes(
     # Checked before a state is allocated: running out of memory could end the worker.
     if memory_bytes is not None and (packed.step_bytes or 0) > memory_bytes:
         return None
+    # All lanes get the same state and batch: only the time is looked at.
     pack, values = Pack(packed), program.values()
     for lane in range(num_lanes):
         pack.load(lane, values, program.init(values))

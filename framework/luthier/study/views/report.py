@@ -115,7 +115,7 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
 # Arbitrary Subspaces", IJCAI 2023, arXiv:2304.10255.
 
 FEWEST, MOST = 10, 500
-"""Settings that are needed to say anything, and that are looked at."""
+"""The fewest settings for an estimate, and the most that are looked at."""
 
 
 def importance(
@@ -159,7 +159,7 @@ def importance(
         )
         study.add_trial(trial)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that little is known, which the page says itself
+        warnings.simplefilter("ignore")  # of few trials, which the page shows
         shares = optuna.importance.get_param_importances(study)
     return {name: float(share) for name, share in shares.items()}, len(usable)
 
@@ -337,7 +337,7 @@ def _matrix(
         )
     ]
     columns = [{"title": str(t.number), "state": t.state, "link": _link(t, way)} for t in trials]
-    title = f"What {standing.name} varied"
+    title = f"Settings of {standing.name}"
     left_out = len(standing.ledger.trials) - len(trials)
     found = {"version": 1, "title": title, "columns": columns, "left_out": left_out}
     return {**found, "objectives": objectives, "rows": rows}

@@ -17,7 +17,7 @@ from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import TRACEBACK, SliceInfo
 from luthier.terminal import Printable, cell
 
-# How a study stands, read from its folder; nothing that it names is imported.
+# The status of a study, read from its folder; nothing that it names is imported.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
     """Yield a study as lines of text: its status, its trials, the best of them.
 
     Args:
-      standing: How it stands.
+      standing: Its status.
       most: Most trials that are listed, the newest; None for all.
     """
     yield headline(standing)
@@ -117,12 +117,14 @@ def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
     yield from map(cell, standing.ledger.notices)
     if standing.ledger.stopped:
         yield cell(f"stopped: {standing.ledger.stopped}")
+    # The newest trials are what somebody who looks at a running study wants; the best are listed
+    # below in any case.
     trials = standing.ledger.trials
     listed = trials if most is None else trials[-most:]
     if len(listed) < len(trials):
         yield f"the newest {len(listed)} of {len(trials)} trials (--all lists them all):"
     yield from _table(
-        ["trial", "state", *standing.metrics, "what it sets"],
+        ["trial", "state", *standing.metrics, "overrides"],
         [
             [str(t.number), t.state, *_values(standing, t), _overrides_and_reason(standing, t)]
             for t in listed
@@ -218,6 +220,8 @@ def _overrides_and_reason(standing: StudyStatus, trial: Trial) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    # Texts come from user code and from logs: `cell` keeps control characters from reaching the
+    # terminal.
     rows = [[cell(text) for text in row] for row in rows]
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     for row in [heads, *rows]:
@@ -321,10 +325,11 @@ class LiveView:
 
         ledger = standing.ledger
         table = rich.table.Table(title=headline(standing), title_justify="left")
-        for head in ("slice", "trial", "state", standing.metrics[0], "what it sets"):
+        for head in ("slice", "trial", "state", standing.metrics[0], "overrides"):
             table.add_column(head, overflow="fold")
         running = [trial for trial in ledger.trials if trial.state == "running"]
         for info in slices:
+            # Several with lanes, none while the group is free or away.
             here = [trial for trial in running if trial.slice == info.index]
             if not here:
                 table.add_row(info.name, "", "free", "", "")

@@ -29,14 +29,14 @@ def mirror_study(
     Args:
       directory: The study's folder.
       graph: The study's graph.
-      standing: How it stands.
+      standing: Its status.
       pages: Title and path of HTML pages that go with it.
 
     Returns:
       Where it is; None where the experiment is not mirrored.
 
     Raises:
-      RunError: It cannot be done; the message says why.
+      RunError: It cannot be done; the message has the reason.
     """
     node = wandb_of(graphs.get(graph, "base"))
     if node is None:
@@ -61,7 +61,7 @@ def summary_of(
 
     Args:
       graph: The study's graph.
-      standing: How it stands.
+      standing: Its status.
       node: How the trials' runs are mirrored.
       pages: Title and path of HTML pages that go with it.
     """
