@@ -54,6 +54,8 @@ def new_folder(directory: pathlib.Path) -> pathlib.Path:
     """
     root = directory / FOLDER
     root.mkdir(exist_ok=True)
+    # `mkdir` both chooses and reserves: two launches at the same moment get two numbers, also on a
+    # network disk.
     number = 1
     while True:
         with contextlib.suppress(FileExistsError):

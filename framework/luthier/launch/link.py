@@ -91,6 +91,8 @@ def _names() -> list[str]:
             names.append(probe.getsockname()[0])
         except OSError:
             pass
+    # The loopback address last: it is right only for workers on this machine, and elsewhere it
+    # names another one.
     return list(dict.fromkeys([*names, "127.0.0.1"]))
 
 

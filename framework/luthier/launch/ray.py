@@ -94,6 +94,7 @@ class Ray:
 
     @property
     def _request(self) -> RayRequest:
+        # The request is what of these settings the actors need; its fields have the same names.
         fields = [field.name for field in dataclasses.fields(RayRequest)]
         return RayRequest(**{name: getattr(self, name) for name in fields})
 

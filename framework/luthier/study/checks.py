@@ -146,7 +146,7 @@ def _warmups(pruner: Any) -> list[tuple[str, int]]:
     found = []
     for argument in ("n_warmup_steps", "min_resource"):
         value = graphs.evaluate(given[argument]) if argument in given else None
-        # Booleans cannot stand there, and `auto` of `min_resource` is no fixed step.
+        # Not every value is a fixed step: `min_resource` may be `auto`.
         if isinstance(value, int):
             found.append((argument, value))
     if (inner := given.get("wrapped_pruner")) is None:

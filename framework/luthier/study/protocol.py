@@ -207,6 +207,8 @@ def write_result(directory: str | os.PathLike[str], ended: TrialEnded) -> None:
       directory: `TrialWork.directory`.
       ended: The event that the driver will receive.
     """
+    # Whole or not at all, and on the disk: the driver may read it at any moment, and goes by it
+    # after a crash.
     write_json(
         pathlib.Path(directory, NAME), {"format": FORMAT, **_encode(dataclasses.asdict(ended))}
     )

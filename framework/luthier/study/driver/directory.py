@@ -276,6 +276,8 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
             return StudyDirectory(path)
     root = pathlib.Path(directory)
     found = [entry.name for entry in root.iterdir()] if root.is_dir() else []
+    # Folders without `study.json` are not offered: they are of starts that were interrupted, or of
+    # something else.
     known = sorted(entry for entry in found if StudyDirectory(root / entry).exists)
     near = nearest(name, known)
     remedy = f"there are {', '.join(known[:12])}" if known else f"{root}/ holds no studies"

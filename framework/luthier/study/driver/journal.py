@@ -59,8 +59,8 @@ class Journal:
         Returns:
           The line.
         """
-        # The wall clock is for people and timelines only; nothing is decided by it, because it may
-        # be set.
+        # The wall clock, for people and timelines; a driver measures device time by the monotonic
+        # one.
         line = {"kind": kind, "at": round(time.time(), 3), **fields}
         # Redacted as text and not as fields: an error message that is quoted in a reason may hold a
         # secret anywhere.

@@ -57,6 +57,8 @@ _KIND_OF = {kind: name for name, kind in KINDS.items()}
 
 def encode(message: Any) -> bytes:
     """Return a message as one line; numbers that are not finite keep their Python names."""
+    # Numbers that are not finite stay `NaN` and `Infinity`, which Python's own reader takes back:
+    # nobody else reads this stream.
     fields = dataclasses.asdict(message)
     return json.dumps({"kind": _KIND_OF[type(message)], **fields}).encode() + b"\n"
 

@@ -278,6 +278,7 @@ def _seconds_of(timeline: Timeline) -> dict[int, float]:
 
 def _reference(directory: pathlib.Path, name: str) -> str:
     """Return the study's reference for `luthier train`: its name, or its folder if elsewhere."""
+    # A name is enough only where `luthier` looks for studies by itself, from the project's folder.
     is_here = directory.name == name and directory.parent.name == STUDIES
     return "study:" + shlex.quote(name if is_here else str(directory))
 
