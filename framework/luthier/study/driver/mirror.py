@@ -17,13 +17,15 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.errors import BadInput, Problem, RunError
 from luthier.records.redaction import redact
 from luthier.storage import Lock, read_json
 from luthier.study.driver.journal import read_journal
-from luthier.study.study import Study
+
+if TYPE_CHECKING:  # it imports JAX, which views and the mirror do without
+    from luthier.study.study import Study
 
 VARIABLE = "LUTHIER_STORAGE"
 """The variable of the environment with the URL of a storage that must not be recorded."""

@@ -16,7 +16,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import optuna
 from optuna.study import StudyDirection
@@ -35,7 +35,9 @@ from luthier.study.space import (
     Uniform,
     grid_points,
 )
-from luthier.study.study import Study
+
+if TYPE_CHECKING:  # it imports JAX, which reports and the mirror do without
+    from luthier.study.study import Study
 
 # What a sampler looks back on: a study of Optuna in memory, in the order of the settings.
 #
