@@ -1,8 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.launch import EngineSetting, Slurm, settings
-from luthier.launch.settings import choose, of_site
+from luthier.launch import EngineSetting, Slurm, choose, of_site, user_file
 
 
 @pytest.fixture
@@ -36,9 +35,7 @@ def test_text_stays_text_where_it_reads_as_a_number(project):
 
 
 def test_the_nearer_file_counts_and_each_setting_has_its_origin(project, tmp_path):
-    user = _write(
-        settings.user_file(), '[slurm]\naccount = "lab"\nnodes = 4\noptions = {qos = "low"}\n'
-    )
+    user = _write(user_file(), '[slurm]\naccount = "lab"\nnodes = 4\noptions = {qos = "low"}\n')
     own = _write(project / "launch.toml", "[slurm]\nnodes = 8\n")
     chosen = choose("slurm:options.constraint=a100,partition=gpu", project)
     assert chosen.settings == {
@@ -67,7 +64,7 @@ def test_slices_are_settings_of_sweeps_only(project):
 
 
 def test_an_unknown_engine(project):
-    user, own = settings.user_file(), project / "launch.toml"
+    user, own = user_file(), project / "launch.toml"
     assert _refusal("slurn:nodes=2", project) == [
         "there is no engine or site 'slurn' [set by --on]; did you mean slurm?; there are "
         f"kubernetes, local, ray, slurm, tpu-vm; sites are tables of {user} or {own}"

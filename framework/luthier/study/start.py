@@ -205,12 +205,12 @@ def _retry(request: _StudyRequest, journal: Journal) -> None:
         remedy = f"there are {'; '.join(reasons[:3])}" if reasons else "no trial failed"
         what = f"no failed trial of {request.directory.path} matches {request.retry.pattern!r}"
         raise BadInput(Problem(what, "--retry", remedy=remedy))
-    edited = directories.edited(request.directory.path)
+    edited = directories.edited_packages(request.directory.path)
     # Failed trials are usually tried again because the code was mended, hence the new copy of the
     # source. Trials that are complete keep what they measured with the old one; the notice says
     # from where on.
     if edited:
-        directories.take(request.directory.path, request.editing.packages, anew=True)
+        directories.copy_source(request.directory.path, request.editing.packages, anew=True)
         names = ", ".join(edited)
         notice = f"trials from {min(again)} on that run now run the edited source of {names}"
         journal.add("noted", notice=notice)
@@ -268,7 +268,7 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
         # that is no study.
         require_whole(directory.journal_path)
         _require_known_results(directory)
-        directories.take(directory.path, request.editing.packages)
+        directories.copy_source(directory.path, request.editing.packages)
         if request.is_new or not graphs.equal(directory.read_study(), recorded):
             editing = request.editing
             directory.write_study(recorded, editing.shelves, editing.packages)
@@ -404,7 +404,7 @@ def _mirrored(
     """Keep Optuna's copy up to date in a process of its own; wait for its last look at the end."""
     # The mirror, and views, read these facts instead of building the study, which may import the
     # user's packages.
-    write_json(directory.path / mirror.FACTS, mirror.describe(study))
+    write_json(directory.path / mirror.FACTS, mirror.study_facts(study))
     if storage is None:
         yield
         return

@@ -8,7 +8,7 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier.errors import UnknownReference
 from luthier.study import trial_graph
-from luthier.study.driver import StudyDirectory, directory, find_study
+from luthier.study.driver import StudyDirectory, copy_source, edited_packages, find_study
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def package(tmp_path, monkeypatch):
 
 
 def test_workers_run_the_source_that_was_copied(package, tmp_path):
-    target = directory.take(tmp_path / "study", ["my_toys.deep"])
+    target = copy_source(tmp_path / "study", ["my_toys.deep"])
     (package / "__init__.py").write_text("RATE = 2\n")
     code = "import my_toys, luthier; print(my_toys.RATE, luthier.__file__)"
     done = subprocess.run(
@@ -82,20 +82,20 @@ def test_workers_run_the_source_that_was_copied(package, tmp_path):
 
 
 def test_an_edit_is_reported_by_package(package, tmp_path):
-    directory.take(tmp_path / "study", ["my_toys"])
-    assert directory.edited(tmp_path / "study") == []
+    copy_source(tmp_path / "study", ["my_toys"])
+    assert edited_packages(tmp_path / "study") == []
     (package / "deep.py").write_text("CHANGED = 1\n")
-    assert directory.edited(tmp_path / "study") == ["my_toys"]
+    assert edited_packages(tmp_path / "study") == ["my_toys"]
 
 
 def test_a_second_look_copies_nothing(package, tmp_path):
-    target = directory.take(tmp_path / "study", ["my_toys"])
+    target = copy_source(tmp_path / "study", ["my_toys"])
     (package / "__init__.py").write_text("RATE = 2\n")
-    directory.take(tmp_path / "study", ["my_toys"])
+    copy_source(tmp_path / "study", ["my_toys"])
     assert (target / "my_toys" / "__init__.py").read_text() == "RATE = 1\n"
 
 
 def test_a_copy_that_was_torn_is_made_again(package, tmp_path):
     (tmp_path / "study" / "source" / "luthier").mkdir(parents=True)
-    target = directory.take(tmp_path / "study", [])
+    target = copy_source(tmp_path / "study", [])
     assert (target / "luthier" / "__init__.py").is_file()

@@ -22,7 +22,9 @@ _HOMES = {
     "Trial": "trial_table",
     "ValidatedTrial": "admission",
     "View": "loop",
+    "copy_source": "directory",
     "distribution": "sampling",
+    "edited_packages": "directory",
     "find_study": "directory",
     "kind_of": "admission",
     "load_journal": "journal",
@@ -32,7 +34,9 @@ _HOMES = {
     "repair_journal": "repair",
     "require_whole": "journal",
     "seed_of": "sampling",
+    "study_facts": "mirror",
     "trial_graph": "directory",
+    "update_mirror": "mirror",
 }
 
 __all__ = [
@@ -49,7 +53,9 @@ __all__ = [
     "Trial",
     "ValidatedTrial",
     "View",
+    "copy_source",
     "distribution",
+    "edited_packages",
     "find_study",
     "kind_of",
     "load_journal",
@@ -59,7 +65,9 @@ __all__ = [
     "repair_journal",
     "require_whole",
     "seed_of",
+    "study_facts",
     "trial_graph",
+    "update_mirror",
 ]
 
 

@@ -29,7 +29,7 @@ HASHES = "hashes.json"
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "node_modules")
 
 
-def take(
+def copy_source(
     directory: str | os.PathLike[str], packages: Sequence[str], *, anew: bool = False
 ) -> pathlib.Path:
     """Copy the source of luthier and of packages; what was copied before stays as it is.
@@ -78,7 +78,7 @@ def take(
     return target
 
 
-def edited(directory: str | os.PathLike[str]) -> list[str]:
+def edited_packages(directory: str | os.PathLike[str]) -> list[str]:
     """Return the packages whose source is not what the study's workers run.
 
     Args:

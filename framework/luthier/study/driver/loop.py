@@ -815,7 +815,7 @@ class Driver(_Trials):
 
     def note_edits(self) -> None:
         """Note the packages that were edited since the study began, each once."""
-        for name in directories.edited(self._parts.directory.path):
+        for name in directories.edited_packages(self._parts.directory.path):
             notice = (
                 f"the source of {name} was edited since the study began: "
                 "its trials keep running the source that it began with"

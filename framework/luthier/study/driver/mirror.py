@@ -37,7 +37,7 @@ _POLL_SECONDS = 1.0
 _HIDDEN = re.compile(r"\*\*\*|\[[A-Z][A-Z_]+\]")  # what `redact` leaves
 
 
-def describe(study: Study) -> dict[str, Any]:
+def study_facts(study: Study) -> dict[str, Any]:
     """Return the facts of a study for those that do not build it, as plain JSON.
 
     Args:
@@ -64,7 +64,7 @@ def describe(study: Study) -> dict[str, Any]:
 
 
 def read_facts(directory: pathlib.Path) -> dict[str, Any]:
-    """Return the facts that `describe` recorded in a study's folder; none where they are missing.
+    """Read the facts of a study that `study_facts` returned; empty where they are missing.
 
     Args:
       directory: The study's folder.
@@ -112,7 +112,7 @@ def begin(directory: pathlib.Path, storage: str) -> subprocess.Popen[bytes]:
         )
 
 
-def mirror(directory: pathlib.Path) -> int:
+def update_mirror(directory: pathlib.Path) -> int:
     """Add the settings that ended to Optuna's copy; return how many were added.
 
     Args:
@@ -122,7 +122,7 @@ def mirror(directory: pathlib.Path) -> int:
 
     facts = read_facts(directory)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # Loaded if it exists: each call of `mirror` starts from what the copy holds, whoever wrote it.
+    # Loaded if it exists: each call starts from what the copy holds, whoever wrote it.
     study = optuna.create_study(
         study_name=facts["name"],
         storage=_open_storage(directory, os.environ.get(VARIABLE) or facts["storage"]),
@@ -259,7 +259,7 @@ def main(arguments: Sequence[str]) -> None:
             if now != size:
                 start = time.monotonic()
                 try:
-                    mirror(directory)
+                    update_mirror(directory)
                 except Exception:
                     print(redact(traceback.format_exc()), file=sys.stderr)
                     # Without a further attempt: the driver notes the failure, and the study goes on
