@@ -348,23 +348,23 @@ def _read_back(
         ledger.follow(line)
         kind = line["kind"]
         if kind == "asked":
-            asked = Suggestion(line["assignment"], line.get("notes", {}))
-            waiting[line["setting"]] = every[line["setting"]] = asked
-            if line["setting"] or asked.assignment:
+            suggestion = Suggestion(line["assignment"], line.get("notes", {}))
+            waiting[line["setting"]] = every[line["setting"]] = suggestion
+            if line["setting"] or suggestion.assignment:
                 # Asked and reported in the order of the journal, which is the order in which the
                 # sampler saw them.
-                suggester.restore(line["setting"], asked)
+                suggester.restore(line["setting"], suggestion)
         elif kind == "ended":
             series[line["trial"]] = dict(line.get("series", ()))
             _end_pruning(pruning, ledger, line, series[line["trial"]])
         elif kind == "told":
             setting = ledger.settings[line["setting"]]
-            came = ledger.outcome_of(setting)
-            assert came is not None
+            outcome = ledger.outcome_of(setting)
+            assert outcome is not None
             # Reports matter for pruned settings only, and go once they are reported: memory for a
             # long journal stays small.
             reports = [series.pop(trial, {}) for trial in setting.trials]
-            suggester.record(setting.number, *came, reports[-1])
+            suggester.record(setting.number, *outcome, reports[-1])
             del waiting[setting.number]
         elif kind == "retried":
             number = ledger.trials[line["trial"]].setting

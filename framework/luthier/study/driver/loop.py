@@ -251,7 +251,7 @@ class _Trials:
         for left in [t for t in self._ledger.trials if t.state == "running"]:
             if not self._take_result(left):
                 self._put_back(left, "the driver died")
-        for number, asked in sorted(self._waiting.items()):
+        for number, suggestion in sorted(self._waiting.items()):
             self._report_to_sampler(number, {})
             for repeat, trial in enumerate(self._ledger.settings[number].trials):
                 state = self._ledger.trials[trial]
@@ -263,7 +263,7 @@ class _Trials:
                 elif graph is not None:
                     self._queue_placed(self._parts.admission.place(trial, graph))
                 else:
-                    self._admit(trial, asked, repeat)
+                    self._admit(trial, suggestion, repeat)
         self._waiting.clear()
 
     def _ask(self) -> bool:
@@ -281,10 +281,10 @@ class _Trials:
         if number == 0:
             # Setting 0 is the experiment as it is, and no suggestion. Where the space holds it, the
             # sampler learns of it as if it had suggested it.
-            asked: Suggestion | None = Suggestion(self._baseline or {})
+            suggestion: Suggestion | None = Suggestion(self._baseline or {})
         else:
-            asked = self._parts.suggester.ask(number)
-        if asked is None:
+            suggestion = self._parts.suggester.ask(number)
+        if suggestion is None:
             # Once the sampler has no more, it is not asked again: a grid would be asked in every
             # round.
             self._is_exhausted = True
@@ -292,25 +292,25 @@ class _Trials:
         # `restore`, not `ask`: the sampler did not choose it, but a model-based one should learn
         # from its result like from any other.
         if number == 0 and self._baseline is not None:
-            self._parts.suggester.restore(0, asked)
+            self._parts.suggester.restore(0, suggestion)
         # The baseline is the base itself, whatever it would be in the space.
-        assignment = asked.assignment if number else {}
+        assignment = suggestion.assignment if number else {}
         words = [override_text(o) for o in self._study.space.overrides(assignment)]
         self._note(
             "asked",
             setting=number,
             trials=list(range(known, known + self._study.seeds)),
-            assignment=dict(asked.assignment),
+            assignment=dict(suggestion.assignment),
             words=words,
-            **({"notes": dict(asked.notes)} if asked.notes else {}),
+            **({"notes": dict(suggestion.notes)} if suggestion.notes else {}),
         )
         for repeat, trial in enumerate(self._ledger.settings[number].trials):
-            self._admit(trial, asked, repeat)
+            self._admit(trial, suggestion, repeat)
         return True
 
-    def _admit(self, trial: int, asked: Suggestion, repeat: int) -> None:
+    def _admit(self, trial: int, suggestion: Suggestion, repeat: int) -> None:
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
-        assignment = asked.assignment if setting.number else {}
+        assignment = suggestion.assignment if setting.number else {}
         try:
             # The trial's folder is written before its line `admitted`: with the line there is
             # always a graph. A kill in between leaves a folder without a line, and the same folder
@@ -322,8 +322,8 @@ class _Trials:
                     trial,
                     admitted.graph,
                     setting.words,
-                    assignment=dict(asked.assignment),
-                    notes=dict(asked.notes),
+                    assignment=dict(suggestion.assignment),
+                    notes=dict(suggestion.notes),
                     copy_of=admitted.copy_of,
                 )
         except RecordError as error:  # its graph holds what no record can
@@ -428,8 +428,8 @@ class _Trials:
             return
         # The baseline is judged by its whole setting: with several seeds, one that diverges does
         # not stop the study.
-        came = self._ledger.outcome_of(self._ledger.settings[trial.setting])
-        is_bad = came is not None and came[0] in ("failed", "infeasible")
+        outcome = self._ledger.outcome_of(self._ledger.settings[trial.setting])
+        is_bad = outcome is not None and outcome[0] in ("failed", "infeasible")
         if trial.setting == 0 and is_bad and (has_failed or trial.state == "infeasible"):
             what = "failed" if has_failed else "is infeasible"
             self._stop("failures", f"the baseline {what}: {trial.reason}")
@@ -444,14 +444,14 @@ class _Trials:
 
     def _report_to_sampler(self, number: int, series: Mapping[int, float]) -> None:
         setting = self._ledger.settings[number]
-        came = self._ledger.outcome_of(setting)
-        if came is None or setting.is_reported:
+        outcome = self._ledger.outcome_of(setting)
+        if outcome is None or setting.is_reported:
             return
         # Written down although it follows from the ends of trials: when a result was reported,
         # relative to when it was asked, decides what it suggests, and a resumed driver replays
         # exactly this order.
         self._note("told", setting=number)
-        self._parts.suggester.record(number, *came, series)
+        self._parts.suggester.record(number, *outcome, series)
 
     def _copy_if_ended(self, first: int) -> None:
         """End the trials whose graph is that of a trial that ended, as that one did."""

@@ -73,10 +73,10 @@ def repair_journal(name: str) -> Repaired:
         # not have been written are put in: a report needs a lease, an end needs its reports, a
         # lease needs that its trial was asked. What no later line implies is added at the end
         # (`finish`), as far as the trials' folders know of it.
-        made = _Repair(directory, contents.whole)
+        repair = _Repair(directory, contents.whole)
         for line in contents.whole:
-            made.take(line)
-        made.finish()
+            repair.take(line)
+        repair.finish()
         old = None
         if directory.journal_path.exists():
             # A copy and then an atomic replacement: a kill in between leaves the damaged journal in
@@ -84,14 +84,14 @@ def repair_journal(name: str) -> Repaired:
             old = copy_to_trash(directory.journal_path, f"repaired: {'; '.join(problems)}")
         try:
             with replacing(directory.journal_path) as file:
-                for number, line in enumerate(made.lines):
+                for number, line in enumerate(repair.lines):
                     text = redact(encode_line(line)).encode()
                     file.write(seal(text, number, FORMAT if number == 0 else None))
         except OSError as error:
             raise run_error("write", directory.journal_path, error) from error
-    kept = len(contents.whole) - made.num_left_out
-    num_made = len(made.lines) - kept
-    return Repaired(directory.path, problems, kept, num_made, made.num_left_out, old)
+    kept = len(contents.whole) - repair.num_left_out
+    num_made = len(repair.lines) - kept
+    return Repaired(directory.path, problems, kept, num_made, repair.num_left_out, old)
 
 
 class _Repair:
@@ -209,16 +209,18 @@ class _Repair:
         trials = list(range(first, first + self._study.seeds))
         # Any trial of the setting will do: all of them have the same assignment, and differ in the
         # seed.
-        found = next(filter(None, (_assignment(self._directory, t) for t in trials)), None)
-        if found is None:
-            found = self._located(trials, number)
+        assignment_file = next(
+            filter(None, (_assignment(self._directory, t) for t in trials)), None
+        )
+        if assignment_file is None:
+            assignment_file = self._located(trials, number)
         self._made(
             "asked",
             setting=number,
             trials=trials,
-            assignment=found["assignment"],
-            words=list(found["words"]),
-            **({"notes": found["notes"]} if found.get("notes") else {}),
+            assignment=assignment_file["assignment"],
+            words=list(assignment_file["words"]),
+            **({"notes": assignment_file["notes"]} if assignment_file.get("notes") else {}),
         )
         for trial in trials:
             self._admit(trial)

@@ -39,7 +39,7 @@ from luthier.study.space import (
 if TYPE_CHECKING:  # it imports JAX, which reports and the mirror do without
     from luthier.study.study import Study
 
-# What a sampler looks back on: a study of Optuna in memory, in the order of the settings.
+# The memory of a sampler: a study of Optuna in memory, in the order of the settings.
 #
 # It is kept small: when it has grown to twice what the sampler may look back on, a new one is
 # started with the best and the newest settings. When that happens depends on the settings alone, so
@@ -124,7 +124,9 @@ class InMemoryStudy:
         self._keep(setting, trial.number)
         return Suggestion(assignment, {key: found for key, found in notes.items() if found})
 
-    def restore(self, setting: int, asked: Suggestion, distributions: Mapping[str, Any]) -> None:
+    def restore(
+        self, setting: int, suggestion: Suggestion, distributions: Mapping[str, Any]
+    ) -> None:
         """Add a suggestion that an earlier driver made.
 
         Args:
@@ -135,14 +137,14 @@ class InMemoryStudy:
         self._make_room()
         # The attributes first: the sampler of the next setting reads them through the study,
         # whichever trial wrote them.
-        for key, value in asked.notes.get("study", {}).items():
+        for key, value in suggestion.notes.get("study", {}).items():
             self._storage.set_study_system_attr(self._id, key, value)
         self._study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
-                params=dict(asked.assignment),
+                params=dict(suggestion.assignment),
                 distributions=dict(distributions),
-                system_attrs=dict(asked.notes.get("trial", {})),
+                system_attrs=dict(suggestion.notes.get("trial", {})),
             )
         )
         self._keep(setting, self._size)
@@ -241,7 +243,7 @@ def as_direction(direction: str) -> StudyDirection:
     return StudyDirection.MINIMIZE if direction == "lower" else StudyDirection.MAXIMIZE
 
 
-# What to try next: a sampler of Optuna or a grid, asked for one setting after the other.
+# The next setting: a sampler of Optuna or a grid, asked for one setting after the other.
 #
 # The sampler is made anew for every setting, with a seed that comes from the study's seed and the
 # number of the setting. So what it suggests depends on what it was reported before, and on nothing
@@ -257,10 +259,10 @@ class Suggester(Protocol):
     def ask(self, setting: int) -> Suggestion | None:
         """Return the suggestion for a setting; None where there are no more."""
 
-    def restore(self, setting: int, asked: Suggestion) -> None:
+    def restore(self, setting: int, suggestion: Suggestion) -> None:
         """Add a suggestion that an earlier driver made."""
 
-    def retry(self, setting: int, asked: Suggestion) -> None:
+    def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Add a setting that runs again after its failure was reported."""
 
     def record(
@@ -292,13 +294,13 @@ class GridSuggester:
         point = next(self._points, None)
         return None if point is None else Suggestion(point)
 
-    def restore(self, setting: int, asked: Suggestion) -> None:
+    def restore(self, setting: int, suggestion: Suggestion) -> None:
         """Skip a point; setting 0 is the baseline, which is not a point of the grid."""
-        del asked
+        del suggestion
         if setting:
             next(self._points, None)
 
-    def retry(self, setting: int, asked: Suggestion) -> None:
+    def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Do nothing: its point was suggested before."""
 
     def record(self, *outcome: Any) -> None:
@@ -390,15 +392,15 @@ class OptunaSuggester:
     def _choose(self, trial: Any) -> dict[str, Stored]:
         return self._space.choose(lambda name, dimension: _suggest(trial, name, dimension))
 
-    def restore(self, setting: int, asked: Suggestion) -> None:
+    def restore(self, setting: int, suggestion: Suggestion) -> None:
         """Add a suggestion that an earlier driver made."""
-        distributions = {name: self._all[name] for name in asked.assignment}
+        distributions = {name: self._all[name] for name in suggestion.assignment}
         with _quiet():
-            self._past.restore(setting, asked, distributions)
+            self._past.restore(setting, suggestion, distributions)
 
-    def retry(self, setting: int, asked: Suggestion) -> None:
+    def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Add a setting that runs again; samplers ignore the failure that was reported."""
-        self.restore(setting, asked)
+        self.restore(setting, suggestion)
 
     def record(
         self,
