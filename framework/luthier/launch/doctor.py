@@ -231,7 +231,7 @@ def findings(examinations: Sequence[Examination]) -> list[str]:
     return lines
 
 
-# What one host can do; each process of a run examines its own.
+# The measurements of one host; each process of a run examines its own.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from luthier.errors import EXIT_DONE, EXIT_REQUEUE
 from luthier.launch.engine import ProcessGroup, Standing
 from luthier.storage import write_atomically
 
-# What a group wants of a Ray cluster.
+# The request of a group to a Ray cluster.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def num_chips(topology: str) -> int:
     return math.prod(int(size) for size in topology.split("x"))
 
 
-# Where the processes of a group go: a placement group of Ray, or a slice of TPUs.
+# The place of a group: a placement group of Ray, or a slice of TPUs.
 
 WAIT_SECONDS = 5.0
 
@@ -340,7 +340,7 @@ class Keeper:
         """Return the exit codes; when one process has failed, the others must end soon."""
         import ray
 
-        # What has not ended by the deadline counts as lost, and is killed with its actor (`_TIE`).
+        # Processes that have not ended by the deadline count as lost; their actors end them (`_TIE`).
         codes = [LOST] * len(members)
         deadline = float("inf")
         is_informed = False

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from luthier.errors import BadInput, Problem
 from luthier.graph import nearest
 
-# What a study may choose at one path: a range, an ordered list, or one of several options.
+# The choice at one path: a range, an ordered list, or one of several options.
 #
 # A choice is stored as a primitive: the number itself, the exponent of a power of two, or the index
 # of a value. So samplers see order where there is one, and any value of a graph can be chosen.

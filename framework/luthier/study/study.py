@@ -164,7 +164,7 @@ class Study:
             raise BadInput(Problem("the experiment of a study is a graph", "base", remedy=remedy))
 
 
-# What a study may change between two calls without becoming another study.
+# The fields that may change between two calls without making it another study.
 FREE = ("budget", "engine", "packing", "gate", "storage", "directory")
 
 

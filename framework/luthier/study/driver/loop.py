@@ -653,7 +653,7 @@ class Driver(_Trials):
                 # crash here leaves the trial waiting in the journal.
                 self._queue.remove(taken)
                 return taken
-            # What waits is for slices of another kind, or for another program.
+            # Waiting trials are for slices of another kind, or for another program.
             # Bounded, because trials that fit no slice that is free now would otherwise pile up
             # without end.
             is_full = len(self._queue) >= ahead + len(self._slices)

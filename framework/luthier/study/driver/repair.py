@@ -177,7 +177,7 @@ class _Repair:
                 continue  # it was made, and never asked: the next driver makes it again
             while trial >= len(self._ledger.trials):
                 self._ask()
-        # What is left has no later line that would imply its end, only files.
+        # The remaining trials have no later line that would imply their end, only files.
         for state in list(self._ledger.trials):
             self._try_again(state.number)
             self._end(state.number)

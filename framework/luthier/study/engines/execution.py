@@ -215,7 +215,7 @@ def _one_line(error: BaseException) -> str:
     return text[:_LONGEST_REASON]
 
 
-# What the driver wants of a worker: read by a thread, taken by the thread that trains.
+# Requests of the driver: read by a thread, taken by the thread that trains.
 
 EXIT_ORPHANED = 3
 
@@ -328,7 +328,7 @@ class Inbox:
         self._tasks.append(TrialTask(work, trial, watcher))
 
 
-# What a worker does with work: plans are made once for each program, trials are run one by one.
+# Work in a worker: plans are made once for each program, trials are run one by one.
 
 NUM_PLANS = 8
 """Programs that a worker keeps compiled."""

@@ -362,7 +362,7 @@ def _stack(scalars: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
     return jax.device_put(jnp.stack([jnp.asarray(np.asarray(x).item()) for x in scalars]), sharding)
 
 
-# How many trials share a slice, and how: found by a few steps of each, where that can pay.
+# The choice of lanes: measured by a few steps of each kind, where that can pay.
 
 # Measuring costs compiles; it must pay for itself within the study.
 SHARE = 0.04

@@ -24,7 +24,7 @@ from luthier.study.driver.trial_table import Trial
 from luthier.study.views.text import StudyStatus, headline, read_status
 from luthier.view.page import document
 
-# What happened when: which trial was on which slice, read from a study's journal.
+# The timeline: which trial was on which slice and when, read from a study's journal.
 
 
 @dataclasses.dataclass(slots=True)
@@ -109,7 +109,7 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
     return found
 
 
-# Which settings mattered, by Optuna's PED-ANOVA: it takes no forest, and well under a second.
+# Hyperparameter importance, by Optuna's PED-ANOVA: it takes no forest, and well under a second.
 #
 # Source: Watanabe, Bansal, Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in
 # Arbitrary Subspaces", IJCAI 2023, arXiv:2304.10255.
@@ -164,7 +164,7 @@ def importance(
     return {name: float(share) for name, share in shares.items()}, len(usable)
 
 
-# A study as one HTML file: what was tried, what came of it, and what mattered.
+# A study as one HTML file: its trials, their results, and the importance of settings.
 #
 # It is read from the study's folder; nothing that the study names is imported.
 
