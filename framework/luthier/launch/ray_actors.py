@@ -340,7 +340,7 @@ class Keeper:
         """Return the exit codes; when one process has failed, the others must end soon."""
         import ray
 
-        # Processes that have not ended by the deadline count as lost; their actors end them (`_TIE`).
+        # A process that has not ended by the deadline is lost, and killed with its actor (`_TIE`).
         codes = [LOST] * len(members)
         deadline = float("inf")
         is_informed = False

@@ -129,8 +129,8 @@ def update_mirror(directory: pathlib.Path) -> int:
         directions=["minimize" if d == "lower" else "maximize" for d in facts["directions"]],
         load_if_exists=True,
     )
-    # Existing trials are found by our own number, and not by Optuna's, which counts what was added in
-    # whatever order, perhaps by several mirrors one after another.
+    # Existing trials are found by our own number, and not by Optuna's, which counts what was added
+    # in whatever order, perhaps by several mirrors one after another.
     known = {
         (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
         for trial in study.get_trials(deepcopy=False)
