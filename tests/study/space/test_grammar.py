@@ -13,7 +13,6 @@ from luthier.study import (
     parse_dimension,
     parse_space,
 )
-from luthier.study.space_grammar import split
 
 
 def test_every_form_is_read():
@@ -62,8 +61,9 @@ def test_conditions_go_into_the_space_of_an_option():
 
 
 def test_lists_are_split_outside_of_brackets_and_quotes():
-    assert split("a(1, 2), 'b,c', [d, e],") == ["a(1, 2)", "'b,c'", "[d, e]"]
-    assert split("") == []
+    _, choice = parse_dimension("x=choice(a(1, 2), 'b,c', [d, e],)")
+    assert [option.name for option in choice.options] == ["a(1, 2)", "'b,c'", "[d, e]"]
+    assert parse_dimension("x=choice()")[1].options == []
 
 
 @pytest.mark.parametrize(
