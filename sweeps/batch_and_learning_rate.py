@@ -19,6 +19,7 @@ def study() -> fdl.Config[studies.Study]:
     """Spread 24 settings evenly; a batch twice as large takes half the steps."""
     graph = lm_learning_rate.study()
     graph.name = "batch_and_learning_rate"
+    # 960 sequences in every trial, so that what differs is not the number of tokens.
     rows = [
         {"training.global_batch_size": size, "training.steps": 960 // size} for size in (4, 8, 16)
     ]

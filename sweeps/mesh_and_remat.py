@@ -1,4 +1,4 @@
-"""Which mesh and which rematerialization take the least time a step, as measured.
+"""Mesh and rematerialization, for the measured time of a step and its memory.
 
 Command: luthier sweep sweeps.mesh_and_remat --devices cpu:2
 Hardware: 2 CPU cores, under 5 minutes.
@@ -14,11 +14,12 @@ from sweeps import lm_learning_rate
 
 
 def study() -> fdl.Config[studies.Study]:
-    """Go through all combinations; what does not fit a slice is told by the gate, and not run."""
+    """Run all combinations; the gate rejects those that do not fit the devices."""
     meshes = ("data=-1", "fsdp=2", "tensor=2")
     remats = ("NoRemat", "SaveProjections", "FullRemat")
     graph = lm_learning_rate.study()
     graph.name = "mesh_and_remat"
+    # Only the time and the memory of a step matter here, not what is learned.
     graph.base.training.steps.value = 20
     graph.space = fdl.Config(
         studies.Space,

@@ -1,4 +1,4 @@
-"""Does the best learning rate stay where it is when the model gets wider?
+"""Learning rate against width: the best rate as the model gets wider.
 
 Paper: Yang et al. 2022, "Tensor Programs V" (arXiv:2203.03466), figure 1: under the standard
   parametrization it moves with the width, under theirs it does not.
@@ -17,6 +17,7 @@ from sweeps import lm_learning_rate
 
 def study() -> fdl.Config[studies.Study]:
     """Go through a grid of widths and learning rates; heads stay 16 wide, the MLP three times."""
+    # A table and not three dimensions: the values of a row only make sense together.
     widths = [
         {
             "model.dim": dim,

@@ -7,11 +7,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
-from luthier.study.checks import check_study
-from luthier.study.driver.admission import Admission
-from luthier.study.driver.sampling import make_suggester
-from luthier.study.protocol import SliceInfo
-from luthier.study.space_checks import Editing, locate
+from luthier.study import Editing, SliceInfo, check_study, locate
+from luthier.study.driver import Admission, make_suggester
 
 STUDIES = (
     "architecture",

@@ -21,7 +21,7 @@ from sweep_trials import TINY  # noqa: E402
 
 from luthier import graph as graphs  # noqa: E402
 from luthier.launch import Ray, Slices  # noqa: E402
-from luthier.study.protocol import Back, Lost, TrialEnded, TrialWork, Work  # noqa: E402
+from luthier.study import Back, Lost, TrialEnded, TrialWork, Work  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

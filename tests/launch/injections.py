@@ -13,8 +13,7 @@ from meanwhile import Meanwhile
 from short_worker import ShortSlices
 
 from luthier import study as studies
-from luthier.study import protocol
-from luthier.study.driver.journal import read_journal
+from luthier.study.driver import read_journal
 
 
 class Killer(Meanwhile):
@@ -73,6 +72,6 @@ def check_nothing_lost(folder, outcome, trials):
     ended = [line["trial"] for line in lines if line["kind"] == "ended"]
     assert sorted(ended) == list(range(trials))
     for trial in range(trials):
-        told = protocol.read_result(folder / "toy" / "trials" / f"{trial:04d}")
-        assert [step for step, _ in told.result["series"]] == [1, 2, 3, 4]
+        result = studies.read_result(folder / "toy" / "trials" / f"{trial:04d}")
+        assert [step for step, _ in result.result["series"]] == [1, 2, 3, 4]
     return collections.Counter(trial.losses for trial in outcome.ledger.trials)

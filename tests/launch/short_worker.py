@@ -12,9 +12,8 @@ import time
 
 from luthier.errors import EXIT_REQUEUE
 from luthier.launch import Slices, link
-from luthier.study import protocol
-from luthier.study.engines.messages import Answer, Close, MessageWriter, Stop, messages
-from luthier.study.protocol import Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work
+from luthier.study import Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work, write_result
+from luthier.study.engines import Answer, Close, MessageWriter, Stop, read_messages
 
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.02"))
 
@@ -51,19 +50,19 @@ def main(arguments):
     threading.Thread(target=_hear, args=(line, waiting), daemon=True).start()
     writer.send(SliceInfo(options.slice, f"short-{options.slice}", 1))
     while True:
-        said = waiting.get()
-        if said is None:
+        message = waiting.get()
+        if message is None:
             return 3
-        if isinstance(said, Close):
+        if isinstance(message, Close):
             return 0
-        if isinstance(said, Work):
-            for trial in said.trials:
-                _run(options.slice, trial, said.asks, writer, waiting)
+        if isinstance(message, Work):
+            for trial in message.trials:
+                _run(options.slice, trial, message.asks, writer, waiting)
 
 
 def _hear(line, waiting):
     try:
-        for message in messages(line.received):
+        for message in read_messages(line.received):
             waiting.put(message)
     finally:
         os._exit(3)
@@ -88,7 +87,7 @@ def _run(slice, work: TrialWork, asks, writer, waiting):
     facts = {"step_seconds": STEP_SECONDS, "device_seconds": 4 * STEP_SECONDS}
     result = {"metrics": series[-1][1], "series": series, "steps": 4, "facts": facts}
     ended = TrialEnded(slice, work.trial, work.fence, "complete", result=result)
-    protocol.write_result(work.directory, ended)
+    write_result(work.directory, ended)
     writer.send(ended)
 
 

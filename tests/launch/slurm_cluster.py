@@ -158,10 +158,10 @@ class SlurmCluster:
     def run(self, *command):
         """Return what a command of SLURM prints; nothing where it fails."""
         program = shutil.which(command[0], path=SEARCHED)
-        told = subprocess.run(
+        process = subprocess.run(
             [program, *command[1:]], env=self.environment, capture_output=True, text=True
         )
-        return told.stdout
+        return process.stdout
 
     def __exit__(self, *unused):
         if len(self._daemons) > 1:

@@ -1,4 +1,4 @@
-from luthier.launch.engine import LIVE, ProcessGroup, Resources
+from luthier.launch import LIVE, ProcessGroup, Resources
 
 
 def test_a_layout_counts_its_processes():

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from luthier.errors import BadInput
-from luthier.launch import Here, Kubernetes, ProcessGroup, Ray, Slurm
-from luthier.launch.tpu_vm import TpuVm
+from luthier.launch import Here, Kubernetes, ProcessGroup, Ray, Slurm, TpuVm
 
 ENGINES = [Here(), Slurm(), Kubernetes(image="i"), Ray(), TpuVm(tpu="t", zone="z")]
 EVIL = ("a b$(touch PWN)", "a`touch PWN`", "a';touch PWN;'", "a|touch PWN;#", "a&&touch PWN")

@@ -1,8 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.launch import Slurm, settings
-from luthier.launch.settings import EngineSetting, choose, of_site
+from luthier.launch import EngineSetting, Slurm, choose, of_site, user_file
 
 
 @pytest.fixture
@@ -35,10 +34,8 @@ def test_text_stays_text_where_it_reads_as_a_number(project):
     assert choose("slurm:account=123", project).make().account == "123"
 
 
-def test_the_nearer_file_counts_and_each_setting_tells_its_origin(project, tmp_path):
-    user = _write(
-        settings.user_file(), '[slurm]\naccount = "lab"\nnodes = 4\noptions = {qos = "low"}\n'
-    )
+def test_the_nearer_file_counts_and_each_setting_has_its_origin(project, tmp_path):
+    user = _write(user_file(), '[slurm]\naccount = "lab"\nnodes = 4\noptions = {qos = "low"}\n')
     own = _write(project / "launch.toml", "[slurm]\nnodes = 8\n")
     chosen = choose("slurm:options.constraint=a100,partition=gpu", project)
     assert chosen.settings == {
@@ -67,21 +64,21 @@ def test_slices_are_settings_of_sweeps_only(project):
 
 
 def test_an_unknown_engine(project):
-    user, own = settings.user_file(), project / "launch.toml"
+    user, own = user_file(), project / "launch.toml"
     assert _refusal("slurn:nodes=2", project) == [
         "there is no engine or site 'slurn' [set by --on]; did you mean slurm?; there are "
         f"kubernetes, local, ray, slurm, tpu-vm; sites are tables of {user} or {own}"
     ]
 
 
-def test_all_that_is_wrong_is_told_at_once(project):
+def test_all_problems_are_reported_at_once(project):
     path = _write(
         project / "launch.toml",
         'nodes = 2\n[slurm]\nnods = 3\ngpus_per_node = "eight"\n[bg]\nnodes = 2\n',
     )
     assert _refusal("slurm:nodes=two,partition,cpus_per_proces=4", project) == [
         f"nodes is not in a table [set by {path}]; write [slurm] above it",
-        f'[bg] is no engine [set by {path}]; say which engine it is: engine = "slurm"',
+        f'[bg] is not an engine [set by {path}]; name its engine: engine = "slurm"',
         f"slurm has no setting 'nods' [set by [slurm] in {path}]; did you mean nodes?",
         f"gpus_per_node is 'eight', and not an int or None [set by [slurm] in {path}]",
         "nodes is 'two', and not an int [set by --on]",

@@ -17,7 +17,7 @@ from luthier.recipes import (
     sequence,
     tensor,
 )
-from luthier.study.space_grammar import parse_space
+from luthier.study import parse_space
 
 CORE = "model.block.attention.core"
 

@@ -8,9 +8,8 @@ import sys
 
 from simulated_engine import loss, make_ended, read_values
 
-from luthier.study import protocol
-from luthier.study.engines.messages import Close, MessageWriter, messages
-from luthier.study.protocol import SliceInfo, Work
+from luthier.study import SliceInfo, Work, protocol
+from luthier.study.engines import Close, MessageWriter, read_messages
 
 
 def main(arguments):
@@ -20,7 +19,7 @@ def main(arguments):
     options, _ = parser.parse_known_args(arguments)
     writer = MessageWriter(sys.stdout.buffer)
     writer.send(SliceInfo(options.slice, str(options.slice), 1))
-    for message in messages(sys.stdin.buffer):
+    for message in read_messages(sys.stdin.buffer):
         if isinstance(message, Close):
             return 0
         for work in message.trials if isinstance(message, Work) else ():

@@ -16,17 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luthier.study import protocol
-from luthier.study.protocol import (
-    Event,
-    Faulted,
-    Lost,
-    Reported,
-    SliceInfo,
-    TrialEnded,
-    TrialWork,
-    Work,
-)
+from luthier.study import Faulted, Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work, protocol
+from luthier.study.protocol import Event
 
 HERE = pathlib.Path(__file__).parent
 PACKAGES = ("simulated_engine",)
@@ -84,7 +75,6 @@ def make_study(sampler: str = "random", **settings: Any) -> Any:
 
     from luthier import study as studies
     from luthier.metrics import Selector
-    from luthier.study import samplers
 
     given = {
         "name": "toy",
@@ -93,7 +83,7 @@ def make_study(sampler: str = "random", **settings: Any) -> Any:
             studies.Space, {"rate": studies.Log(1e-4, 1e-1), "width": studies.Pow2(8, 256)}
         ),
         "objectives": [fdl.Config(studies.Measured, fdl.Config(Selector, "held_out", "loss"))],
-        "sampler": samplers.sampler(sampler),
+        "sampler": studies.sampler(sampler),
         "budget": fdl.Config(studies.Budget, trials=12),
         "storage": None,
         **settings,
@@ -324,8 +314,8 @@ class SimulatedEngine:
         kinds = {"reported": Reported, "ended": TrialEnded}
         for line in worker.stdout or ():
             with contextlib.suppress(ValueError):
-                said = json.loads(line)
-                self._events.put(kinds[said.pop("kind")](slice=index, **said))
+                message = json.loads(line)
+                self._events.put(kinds[message.pop("kind")](slice=index, **message))
         code = worker.wait()
         if not self._is_closing:
             self._workers[index] = self._begin(index)
@@ -383,9 +373,9 @@ def _work_forever(step_seconds: float) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     while True:
-        said = json.loads(waiting.get())
-        asks = said.pop("asks")
-        _run(TrialWork(**said), asks, step_seconds, waiting)
+        message = json.loads(waiting.get())
+        asks = message.pop("asks")
+        _run(TrialWork(**message), asks, step_seconds, waiting)
 
 
 def _run(work: TrialWork, asks: bool, step_seconds: float, waiting: queue.Queue[str]) -> None:
@@ -409,9 +399,9 @@ def _run(work: TrialWork, asks: bool, step_seconds: float, waiting: queue.Queue[
 def _end(work: TrialWork, outcome: str, series: list[Any]) -> None:
     ended = make_ended(0, work, outcome, series)
     protocol.write_result(work.directory, ended)
-    said = dataclasses.asdict(ended)
-    del said["slice"]
-    _say("ended", **said)
+    fields = dataclasses.asdict(ended)
+    del fields["slice"]
+    _say("ended", **fields)
 
 
 def _say(kind: str, **fields: Any) -> None:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from luthier import graph as graphs
-from luthier.study.protocol import Lost, TrialEnded, TrialWork
+from luthier.study import Lost, TrialEnded, TrialWork
 
 TINY = (
     "model.dim=16",
@@ -57,12 +57,12 @@ def write_trial():
 def until():
     """Return a function that collects events until as many trials ended as were wanted."""
 
-    def collect(engine, wanted, seconds=300, heed=lambda event: None):
+    def collect(engine, wanted, seconds=300, on_event=lambda event: None):
         found, deadline = [], time.monotonic() + seconds
         while sum(isinstance(e, TrialEnded | Lost) for e in found) < wanted:
             assert time.monotonic() < deadline, found
             for event in engine.events(1.0):
-                heed(event)
+                on_event(event)
                 found.append(event)
         return found
 

@@ -6,30 +6,29 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier import study as studies
 from luthier.errors import BadInput
-from luthier.study import checks, samplers
-from luthier.study.space_checks import Editing
+from luthier.study import Editing
 
 EDITING = Editing(packages=toys.PACKAGES)
 
 
 def _lines(*args, **settings):
     with pytest.raises(BadInput) as caught:
-        checks.check_study(toys.make_study(*args, **settings), EDITING)
+        studies.check_study(toys.make_study(*args, **settings), EDITING)
     return [str(problem) for problem in caught.value.problems]
 
 
 def test_a_good_study_is_returned_built():
-    assert checks.check_study(toys.make_study(), EDITING).name == "toy"
+    assert studies.check_study(toys.make_study(), EDITING).name == "toy"
 
 
 def test_the_metrics_of_an_experiment_come_from_its_task():
-    found = checks.evaluations_of(fdl.Config(toys.Toy))
+    found = studies.evaluations_of(fdl.Config(toys.Toy))
     assert [metric.name for metric in found["held_out"]] == ["loss", "accuracy"]
-    assert checks.evaluations_of(fdl.Config(toys.Momentum)) is None
+    assert studies.evaluations_of(fdl.Config(toys.Momentum)) is None
 
 
-def test_an_objective_that_no_evaluation_produces_is_told_before_anything_starts():
-    objectives = [samplers.objective("held_out/lss", None)]
+def test_an_objective_that_no_evaluation_produces_is_reported_before_anything_starts():
+    objectives = [studies.objective("held_out/lss", None)]
     assert _lines(objectives=objectives) == [
         "objectives[0].metric: there is no metric named 'lss' here; did you mean loss?; there are: "
         "accuracy, loss"
@@ -39,31 +38,32 @@ def test_an_objective_that_no_evaluation_produces_is_told_before_anything_starts
     ]
 
 
-def test_a_pruner_needs_one_objective_that_evaluations_tell():
+def test_a_pruner_needs_one_objective_that_evaluations_report():
     pruner = fdl.Config(optuna.pruners.MedianPruner)
-    both = [samplers.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
+    both = [studies.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
     assert _lines(pruner=pruner, objectives=both) == [
         "pruner: a pruner compares trials by one objective, and there are several; set pruner=None"
     ]
     assert _lines(pruner=pruner, objectives=both[1:]) == [
-        "pruner: a pruner needs an objective that evaluations tell, and step_seconds is none; set "
+        "pruner: a pruner needs an objective that evaluations report, and step_seconds is not "
+        "one; set "
         "pruner=None"
     ]
 
 
-def test_samplers_that_cannot_be_driven_are_told():
+def test_samplers_that_cannot_be_driven_are_rejected():
     grid = fdl.Config(optuna.samplers.GridSampler, {"rate": [1]})
     study = toys.make_study()
     study.sampler = grid
     with pytest.raises(BadInput) as caught:
-        checks.check_study(study, EDITING)
+        studies.check_study(study, EDITING)
     assert (
         str(caught.value)
         == "sampler: Optuna's grid stops its study from within; use luthier.study.Grid"
     )
 
 
-def test_a_study_without_end_is_told():
+def test_a_study_without_end_is_rejected():
     assert _lines(budget=fdl.Config(studies.Budget, trials=None)) == [
         "budget: has no limit; set budget.trials, budget.wall_seconds or budget.device_hours"
     ]
@@ -113,17 +113,17 @@ MEDIAN = optuna.pruners.MedianPruner
         (fdl.Config(MEDIAN, n_warmup_steps=5), (), None),
     ],
 )
-def test_a_pruner_that_would_never_be_asked_is_told(pruner, words, line):
+def test_a_pruner_that_would_never_be_asked_is_rejected(pruner, words, line):
     shared = ("training.steps=10", "evaluations.held_out.every.count=5")
     study = toys.make_study(
         base=graphs.apply(graphs.resolve("configs.lm.quickstart"), [*shared, *words]),
         space=studies.Space({"optimizer.learning_rate.peak": studies.Log(1e-4, 1e-2)}),
-        objectives=[samplers.objective("held_out/nats_per_byte", None)],
+        objectives=[studies.objective("held_out/nats_per_byte", None)],
         pruner=pruner,
     )
     if line is None:
-        assert checks.check_study(study, EDITING)
+        assert studies.check_study(study, EDITING)
         return
     with pytest.raises(BadInput) as caught:
-        checks.check_study(study, EDITING)
+        studies.check_study(study, EDITING)
     assert str(caught.value) == line

@@ -10,8 +10,8 @@ import pytest
 from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import RunError
+from luthier.study import ShapeGate, SliceInfo
 from luthier.study.gate import (
-    ShapeGate,
     memory_problem,
     needed_bytes,
     serve,
@@ -19,7 +19,6 @@ from luthier.study.gate import (
     step_bytes,
     too_large,
 )
-from luthier.study.protocol import SliceInfo
 
 TINY = (
     "model.num_layers=1",

@@ -9,7 +9,7 @@ from luthier import graph as graphs
 from luthier import layers
 from luthier import program as programs
 from luthier.study import hoisting
-from luthier.study.engines.execution import Plans
+from luthier.study.engines import Plans
 from luthier.study.hoisting import Discoveries, discover, program_key
 
 HOISTED = {
@@ -132,7 +132,7 @@ def test_a_seed_beyond_32_bits_stays_a_constant():
     assert known.discover(_with("seed=3000000000"), ("seed",)).paths == ()
 
 
-def test_the_key_tells_apart_all_that_is_compiled_in_and_nothing_else():
+def test_the_key_differs_with_all_that_is_compiled_in_and_nothing_else():
     paths = ("optimizer.learning_rate.peak", "seed")
     base = program_key(_small(), paths)
     same = ("optimizer.learning_rate.peak=0.5", "seed=3", "name=other", "checkpoints=None")

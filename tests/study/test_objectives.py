@@ -4,7 +4,7 @@ import pytest
 
 from luthier import metrics
 from luthier import study as studies
-from luthier.study.objectives import is_better
+from luthier.study import is_better
 
 LOSS = metrics.Selector("held_out", "loss")
 SERIES = [
@@ -37,7 +37,7 @@ def test_what_is_no_number_is_not_the_best():
     assert math.isnan(studies.Measured(LOSS, studies.Best()).value({"series": series[:1]}))
 
 
-def test_a_result_that_does_not_tell_it_has_no_value():
+def test_a_result_without_the_metric_has_no_value():
     assert studies.Measured(LOSS).value({}) is None
     assert studies.StepTime().value({"facts": {}}) is None
 
@@ -54,7 +54,7 @@ def test_facts_are_read_off_the_result():
     assert studies.StepTime().at_report(SERIES) is None
 
 
-def test_an_objective_that_no_evaluation_tells_is_a_problem():
+def test_an_objective_that_no_evaluation_reports_is_a_problem():
     known = {"held_out": [metrics.Metric("loss")]}
     assert studies.Measured(LOSS).check(known) == []
     assert studies.Measured(LOSS).check(None) == []

@@ -4,10 +4,8 @@ from sweep_trials import tiny, write_trial  # noqa: F401
 
 from luthier import trainer
 from luthier.errors import RunError
-from luthier.study.engines.execution import Execution, Plans, TrialTask
-from luthier.study.engines.packed_trials import LaneRunner, PackingChoice
-from luthier.study.protocol import Work
-from luthier.study.reruns import rerun
+from luthier.study import Work, rerun
+from luthier.study.engines import Execution, LaneRunner, PackingChoice, Plans, TrialTask
 
 HOIST = ("optimizer.learning_rate.peak", "seed")
 
@@ -50,7 +48,7 @@ def test_a_trial_runs_again_to_the_same_metrics_bit_for_bit(lanes, tiny, write_t
 
 
 @pytest.mark.full
-def test_what_cannot_be_repeated_is_told(tiny, write_trial, tmp_path):  # noqa: F811
+def test_trials_that_cannot_be_repeated_are_rejected(tiny, write_trial, tmp_path):  # noqa: F811
     work = write_trial(tmp_path, 0, tiny("training.steps=3"))
     with pytest.raises(RunError, match="has no result to be repeated"):
         rerun(work.directory, tmp_path / "again")

@@ -5,16 +5,15 @@ from luthier import graph as graphs
 from luthier import metrics
 from luthier import study as studies
 from luthier.errors import BadInput
-from luthier.study import samplers
 
 KNOWN = {"held_out": [metrics.Metric("accuracy", "higher"), metrics.Metric("loss")]}
 
 
 def test_samplers_go_by_names():
-    assert graphs.build(samplers.sampler("grid")) == studies.Grid()
-    assert isinstance(graphs.build(samplers.sampler("tpe")), optuna.samplers.TPESampler)
+    assert graphs.build(studies.sampler("grid")) == studies.Grid()
+    assert isinstance(graphs.build(studies.sampler("tpe")), optuna.samplers.TPESampler)
     with pytest.raises(BadInput) as caught:
-        samplers.sampler("gird")
+        studies.sampler("gird")
     assert str(caught.value) == (
         "--sampler: there is no sampler 'gird'; did you mean grid?; there are tpe, random, "
         "quasi-random, grid, cma-es, nsga-ii"
@@ -22,23 +21,23 @@ def test_samplers_go_by_names():
 
 
 def test_objectives_know_the_direction_of_their_metric():
-    found = graphs.build(samplers.objective("held_out/accuracy:mean3", KNOWN))
+    found = graphs.build(studies.objective("held_out/accuracy:mean3", KNOWN))
     assert (found.name, found.direction, found.over) == (
         "held_out/accuracy",
         "higher",
         studies.MeanOfLast(3),
     )
-    assert graphs.build(samplers.objective("held_out/loss:best", KNOWN)).over == studies.Best()
-    assert graphs.build(samplers.objective("step_time", KNOWN)) == studies.StepTime()
-    assert graphs.build(samplers.default_objective(KNOWN)[0]).name == "held_out/accuracy"
-    assert samplers.default_objective(None) == []
+    assert graphs.build(studies.objective("held_out/loss:best", KNOWN)).over == studies.Best()
+    assert graphs.build(studies.objective("step_time", KNOWN)) == studies.StepTime()
+    assert graphs.build(studies.default_objective(KNOWN)[0]).name == "held_out/accuracy"
+    assert studies.default_objective(None) == []
 
 
 @pytest.mark.parametrize("word", ["loss", "held_out/loss:worst", "held_out/loss:mean", "a/b:mean0"])
-def test_what_is_no_objective_is_told(word):
+def test_invalid_objectives_are_rejected(word):
     with pytest.raises(BadInput) as caught:
-        samplers.objective(word, KNOWN)
+        studies.objective(word, KNOWN)
     assert str(caught.value) == (
-        f"--objective: {word!r} is no objective; write EVALUATION/METRIC, :best or :mean3 behind "
-        "it, or step_time, device_hours, peak_bytes, parameters"
+        f"--objective: {word!r} is not an objective; write EVALUATION/METRIC, :best or "
+        ":mean3 behind it, or step_time, device_hours, peak_bytes, parameters"
     )

@@ -6,8 +6,8 @@ import simulated_engine as toys
 
 from luthier import graph as graphs
 from luthier import study as studies
-from luthier.errors import BadInput
-from luthier.study.study import build_space, check, is_study
+from luthier.errors import BadInput, ValidationError
+from luthier.study import Budget, build_space, check, is_study
 
 
 def test_building_a_study_leaves_its_experiment_described():
@@ -59,7 +59,7 @@ def test_a_space_of_nodes_is_built_but_its_options_are_not():
     assert built.dimensions["optimizer"].options[1] is option
 
 
-def test_every_problem_of_a_study_and_its_experiment_is_told():
+def test_every_problem_of_a_study_and_its_experiment_is_reported():
     graph = toys.make_study(base=fdl.Config(toys.Toy, width=7), seeds=0)
     graph.sampler.seed = 3
     with pytest.raises(BadInput) as caught:
@@ -68,8 +68,8 @@ def test_every_problem_of_a_study_and_its_experiment_is_told():
     assert "width % heads == 0" in text
     assert "seeds" in text
     assert (
-        "sampler.seed: is read by nobody: the study's seed and the trial's number decide; leave it "
-        "out, and set seed of the study"
+        "sampler.seed: has no effect: the sampler is seeded from the study's seed and the "
+        "trial's number; leave it out, and set seed of the study"
     ) in text
 
 
@@ -77,3 +77,12 @@ def test_the_study_has_few_fields():
     assert len(dataclasses.fields(studies.Study)) <= 15
     assert is_study(toys.make_study())
     assert not is_study(fdl.Config(toys.Toy))
+
+
+def test_limits_are_above_zero():
+    node = fdl.Config(Budget, trials=0, wall_seconds=0.0, device_hours=-1.0, retries=-1)
+    with pytest.raises(ValidationError) as caught:
+        graphs.validate(node)
+    paths = [problem.path for problem in caught.value.problems]
+    assert paths == ["trials", "wall_seconds", "device_hours", "retries"]
+    graphs.validate(fdl.Config(Budget))

@@ -39,7 +39,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from luthier import graph as graphs
 from luthier import planner
-from luthier.study.views.text import read_standing
+from luthier.study.views.text import read_status
 from tools.bench import report
 
 PEAK = "optimizer.learning_rate.peak"
@@ -129,7 +129,7 @@ def ours(case: Case, lanes: str) -> None:
     made["PYTHONPATH"] += os.pathsep + str(folder)
     command = [sys.executable, "-m", "luthier", "sweep", "bench_study:study", "--devices", "cpu:1"]
     subprocess.run(command, env=made, check=True, stdout=subprocess.DEVNULL)
-    ledger = read_standing(folder / "bench").ledger
+    ledger = read_status(folder / "bench").ledger
     if ledger.count("complete") != len(case.trials) + 1:
         raise RuntimeError(f"{ledger.count('complete')} trials of {folder} are complete")
 

@@ -1,4 +1,4 @@
-"""Measures what the hosts of a run can do: devices, sums over all of them, disk and clocks."""
+"""Measurements of the hosts of a run: devices, sums over all of them, disk and clocks."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ _NUM_SUMS = 10
 
 
 def matmul_flops(device: jax.Device) -> float:
-    """Return the FLOPs per second of products of square matrices on a device.
+    """Measure the FLOPs per second of products of square matrices on a device.
 
     Of bfloat16, or of float32 on a CPU.
 
@@ -125,7 +125,7 @@ def matmul_flops(device: jax.Device) -> float:
 
 
 def memory_rate(device: jax.Device) -> float:
-    """Return the bytes per second that a device reads and writes, where it does little else.
+    """Measure the memory bandwidth of a device, in bytes read and written per second.
 
     Args:
       device: A device of this process.
@@ -136,13 +136,15 @@ def memory_rate(device: jax.Device) -> float:
 
 
 def all_reduce_rate(devices: Sequence[jax.Device]) -> float | None:
-    """Return the bytes per second of a sum over devices; None where there is only one.
+    """Measure the bandwidth of a sum over devices, in bytes per second; None for one device.
 
     The rate is that of the bus: each of n devices sends and receives 2 (n - 1) / n times its bytes.
 
     Args:
       devices: Those of all processes, in the same order everywhere; all of them call this.
     """
+    # The sum over devices is measured as in training: one psum over a mesh of all devices, each of
+    # which holds its part of the array.
     count = len(devices)
     if count == 1:
         return None
@@ -169,7 +171,7 @@ def all_reduce_rate(devices: Sequence[jax.Device]) -> float | None:
 
 
 def _seconds(function: Callable[..., Any], *arguments: Any) -> float:
-    """Return what a call takes, compiled and repeated."""
+    """Return the seconds of a call, compiled and repeated."""
     jax.block_until_ready(function(*arguments))
     start, calls, elapsed = time.perf_counter(), 0, 0.0
     while elapsed < _SECONDS and calls < _MOST_CALLS:
@@ -183,7 +185,7 @@ def _is_cpu(device: jax.Device) -> bool:
     return device.platform == "cpu"
 
 
-# What is wrong with hosts, told from what they can do.
+# Problems of hosts, found by comparing their measurements.
 
 SLOW, SLOW_DISK = 0.75, 0.4
 """Below this share of what the other hosts reach, a host is named; disks differ by the minute."""
@@ -200,23 +202,28 @@ _RATES = {
 
 
 def findings(examinations: Sequence[Examination]) -> list[str]:
-    """Return what is wrong, a line for each host and thing.
+    """Return the problems of hosts, a line for each.
 
     Args:
       examinations: Those of all hosts.
     """
+    # A host is compared with the median of the others and not with a table of devices: what is
+    # normal here is known only from its neighbours, and a fault of one host does not move their
+    # median.
     lines = []
     for found in examinations:
         who = f"process {found.process} on {found.host}"
         others = [other for other in examinations if other is not found]
         for field, (what, unit, unit_name, share) in _RATES.items():
             own = getattr(found, field)
+            # Alone, a host has nothing to be compared with.
             usual = statistics.median(getattr(other, field) for other in others) if others else own
             if own < share * usual:
                 figures = f"{own / unit:.3g} {unit_name}, the others {usual / unit:.3g}"
                 lines.append(f"{who}: {what} is slow: {figures}")
         if not found.sees_directory:
             lines.append(f"{who}: the directory is on a disk of its own, not on that of process 0")
+        # Only a difference that the round trip of the measurement cannot explain.
         if abs(found.clock_skew_seconds) > CLOCK_SECONDS + found.clock_uncertainty_seconds:
             way = "ahead of" if found.clock_skew_seconds > 0 else "behind"
             seconds = abs(found.clock_skew_seconds)
@@ -224,7 +231,7 @@ def findings(examinations: Sequence[Examination]) -> list[str]:
     return lines
 
 
-# What one host can do; each process of a run examines its own.
+# The measurements of one host; each process of a run examines its own.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +266,7 @@ class Examination:
 
 
 def examine(directory: str | os.PathLike[str]) -> list[Examination]:
-    """Examine all hosts; all processes call this, and get what all of them found, in their order.
+    """Examine all hosts; all processes call this, and get all results in their order.
 
     Args:
       directory: Where the disk is tried.

@@ -40,8 +40,8 @@ from luthier.storage import write_atomically
 from luthier.terminal import cell
 
 State = Literal["waiting", "running", "finished", "failed", "cancelled", "unknown"]
-"""How a job stands: in the queue (also when it waits to be started again), on its machines, over
-with exit code 0, over with another one, taken back, or nobody knows any more."""
+"""The state of a job: in the queue (also when it waits for a restart), on its machines, over
+with exit code 0, over with another one, cancelled, or unknown."""
 
 LIVE: tuple[State, ...] = ("waiting", "running")
 """The states that a job may still leave."""
@@ -57,7 +57,7 @@ class Resources:
     Args:
       hosts: Machines.
       processes_per_host: Processes on each.
-      devices: What each process is told to run on, as `--devices` takes it; None leaves it to JAX.
+      devices: The devices of each process, as `--devices` takes it; None leaves it to JAX.
     """
 
     hosts: int = 1
@@ -72,7 +72,7 @@ class Resources:
 
 @dataclasses.dataclass(frozen=True)
 class ProcessGroup:
-    """Processes that begin, work and end together: those of one run, or the worker of one slice.
+    """Processes that start, work and end together: those of one run, or the worker of one slice.
 
     Args:
       name: What people call it; a file name.
@@ -102,7 +102,7 @@ class ProcessGroup:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A process group that was handed to an engine.
+    """A process group that was submitted to an engine.
 
     Args:
       engine: The engine's name, as `--on` takes it.
@@ -148,7 +148,7 @@ class Engine(Protocol):
         """The resources of one process group."""
 
     def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
-        """Return what `submit` would write and use: scripts and manifests, by file name.
+        """Return the scripts and manifests that `submit` would write and use, by file name.
 
         A person can read them, and run them again by hand. Nothing is written here.
 
@@ -158,25 +158,25 @@ class Engine(Protocol):
         """
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that a person would submit the written files with.
+        """Return the command by which a person would submit the written files.
 
         Args:
           directory: Where the files are.
         """
 
     def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
-        """Write the files, and hand the groups over; return a job for each, in their order.
+        """Write the files, and submit the groups; return a job for each, in their order.
 
         Args:
           groups: What is started.
           directory: Where the files go; all hosts see it.
 
         Raises:
-          RunError: The site refuses; the message holds what it says.
+          RunError: The site rejects them; the message has its reason.
         """
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
-        """Return how jobs stand, in their order; `unknown` where the site does not answer.
+        """Return the status of jobs, in their order; `unknown` where the site does not answer.
 
         Args:
           jobs: Jobs of an engine of this name, perhaps submitted by another process.
@@ -194,7 +194,7 @@ class Engine(Protocol):
 
 
 def check_script(engine: str, groups: Sequence[ProcessGroup], directory: str) -> None:
-    """Refuse what a script cannot hold: a line end in a folder's name would end a comment there.
+    """Reject texts that a script cannot hold, such as a folder's name with a line break.
 
     Args:
       engine: The engine's name.
@@ -204,10 +204,13 @@ def check_script(engine: str, groups: Sequence[ProcessGroup], directory: str) ->
     Raises:
       BadInput: A folder or a name has control characters; all problems are in it.
     """
+    # Most texts are quoted in the script, but the header repeats some of them in comments, which a
+    # line break would end: the rest of the name would be run as a command.
     texts = {"the folder of the run": directory, "the working directory": ""}
     names: dict[str, None] = {}
     for group in groups:
         texts |= {"the name": group.name, "the working directory": group.working_directory}
+        # A dict for its order: problems are listed as the variables are.
         names |= dict.fromkeys(group.environment)
     remedy = "choose another one, without line ends and control characters"
     problems = [
@@ -225,7 +228,7 @@ def check_script(engine: str, groups: Sequence[ProcessGroup], directory: str) ->
 
 
 def write_files(files: Mapping[str, str], directory: str) -> None:
-    """Write what an engine submits, beside the folder of what its processes print.
+    """Write the files that an engine submits, beside the folder of its logs.
 
     Args:
       files: What `Engine.files` returned.

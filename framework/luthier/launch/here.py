@@ -1,4 +1,4 @@
-"""The engine over processes of this machine, to try out what process groups on many will do."""
+"""The engine over processes of this machine, which stand in for those on many machines."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ class Here:
           directory: Where the script would be.
         """
         check_script(self.name, groups, directory)
+        # All groups of one submission share directory and environment.
         first = groups[0]
         lines = ["#!/bin/bash", "# Written by luthier. To run it again by hand:", "#"]
         lines += [f"#     {shlex.join(self.command(directory))}", ""]
@@ -118,11 +119,13 @@ class Here:
         for group in groups:
             words = shlex.join([group.name, str(group.restarts), *group.command])
             lines += [f"run_group {words} &"]
+        # `wait` returns when SIGTERM is trapped, before the groups have saved: it is repeated until
+        # none runs.
         lines += ['while [ -n "$(jobs -pr)" ]; do wait; done']
         return {SCRIPT: "\n".join([*lines, ""])}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that start the script.
+        """Return the command that starts the script.
 
         Args:
           directory: Where it is.
@@ -153,7 +156,7 @@ class Here:
         return [Job(self.name, id, group.name, directory, identity) for group in groups]
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
-        """Return how jobs stand, in their order.
+        """Return the status of jobs, in their order.
 
         Args:
           jobs: Jobs of this engine.
@@ -175,6 +178,8 @@ class Here:
             if problem := _problem_of(job):
                 raise RunError(Problem(f"job {job.id} is not cancelled: {problem}"))
         for job in scripts:
+            # The file first: the script would otherwise start the processes again that the signal
+            # ends.
             pathlib.Path(job.directory, CANCELLED).touch()
             _terminate(_identity(job))
 
@@ -187,7 +192,7 @@ def _identity(job: Job) -> ProcessIdentity | None:
     try:
         identity = ProcessIdentity(**json.loads(job.place))
         is_process = type(identity.pid) is int and identity.pid > 1 and str(identity.pid) == job.id
-        # Without these the process could not be told from a later one of the same id.
+        # Without these the process could not be distinguished from a later one of the same id.
         is_known = isinstance(identity.host, str) and isinstance(identity.boot, str)
         return identity if is_process and is_known else None
     except (ValueError, TypeError, RecursionError):
@@ -221,6 +226,7 @@ def _terminate(identity: ProcessIdentity | None) -> None:
 def _standing(job: Job) -> Standing:
     for process in _started:
         process.poll()  # so that none stays as a zombie
+    # The exit file decides, where there is one: a process id may be another process's by now.
     if (over := _over(job)) is not None:
         return over
     if problem := _problem_of(job):

@@ -54,6 +54,8 @@ def new_folder(directory: pathlib.Path) -> pathlib.Path:
     """
     root = directory / FOLDER
     root.mkdir(exist_ok=True)
+    # `mkdir` both chooses and reserves: two launches at the same moment get two numbers, also on a
+    # network disk.
     number = 1
     while True:
         with contextlib.suppress(FileExistsError):
@@ -65,7 +67,7 @@ def new_folder(directory: pathlib.Path) -> pathlib.Path:
 
 
 def write_launch(launch: Launch) -> None:
-    """Write a launch down in its folder.
+    """Write the record of a launch into its folder.
 
     Args:
       launch: The launch.
@@ -84,7 +86,7 @@ def write_launch(launch: Launch) -> None:
 def make_launch(
     path: pathlib.Path, engine: Engine, command: str, settings: Sequence[str], jobs: Sequence[Job]
 ) -> Launch:
-    """Return a launch of this moment, written down.
+    """Record a launch now, and return it.
 
     Args:
       path: Its folder.

@@ -75,6 +75,8 @@ def job_set(group: ProcessGroup, pods: Pods) -> dict[str, Any]:
     """
     name = resource_name(group.name, group.directory)
     labels = {"app.kubernetes.io/managed-by": "luthier"}
+    # Kueue admits a JobSet as a whole, which is what keeps two groups from holding half of the
+    # nodes each.
     if pods.queue:
         labels["kueue.x-k8s.io/queue-name"] = pods.queue
     metadata: dict[str, Any] = {"name": name, "namespace": pods.namespace, "labels": labels}
@@ -110,7 +112,7 @@ def resource_name(name: str, directory: str) -> str:
 
     Args:
       name: The group's name.
-      directory: The group's folder: two process groups of one name are told apart by it.
+      directory: The group's folder, which distinguishes two process groups of one name.
     """
     # Names of pods are made of this name, the job's and an index, and must be DNS labels of at most
     # 63 characters.
@@ -124,6 +126,8 @@ def _job(group: ProcessGroup, pods: Pods, name: str) -> dict[str, Any]:
         "action": "FailJob",
         "onExitCodes": {"containerName": JOB, "operator": "In", "values": [EXIT_REQUEUE]},
     }
+    # `DisruptionTarget` is the condition that Kubernetes sets on a pod whose node is drained,
+    # preempted or gone.
     lost = {
         "action": "FailJob",
         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
@@ -132,6 +136,7 @@ def _job(group: ProcessGroup, pods: Pods, name: str) -> dict[str, Any]:
         "spec": {
             "parallelism": pods.hosts,
             "completions": pods.hosts,
+            # Each pod has an index, which becomes its process id in JAX (`_script`).
             "completionMode": "Indexed",
             # A single pod that is started again would wait for peers that are in the middle of a
             # run.
@@ -152,6 +157,8 @@ def _pod(group: ProcessGroup, pods: Pods, name: str) -> dict[str, Any]:
         "resources": {"limits": dict(pods.limits)},
     }
     spec: dict[str, Any] = {
+        # Failures are for the Job and the JobSet, which start all pods again; the kubelet would
+        # start one of them.
         "restartPolicy": "Never",
         # The default of 30 seconds is too short for a save.
         "terminationGracePeriodSeconds": SAVE_SECONDS,
@@ -184,7 +191,7 @@ def _environment(group: ProcessGroup, pods: Pods, name: str) -> dict[str, str]:
 
 
 def _script(group: ProcessGroup, pods: Pods) -> str:
-    """Return what a pod runs: Python in the place of the shell, so that it hears SIGTERM."""
+    """Return the script of a pod: Python replaces the shell, so that it receives SIGTERM."""
     logs = shlex.quote(f"{group.directory}/{LOGS}")
     log = f"{logs}/{shlex.quote(group.name)}-rank-{_INDEX}.log"
     # `tee` in a process substitution: `kubectl logs` shows the output, and the shared disk keeps
@@ -268,7 +275,7 @@ class Kubernetes:
             what = f"hosts of {self.chips_per_host} chips do not make up {self.topology}"
             problems.append(Problem(what, self.name, remedy="set chips_per_host"))
         if not self.accelerator:
-            remedy = "say which TPUs: accelerator=tpu-v6e-slice"
+            remedy = "set the type of TPU: accelerator=tpu-v6e-slice"
             problems.append(Problem("topology needs accelerator", self.name, remedy=remedy))
         return problems
 
@@ -316,7 +323,7 @@ class Kubernetes:
         return {MANIFESTS: f"# Written by luthier. To apply it again by hand: {again}\n{text}"}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that apply the written manifests.
+        """Return the command that applies the written manifests.
 
         Args:
           directory: Where the file is.
@@ -343,7 +350,7 @@ class Kubernetes:
         ]
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
-        """Return how jobs stand, in their order; `unknown` where the cluster does not answer.
+        """Return the status of jobs, in their order; `unknown` where the cluster does not answer.
 
         Args:
           jobs: Jobs of this engine.
@@ -368,6 +375,8 @@ def _dump(documents: Sequence[Mapping[str, Any]]) -> str:
     """Return YAML in which scripts can be read."""
     import yaml
 
+    # A class of its own: representers are registered for a class, and `SafeDumper` is shared by the
+    # whole process.
     class Dumper(yaml.SafeDumper):
         """Writes texts of several lines as they are."""
 
@@ -395,7 +404,9 @@ def _kubectl_of(job: Job) -> list[str]:
 
 
 def _ask(command: Sequence[str]) -> str:
-    """Return what kubectl prints."""
+    """Run kubectl and return its output."""
+    # The remedy is the command itself: the files are written by now, and whoever has access to the
+    # cluster may run it elsewhere.
     if shutil.which(command[0]) is None:
         what = "kubectl is not installed here"
         raise RunError(Problem(what, remedy=f"run this where it is: {' '.join(command)}"))
@@ -407,23 +418,25 @@ def _ask(command: Sequence[str]) -> str:
         raise RunError(f"the cluster does not answer in {ANSWER_SECONDS} s") from None
     if done.returncode:
         lines = " ".join(done.stderr.split()) or f"kubectl ended with exit code {done.returncode}"
-        raise RunError(f"the cluster refuses: {lines}")
+        raise RunError(f"the cluster rejected the request: {lines}")
     return done.stdout
 
 
 def _standing(job: Job) -> Standing:
+    # `--ignore-not-found` makes an absent JobSet an empty answer, so that it differs from an error
+    # of the cluster.
     words = ["get", "jobset", job.id, "--ignore-not-found", "--output=json"]
     try:
-        told = _ask([*_kubectl_of(job), *words])
+        output = _ask([*_kubectl_of(job), *words])
     except RunError as error:
         return Standing("unknown", str(error))
-    if not told.strip():
+    if not output.strip():
         return Standing("cancelled", "its JobSet was deleted")
-    return standing_of(json.loads(told).get("status", {}))
+    return standing_of(json.loads(output).get("status", {}))
 
 
 def standing_of(status: Mapping[str, Any]) -> Standing:
-    """Return how a JobSet stands.
+    """Return the status of a JobSet.
 
     Args:
       status: Its field `status`.
@@ -431,11 +444,13 @@ def standing_of(status: Mapping[str, Any]) -> Standing:
     # A condition that does not hold (status "False") stays in the list.
     true = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
     restarts = status.get("restarts", 0)
+    # Terminal conditions first: they stay true, whatever is suspended or counted afterwards.
     for type, state in (("Completed", "finished"), ("Failed", "failed"), ("Suspended", "waiting")):
         if type in true:
             detail = " ".join(filter(None, [type, true[type].get("message", "")]))
             return Standing(state, detail, restarts=restarts)  # type: ignore[arg-type]
     jobs = status.get("replicatedJobsStatus", ())
+    # `ready` counts Jobs all of whose pods are ready; `active` those that have pods at all.
     if any(job.get("ready") for job in jobs):
         return Standing("running", "all pods are ready", restarts=restarts)
     active = any(job.get("active") for job in jobs)

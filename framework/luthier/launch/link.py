@@ -44,11 +44,12 @@ class Address:
     secret: str
 
     def write(self, path: pathlib.Path) -> None:
-        """Write the file that workers read; nobody but its owner can.
+        """Write the file that workers read, readable by its owner only.
 
         Args:
           path: The file.
         """
+        # Written beside and renamed: workers poll for this file, and must never read half of it.
         building = path.with_suffix(".tmp")
         # The mode is given at creation: a chmod afterwards leaves a moment in which anybody can
         # open it.
@@ -59,7 +60,7 @@ class Address:
 
     @classmethod
     def read(cls, path: pathlib.Path) -> Address:
-        """Return what `write` wrote.
+        """Read the file that `write` wrote.
 
         Args:
           path: The file.
@@ -71,8 +72,10 @@ def listen(host: str | None = None) -> tuple[socket.socket, Address]:
     """Listen on a free port of all networks of this machine; return the socket and its address.
 
     Args:
-      host: What workers call this machine; None tells them all that is known.
+      host: What workers call this machine; None gives them all names that are known.
     """
+    # All networks, because it is not known from here by which one the nodes reach this machine; the
+    # handshake keeps strangers out.
     listening = socket.create_server(("", 0), backlog=128)
     hosts = [host] if host else _names()
     return listening, Address(hosts, listening.getsockname()[1], secrets.token_hex(32))
@@ -88,6 +91,8 @@ def _names() -> list[str]:
             names.append(probe.getsockname()[0])
         except OSError:
             pass
+    # The loopback address last: it is right only for workers on this machine, and elsewhere it
+    # names another one.
     return list(dict.fromkeys([*names, "127.0.0.1"]))
 
 
@@ -106,8 +111,9 @@ class Connection:
     socket: socket.socket
 
     def cut(self) -> None:
-        """End it at once, for both sides."""
+        """Close the connection at once, for both sides."""
         with contextlib.suppress(OSError):
+            # `close` alone does not wake a thread that reads from the connection.
             self.socket.shutdown(socket.SHUT_RDWR)
         for part in (self.sent, self.received, self.socket):
             with contextlib.suppress(OSError):
@@ -115,7 +121,7 @@ class Connection:
 
 
 def greet(connection: socket.socket, secret: str) -> tuple[Connection, dict[str, Any]] | None:
-    """Find out who has connected to a driver; return the line and what the worker says of itself.
+    """Authenticate a worker that has connected; return the connection and its description.
 
     Args:
       connection: As `accept` returned it.
@@ -124,36 +130,42 @@ def greet(connection: socket.socket, secret: str) -> tuple[Connection, dict[str,
     Returns:
       None, with the connection closed, where it does not know the secret.
     """
+    # The protocol, with random numbers against replays: the driver sends a challenge; the worker
+    # answers with its proof, a challenge of its own and its description; the driver proves itself.
+    # Then the timeout of the handshake is lifted.
     line = _prepare(connection)
     try:
         mine = secrets.token_hex(16)
         _say(line, {"challenge": mine})
-        told = _hear(line)
+        proof_message = _hear(line)
         # The worker proves itself first, so that a stranger who connects learns no keyed hash of a
         # challenge of its own choice. `compare_digest` takes equally long for any difference.
-        is_known = hmac.compare_digest(told["proof"], _proof(secret, "worker", mine))
+        is_known = hmac.compare_digest(proof_message["proof"], _proof(secret, "worker", mine))
         if not is_known:
             line.cut()
             return None
-        _say(line, {"proof": _proof(secret, "driver", told["challenge"])})
+        _say(line, {"proof": _proof(secret, "driver", proof_message["challenge"])})
         connection.settimeout(None)
-        return line, told["about"]
+        return line, proof_message["about"]
     except (OSError, ValueError, KeyError, TypeError):
         line.cut()
         return None
 
 
 def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connection | None:
-    """Connect a worker to its driver; None where nobody answers who knows the secret.
+    """Connect a worker to its driver; None where none answers that knows the secret.
 
     Args:
-      path: The file that says where the driver is.
-      about: What the worker says of itself.
+      path: The file with the driver's address.
+      about: The description of the worker.
       seconds: How long to try.
 
     Raises:
       RunError: The file cannot be read.
     """
+    # Retried, because the driver may be between two starts: a resumed study writes a new file with
+    # another port, which is why the file is read again each time. No file at all means that the
+    # study was closed, and is final.
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -162,6 +174,8 @@ def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connec
             return None
         except (OSError, ValueError, TypeError) as error:
             raise RunError(Problem(f"cannot read where the driver is: {error}")) from error
+        # The first that answers *and* proves itself: a name may resolve to another machine here,
+        # where something else listens on that port.
         for host in address.hosts:
             try:
                 connection = socket.create_connection((host, address.port), HELLO_SECONDS)
@@ -180,6 +194,7 @@ def _introduce(line: Connection, secret: str, about: dict[str, Any]) -> Connecti
         theirs, mine = _hear(line)["challenge"], secrets.token_hex(16)
         proof = _proof(secret, "worker", theirs)
         _say(line, {"challenge": mine, "proof": proof, "about": about})
+        # The worker checks the driver, too: it will run whatever code the driver's messages name.
         if hmac.compare_digest(_hear(line)["proof"], _proof(secret, "driver", mine)):
             line.socket.settimeout(None)
             return line
@@ -220,7 +235,8 @@ def _say(line: Connection, fields: dict[str, Any]) -> None:
 
 
 def _hear(line: Connection) -> dict[str, Any]:
+    # Bounded: before the handshake is over, the other side may be anybody.
     text = line.received.readline(_LONGEST_LINE)
     if not text.endswith(b"\n"):
-        raise ValueError("the other side said nothing whole")
+        raise ValueError("the connection ended before a whole message")
     return json.loads(text)

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from luthier.errors import EXIT_BAD_INPUT, BadInput, LuthierError, Problem, RunError
 
-# Which process of its group this is, as the engine that started it tells in the environment.
+# The rank of this process in its group, which the engine that started it puts into the environment.
 
 VARIABLES = ("LUTHIER_RANK", "LUTHIER_RANKS", "LUTHIER_LOCAL_RANK", "LUTHIER_START")
 """Which process this is, of how many, which on its host, and a word that only the processes of one
@@ -56,8 +56,10 @@ def read_place(environment: Mapping[str, str]) -> Rank:
       environment: Such as `os.environ`.
 
     Raises:
-      BadInput: No engine tells it.
+      BadInput: The environment does not hold it.
     """
+    # Before SLURM's: an engine that sets these may itself run inside of a SLURM job, whose
+    # variables are of the outer process.
     if "LUTHIER_RANK" in environment:
         rank, count, local, start = (environment.get(name, "0") for name in VARIABLES)
         return Rank(int(rank), int(count), int(local), start, "127.0.0.1")
@@ -73,13 +75,17 @@ def read_place(environment: Mapping[str, str]) -> Rank:
             _slurm_address(environment.get("SLURMD_NODENAME", "")),
         )
     remedy = f"start it with srun, or set {', '.join(VARIABLES)}"
-    raise BadInput(Problem("nothing tells which process of the group this is", remedy=remedy))
+    raise BadInput(
+        Problem(
+            "the environment does not name the rank of this process in its group", remedy=remedy
+        )
+    )
 
 
 def _slurm_address(node: str) -> str:
     """Return the address of a node that SLURM's own daemons use: its name may not resolve."""
     if node and shutil.which("scontrol"):
-        told = subprocess.run(
+        node_record = subprocess.run(
             ["scontrol", "show", "node", node, "--oneliner"],
             capture_output=True,
             text=True,
@@ -87,7 +93,7 @@ def _slurm_address(node: str) -> str:
             # is in.
             env={k: v for k, v in os.environ.items() if k != "SLURM_CLUSTERS"},
         )
-        if found := re.search(r"\bNodeAddr=(\S+)", told.stdout):
+        if found := re.search(r"\bNodeAddr=(\S+)", node_record.stdout):
             return found[1]
     return node or socket.gethostname()
 
@@ -96,7 +102,7 @@ def _slurm_address(node: str) -> str:
 #
 #     python -m luthier.launch.member --meeting FOLDER -- -m luthier train ... --distributed
 #
-# The first process of the group tells the others where it listens, in a file of the folder that all
+# The first process of the group publishes its address in a file of the folder that all
 # of them see: on an address that is its own and a port that is free, so that groups side by side
 # never meet by accident. JAX's detection of clusters is left out.
 
@@ -105,7 +111,7 @@ MEETING_SECONDS = 120.0
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Join the group, and go on as the program that follows `--`.
+    """Join the group, then become the program that follows `--`.
 
     Args:
       arguments: The words of the command line.
@@ -117,45 +123,49 @@ def main(arguments: Sequence[str]) -> NoReturn:
     options = parser.parse_args(arguments)
     try:
         place = read_place(os.environ)
-        told = variables(place, options.meeting, options.devices_per_process)
+        rank_variables = variables(place, options.meeting, options.devices_per_process)
     except LuthierError as error:
         print(f"luthier: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     sys.stdout.flush()
     # In the place of this process and not as its child: signals of the engine reach the command.
-    os.execve(sys.executable, [sys.executable, *options.command], {**os.environ, **told})
+    os.execve(sys.executable, [sys.executable, *options.command], {**os.environ, **rank_variables})
 
 
 def variables(
     place: Rank, meeting: pathlib.Path, devices_per_process: int = 0
 ) -> Mapping[str, str]:
-    """Return what tells JAX which process this is; nothing for a process group of one.
+    """Return the variables of JAX for this process; none for a process group of one.
 
     Args:
       place: The place of this process.
-      meeting: The folder in which the first process says where it listens.
+      meeting: The folder in which the first process publishes its address.
       devices_per_process: Devices of its host that belong to each process; 0 means all.
 
     Raises:
-      RunError: The first process says nothing in `MEETING_SECONDS`.
+      RunError: The first process does not publish its address within `MEETING_SECONDS`.
     """
-    told = {}
+    rank_variables = {}
     if place.count > 1:
-        told["JAX_COORDINATOR_ADDRESS"] = _coordinator(place, meeting)
-        told["JAX_NUM_PROCESSES"] = str(place.count)
-        told["JAX_PROCESS_ID"] = str(place.rank)
+        rank_variables["JAX_COORDINATOR_ADDRESS"] = _coordinator(place, meeting)
+        rank_variables["JAX_NUM_PROCESSES"] = str(place.count)
+        rank_variables["JAX_PROCESS_ID"] = str(place.rank)
     if devices_per_process:
         first = place.local * devices_per_process
+        # By local rank: each process of a host gets its own share of the host's devices.
         numbers = range(first, first + devices_per_process)
-        told["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, numbers))
-    return told
+        rank_variables["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, numbers))
+    return rank_variables
 
 
 def _coordinator(place: Rank, meeting: pathlib.Path) -> str:
+    # The name of the start is in the name of the file: a group that is started again must not read
+    # the address of its predecessor, whose port may be another program's by now.
     path = meeting / f"{place.start}.json"
     if place.rank == 0:
         meeting.mkdir(parents=True, exist_ok=True)
         address = f"{place.host}:{_free_port()}"
+        # Renamed into place, so that the others see no half of it.
         building = path.with_suffix(".tmp")
         building.write_text(json.dumps({"coordinator": address, "processes": place.count}))
         os.replace(building, path)
@@ -167,7 +177,7 @@ def _coordinator(place: Rank, meeting: pathlib.Path) -> str:
             return json.loads(path.read_text())["coordinator"]
         except FileNotFoundError:
             time.sleep(0.2)
-    what = f"process 0 of {place.count} did not say where it listens in {MEETING_SECONDS:.0f} s"
+    what = f"process 0 of {place.count} did not publish its address within {MEETING_SECONDS:.0f} s"
     raise RunError(
         Problem(what, origin=str(path), remedy="look at its log, and whether it started")
     )

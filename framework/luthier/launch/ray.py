@@ -81,7 +81,7 @@ class Ray:
             what = f"hosts of {self.chips_per_host} chips do not make up {self.topology}"
             problems.append(Problem(what, self.name, remedy="set chips_per_host"))
         if self.topology and not self.accelerator:
-            remedy = "say which TPUs: accelerator=v5e"
+            remedy = "set the type of TPU: accelerator=v5e"
             problems.append(Problem("topology needs accelerator", self.name, remedy=remedy))
         if problems:
             raise BadInput(problems)
@@ -94,26 +94,27 @@ class Ray:
 
     @property
     def _request(self) -> RayRequest:
+        # The request is what of these settings the actors need; its fields have the same names.
         fields = [field.name for field in dataclasses.fields(RayRequest)]
         return RayRequest(**{name: getattr(self, name) for name in fields})
 
     def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
-        """Return the groups and what they want, by the file's name.
+        """Return the file with the groups and their requests, by its name.
 
         Args:
           groups: What would be started.
           directory: Where the file would be.
         """
         check_script(self.name, groups, directory)
-        told = {
+        contents = {
             "address": self.address,
             "request": dataclasses.asdict(self._request),
             "groups": [dataclasses.asdict(group) for group in groups],
         }
-        return {GROUPS: json.dumps(told, indent=1) + "\n"}
+        return {GROUPS: json.dumps(contents, indent=1) + "\n"}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that hand the written process groups to the cluster.
+        """Return the command that submits the written process groups to the cluster.
 
         Args:
           directory: Where the file is.
@@ -121,7 +122,7 @@ class Ray:
         return ["python", "-m", "luthier.launch.ray", f"{directory}/{GROUPS}"]
 
     def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
-        """Write the file, and hand the groups to the cluster.
+        """Write the file, and submit the groups to the cluster.
 
         Args:
           groups: What is started.
@@ -134,7 +135,7 @@ class Ray:
         return submit_file(pathlib.Path(directory, GROUPS))
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
-        """Return how jobs stand, in their order; `unknown` where the cluster does not answer.
+        """Return the status of jobs, in their order; `unknown` where the cluster does not answer.
 
         Args:
           jobs: Jobs of this engine.
@@ -142,7 +143,7 @@ class Ray:
         return [_standing(job) for job in jobs]
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Take jobs back; their processes save first.
+        """Cancel jobs; their processes save first.
 
         Args:
           jobs: Jobs of this engine.
@@ -156,7 +157,7 @@ class Ray:
 
 
 def submit_file(path: pathlib.Path) -> list[Job]:
-    """Hand written process groups to their cluster.
+    """Submit written process groups to their cluster.
 
     Args:
       path: The file, as `Ray.files` has it.
@@ -164,12 +165,14 @@ def submit_file(path: pathlib.Path) -> list[Job]:
     Raises:
       RunError: Ray is not installed, or its cluster does not answer.
     """
-    told = json.loads(path.read_text(encoding="utf-8"))
-    ray = connect(told["address"])
+    contents = json.loads(path.read_text(encoding="utf-8"))
+    ray = connect(contents["address"])
     jobs = []
-    for fields in told["groups"]:
+    for fields in contents["groups"]:
         group = ProcessGroup(**fields)
+        # Of an earlier start in the same folder: its file would make the new job look finished.
         _exit_path(group.directory, group.name).unlink(missing_ok=True)
+        # Names of detached actors are unique in a namespace, also those of actors that still end.
         id = f"{group.name}-{os.urandom(4).hex()}"
         ray.remote(Keeper).options(
             name=id,
@@ -182,8 +185,8 @@ def submit_file(path: pathlib.Path) -> list[Job]:
             # again.
             max_restarts=-1,
             max_concurrency=4,
-        ).remote(fields, told["request"])
-        jobs.append(Job(Ray.name, id, group.name, group.directory, told["address"]))
+        ).remote(fields, contents["request"])
+        jobs.append(Job(Ray.name, id, group.name, group.directory, contents["address"]))
     return jobs
 
 
@@ -203,6 +206,7 @@ def connect(address: str) -> Any:
         raise RunError(
             Problem("the engine ray needs Ray, which is not installed", remedy=remedy)
         ) from error
+    # A process has one connection: a program that has its own, such as a test, keeps it.
     if not ray.is_initialized():
         try:
             ray.init(
@@ -225,6 +229,7 @@ def _keeper(job: Job) -> Any:
 
 
 def _standing(job: Job) -> Standing:
+    # The file before the cluster: it stays when the actor, or the whole cluster, is gone.
     if (over := _over(job)) is not None:
         return over
     try:
@@ -233,13 +238,13 @@ def _standing(job: Job) -> Standing:
         return Standing("unknown", str(error))
     if keeper is None:
         # It ends right after it has written how the group ended.
-        return _over(job) or Standing("failed", "its keeper is gone")
+        return _over(job) or Standing("failed", "its supervisor actor is gone")
     import ray
 
     try:
         fields = ray.get(keeper.standing.remote(), timeout=ANSWER_SECONDS)
     except (ray.exceptions.RayError, TimeoutError):
-        return _over(job) or Standing("unknown", "its keeper does not answer")
+        return _over(job) or Standing("unknown", "its supervisor actor does not answer")
     return Standing(**fields)
 
 

@@ -26,7 +26,7 @@ from luthier.errors import EXIT_DONE, EXIT_REQUEUE
 from luthier.launch.engine import ProcessGroup, Standing
 from luthier.storage import write_atomically
 
-# What a group wants of a Ray cluster.
+# The request of a group to a Ray cluster.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def num_chips(topology: str) -> int:
     return math.prod(int(size) for size in topology.split("x"))
 
 
-# Where the processes of a group go: a placement group of Ray, or a slice of TPUs.
+# The place of a group: a placement group of Ray, or a slice of TPUs.
 
 WAIT_SECONDS = 5.0
 
@@ -109,7 +109,7 @@ class ReservedNodes:
 
 
 def reserve(request: RayRequest, name: str, give_up: Callable[[], bool]) -> ReservedNodes | None:
-    """Wait until all of what a process group wants is free at once, and reserve it.
+    """Wait until all resources of a process group are free at once, and reserve them.
 
     Args:
       request: What it wants.
@@ -175,7 +175,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 class Member:
-    """Runs one process, and dies with it and it with this."""
+    """An actor that runs one process, which ends when the actor does."""
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
@@ -206,6 +206,8 @@ class Member:
           environment: Variables that it gets beside those of this node.
           log: The file that what it prints is appended to.
         """
+        # Into a file on the disk that all nodes share, and not into Ray's own logs, which stay on
+        # their node.
         pathlib.Path(log).parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             self._running = subprocess.Popen(
@@ -216,17 +218,19 @@ class Member:
                 stdout=file,
                 stderr=file,
             )
+        # Blocks this call of the actor for the whole run; `end` arrives in another thread
+        # (`max_concurrency`).
         return self._running.wait()
 
     def end(self) -> None:
-        """Have the process save and leave."""
+        """Send SIGTERM to the process, which saves and leaves."""
         if self._running is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._running.send_signal(signal.SIGTERM)
 
 
 def _ends_with_parent() -> list[str]:
-    """Return Python, which Linux kills when the actor is gone: its node is taken for lost then."""
+    """Return the command of a Python that Linux kills when the actor has died."""
     tie = ["-I", "-S", "-c", _TIE] if sys.platform == "linux" else []
     return [sys.executable, *tie]
 
@@ -234,7 +238,7 @@ def _ends_with_parent() -> list[str]:
 # Keeps one group alive: an actor of Ray that reserves its nodes and starts its processes.
 #
 # It lives on the cluster, whatever becomes of the process that submitted it. When its own node is
-# lost, Ray starts it on another one, and it begins the group again, which goes on from what it
+# lost, Ray starts it on another one, and it starts the group again, which resumes from what it
 # saved.
 
 LOST = -9
@@ -251,7 +255,7 @@ _FIND_SECONDS = 120.0
 
 
 class Keeper:
-    """Runs a process group to its end, again where it died.
+    """Runs a process group to its end, and restarts it where it died.
 
     Args:
       group: The fields of the `ProcessGroup`.
@@ -264,10 +268,12 @@ class Keeper:
         self._standing = Standing("waiting", "waits for resources")
         self._starts = 0
         self._cancelled = threading.Event()
+        # A thread of its own, so that calls (`standing`, `cancel`) are answered while the group
+        # runs.
         threading.Thread(target=self._keep, name="luthier-keeper", daemon=True).start()
 
     def standing(self) -> dict[str, Any]:
-        """Return the fields of how the group stands."""
+        """Return the fields of the group's status."""
         return dataclasses.asdict(self._standing)
 
     def cancel(self) -> None:
@@ -289,6 +295,7 @@ class Keeper:
         self._standing = Standing("waiting", "waits for resources", restarts=restarts)
         places = reserve(self._request, name, self._cancelled.is_set)
         if places is None:
+            # Cancelled while it waited for resources: nothing has run, and nothing failed.
             return [EXIT_REQUEUE]
         try:
             return self._run(places, restarts)
@@ -300,6 +307,8 @@ class Keeper:
 
         members = _members(self._request, places)
         try:
+            # Process 0 of the group must be known, with a free port on its node, before any process
+            # is started: the others get its address in their environment.
             found = ray.get([m.whereabouts.remote() for m in members], timeout=_FIND_SECONDS)
             # JAX counts the hosts of a slice as the TPUs do.
             order = sorted(range(len(members)), key=lambda i: (found[i][2], i))
@@ -308,6 +317,8 @@ class Keeper:
             hosts = tuple(dict.fromkeys(found[i][0] for i in order))
             self._standing = Standing("running", "", hosts, restarts)
             codes = {
+                # One call for each process, which lasts as long as the process: its result is the
+                # exit code, and the loss of its node is an error of the call.
                 member.run.remote(
                     self._group.command,
                     self._group.working_directory,
@@ -321,16 +332,18 @@ class Keeper:
             return [LOST]
         finally:
             for member in members:
+                # Actors hold the reserved resources; their processes are killed with them
+                # (`_ends_with_parent`).
                 ray.kill(member)
 
     def _wait(self, members: Sequence[Any], running: dict[Any, int]) -> list[int]:
         """Return the exit codes; when one process has failed, the others must end soon."""
         import ray
 
-        # What has not ended by the deadline counts as lost, and is killed with its actor (`_TIE`).
+        # A process that has not ended by the deadline is lost, and killed with its actor (`_TIE`).
         codes = [LOST] * len(members)
         deadline = float("inf")
-        was_told = False
+        is_informed = False
         while running and time.monotonic() < deadline:
             # With a time limit, so that a cancellation is seen.
             ready, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
@@ -338,9 +351,11 @@ class Keeper:
                 rank = running.pop(reference)
                 codes[rank] = _code(reference)
                 if codes[rank] != EXIT_DONE:
+                    # The others may hang in a collective with the one that is gone: they get this
+                    # long to notice by themselves.
                     deadline = min(deadline, time.monotonic() + END_SECONDS)
-            if self._cancelled.is_set() and not was_told:
-                was_told = True
+            if self._cancelled.is_set() and not is_informed:
+                is_informed = True
                 deadline = time.monotonic() + SAVE_SECONDS
                 for member in members:
                     member.end.remote()
@@ -364,6 +379,8 @@ def keep(group: ProcessGroup, begin: Any, is_cancelled: Any) -> int:
         # times.
         if code != EXIT_REQUEUE:
             failures += 1
+            # `closed` is written by the driver of a study when it ends: workers that fail then are
+            # not wanted any more.
             if pathlib.Path(group.directory, "closed").exists() or failures > group.restarts:
                 return code
 
@@ -371,7 +388,7 @@ def keep(group: ProcessGroup, begin: Any, is_cancelled: Any) -> int:
 def worst(codes: Sequence[int]) -> int:
     """Return the exit code of a process group, whose processes ended with these.
 
-    One that was told to save and leave speaks for all: the others may have failed for it.
+    One that was asked to save and leave decides for all: the others may have failed because of it.
 
     Args:
       codes: Those of all processes.
@@ -391,6 +408,7 @@ def variables(group: ProcessGroup, rank: int, count: int, coordinator: str) -> d
       coordinator: Where the first of them is, and a port that is free there.
     """
     if count == 1:
+        # A single process needs no coordinator.
         return dict(group.environment)
     return {
         **group.environment,
@@ -401,7 +419,7 @@ def variables(group: ProcessGroup, rank: int, count: int, coordinator: str) -> d
 
 
 def ended(group: ProcessGroup) -> pathlib.Path:
-    """Return the file that says how a process group ended, once it did."""
+    """Return the file with the exit code of a process group, once it has ended."""
     return pathlib.Path(group.directory, f"{group.name}.exit")
 
 
@@ -435,7 +453,7 @@ def _code(reference: Any) -> int:
 
 
 def _leave() -> None:
-    """End this actor, which nobody else would."""
+    """End this actor, which nothing else would end."""
     import ray
 
     # A detached actor lives until somebody kills it. `ray.kill` ends it for good, where a process

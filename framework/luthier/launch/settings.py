@@ -1,4 +1,4 @@
-"""The settings of engines: which engine `--on` means, and what the site's files say about it.
+"""The settings of engines: which engine `--on` means, and its settings in the site's files.
 
 A setting is taken from the first of these that has it:
 
@@ -18,7 +18,7 @@ A file has a table for each engine, and may name sites of its own:
     partition = "h100"
     gpus_per_node = 8
 
-`--on big:nodes=4` is SLURM with what `[big]` says, and behind that what `[slurm]` says.
+`--on big:nodes=4` is SLURM with the settings of `[big]`, and behind them those of `[slurm]`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Chosen:
         return engine_class(self.path)(**{n: s.value for n, s in self.settings.items()})
 
     def lines(self) -> list[str]:
-        """Return what is set and by whom, one line for each setting."""
+        """Return the settings and their origins, a line for each."""
         every = {**self.settings, **self.slices}
         return [f"{n} = {s.value!r}  [{s.origin}]" for n, s in every.items()]
 
@@ -137,7 +137,7 @@ def engine_class(path: str) -> Any:
 
 
 def engine_of(launch: Launch) -> Any:
-    """Return the engine that a launch was handed to, as it was made then.
+    """Rebuild the engine that a launch was submitted to.
 
     Args:
       launch: The launch.
@@ -198,7 +198,7 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
 
 
 def of_site(engine: str, project: str | os.PathLike[str]) -> Chosen:
-    """Return an engine with what the files alone say.
+    """Return an engine with the settings of the files alone.
 
     Args:
       engine: Its name, one of `engines()`.
@@ -224,27 +224,31 @@ def _tables(
 
 
 class _Known:
-    """Takes settings of one engine, later ones over earlier ones.
+    """Collects the settings of one engine; later ones override earlier ones.
 
     Args:
       engine: The engine's name.
-      problems: Is given what is wrong.
+      problems: The list to which problems are added.
     """
 
     def __init__(self, engine: str, problems: list[Problem]):
         self._engine, self._problems = engine, problems
+        # Settings are the arguments of the engine's class: there is no second list of them that
+        # could differ.
         cls = engine_class(_installed_path(engine))
         self._arguments, self._hints = signatures.arguments(cls), signatures.type_hints(cls)
         self.settings: dict[str, EngineSetting] = {}
         self.slices: dict[str, EngineSetting] = {}
 
     def take_tables(self, tables: Mapping[str, Mapping[str, Any]], name: str) -> None:
-        """Take what files say of the engine, and of a site behind that.
+        """Take the settings of the engine from files, and those of a site over them.
 
         Args:
           tables: The tables of each file, by its path.
           name: The site, or the engine again.
         """
+        # File by file, and the engine's table before the site's in each: so the project's `[slurm]`
+        # wins over the user's `[big]`, and `[big]` over `[slurm]` of the same file.
         for path, table in tables.items():
             for site in dict.fromkeys((self._engine, name)):
                 for key, value in table.get(site, {}).items():
@@ -260,6 +264,7 @@ class _Known:
           origin: Where it was set.
           typed: Whether it is a value already.
         """
+        # An entry of a mapping is set alone, and the others keep their values and origins.
         name, _, entry = key.partition(".")
         names = self._arguments.names
         if name not in names and name not in SLICES:
@@ -284,7 +289,7 @@ class _Known:
         kept[name] = EngineSetting(value, origin)
 
     def check_complete(self) -> None:
-        """Tell which settings have no default and were not set."""
+        """Add a problem for each setting that has no default and was not set."""
         for name in self._arguments.names:
             if name not in self._arguments.defaults and name not in self.settings:
                 remedy = f"write {COMMAND_LINE} {self._engine}:{name}=..."
@@ -295,6 +300,8 @@ class _Known:
 def _read(path: pathlib.Path, problems: list[Problem]) -> dict[str, dict[str, Any]]:
     """Return the tables of a file; none where there is no such file."""
     try:
+        # A file that cannot be read is a problem and not a reason to stop: mistakes of the other
+        # file and of the command line are listed with it.
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
@@ -308,8 +315,8 @@ def _read(path: pathlib.Path, problems: list[Problem]) -> dict[str, dict[str, An
             problems.append(Problem(what, "", str(path), "write [slurm] above it"))
         elif "engine" not in table and name not in ENGINES and name not in engines():
             near = difflib.get_close_matches(name, engines())
-            remedy = 'say which engine it is: engine = "slurm"'
-            problems.append(Problem(f"[{name}] is no engine", "", str(path), remedy, near))
+            remedy = 'name its engine: engine = "slurm"'
+            problems.append(Problem(f"[{name}] is not an engine", "", str(path), remedy, near))
         else:
             tables[name] = table
     return tables
@@ -327,6 +334,8 @@ def _split(words: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
 
 
 def _parts(words: str) -> Sequence[str]:
+    # A scanner and not a regular expression: values may be lists and tables of TOML with commas of
+    # their own.
     found, depth, quote = [""], 0, ""
     for letter in words:
         if quote:
@@ -345,8 +354,10 @@ def _parts(words: str) -> Sequence[str]:
 
 
 def _value(text: str) -> Any:
-    """Return what a text says in TOML, and the text itself where it says nothing."""
+    """Return the value of a text in TOML, or the text itself where it is not valid TOML."""
     try:
+        # Without quotes a name such as `gpu` is no TOML, and is taken as text; `2`, `true` and
+        # `["a"]` are values.
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text

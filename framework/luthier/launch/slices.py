@@ -24,13 +24,13 @@ from luthier.launch.engine import LIVE, LOGS, Engine, Job, ProcessGroup, Standin
 from luthier.records import crash
 from luthier.storage import read_json
 from luthier.study.engines.local import LocalSlice, environment
-from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, messages
+from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, read_messages
 from luthier.study.protocol import Back, Event, Lost, SliceInfo, TrialWork, Work
 
 CLOSE_SECONDS = 120.0  # for trials to be saved
 END_SECONDS = 10.0  # for jobs to end when their workers have
 WATCH_SECONDS = 15.0  # between two looks at the queue
-MAX_STARTS = 3  # of a worker that dies before it says a word
+MAX_STARTS = 3  # of a worker that dies before it is ready
 RESTARTS = 1000
 CLOSED = "closed"
 DRIVER = "driver.json"
@@ -55,7 +55,7 @@ class _Seat:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Said:
+class _Received:
     """A message of a connection; None is its end."""
 
     slice: int
@@ -69,9 +69,9 @@ def _without_worker(slice: int, seat: _Seat) -> Lost:
 
 
 # Threads: one accepts connections, one per connection reads lines, one asks the queue how jobs
-# stand. None of them touches state; each puts what it heard into `_said`, and the driver's thread
-# takes it out in `_take`. The state of a slice is its `_Seat`: the line that counts now. Messages
-# of another line than that are of a worker that was superseded, and are dropped.
+# stand. None of them touches state; each puts what it received into `_inbox`, from which the
+# driver's thread takes it in `_take`. The state of a slice is its `_Seat`: the line that counts
+# now. Messages of another line than that are of a worker that was superseded, and are dropped.
 class Slices:
     """Runs the trials of a study on process groups that an engine starts.
 
@@ -99,9 +99,11 @@ class Slices:
         self._seats: list[_Seat] = []
         self._jobs: Sequence[Job] = ()
         self._groups: list[ProcessGroup] = []
-        self._said: queue.Queue[_Said | Sequence[Standing]] = queue.Queue()
+        self._inbox: queue.Queue[_Received | Sequence[Standing]] = queue.Queue()
         self._found: list[Event] = []
         self._infos: dict[int, SliceInfo] = {}
+        # Ends the watching thread, and stops `_give_up` from reporting workers that are meant to
+        # end.
         self._closing = threading.Event()
         self._listening: socket.socket
 
@@ -116,6 +118,9 @@ class Slices:
         """
         place = jobs.new_folder(pathlib.Path(directory).absolute())
         self._place = place
+        # The order matters: everything that a worker needs (the address, the folder of logs) is
+        # there before the jobs are submitted, and threads that accept workers run before the first
+        # can connect.
         self._seats = [_Seat() for _ in range(self._num_slices)]
         # Before the jobs are submitted: a job may start at once.
         self._listening, address = link.listen(self._host)
@@ -136,6 +141,8 @@ class Slices:
             self.close()
             raise
         self._found = []
+        # At least one worker has come. The driver is given all slices now, and events for those
+        # that are away follow at its first look (`events`).
         first = next(iter(self._infos.values()))
         for index, seat in enumerate(self._seats):
             if seat.line is None:
@@ -149,7 +156,7 @@ class Slices:
         return [self._infos.get(index, named[index]) for index in range(self._num_slices)]
 
     def start(self, slice: int, work: Work) -> None:
-        """Begin work on a slice."""
+        """Start work on a slice."""
         self._send(slice, work)
 
     def refill(self, slice: int, trial: TrialWork) -> None:
@@ -165,19 +172,19 @@ class Slices:
         self._send(slice, Stop(trial, fence))
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return what happened; wait up to `timeout` seconds for the first event.
+        """Return new events; wait up to `timeout` seconds for the first.
 
         A slice for which no worker will come any more is lost for good, until one comes after all.
         """
         deadline = time.monotonic() + timeout
         while True:
             self._take(0.0 if self._found else max(0.0, deadline - time.monotonic()))
-            if self._said.empty() and (self._found or time.monotonic() >= deadline):
+            if self._inbox.empty() and (self._found or time.monotonic() >= deadline):
                 found, self._found = self._found, []
                 return found
 
     def close(self) -> None:
-        """End all workers; trials that run are saved first, so that they can go on later."""
+        """End all workers; trials that run are saved first, so that they can be resumed."""
         # First of all: the job scripts look for this file before they start a process group again.
         (self._place / CLOSED).touch()
         self._closing.set()
@@ -198,7 +205,7 @@ class Slices:
         self._end_jobs()
 
     def _end_jobs(self) -> None:
-        """Take back what is still in the queue, and what does not end."""
+        """Cancel jobs that are still in the queue, and those that do not end."""
         deadline = time.monotonic() + END_SECONDS
         while self._jobs:
             standings = self._engine.standings(self._jobs)
@@ -212,7 +219,7 @@ class Slices:
                     self._engine.cancel(live)
                 return
             with contextlib.suppress(RunError):
-                self._take(0.5)  # a worker that has just come is told, too
+                self._take(0.5)  # a worker that has just come gets `Close`, too
 
     def _group(self, index: int, place: pathlib.Path) -> ProcessGroup:
         study, layout = place.parents[1], self._engine.layout
@@ -220,6 +227,8 @@ class Slices:
         packages = [n for n in read_json(source / "hashes.json", default={}) if n != "luthier"]
         search = [source] if source.is_dir() else [pathlib.Path.cwd()]
         name = f"{study.name}-{index}"
+        # `-P` keeps the working directory off `sys.path`, where an edited package would win over
+        # the study's copy; `-u`, because the last lines of a worker that dies are wanted.
         words = ["-P", "-u", "-m", self.worker, "--driver", str(place / DRIVER)]
         words += ["--slice", str(index), "--name", name]
         words += [word for package in packages for word in ("--package", package)]
@@ -252,82 +261,86 @@ class Slices:
             self._begin(self._hear, connection, secret)
 
     def _hear(self, connection: socket.socket, secret: str) -> None:
+        # In the connection's own thread: somebody who connects and sends nothing must not keep
+        # workers waiting.
         greeted = link.greet(connection, secret)
         if greeted is None:
             return
         line, about = greeted
         index = int(about["slice"])
         with contextlib.suppress(OSError, ValueError):
-            for message in messages(line.received):
-                self._said.put(_Said(index, line, message))
+            for message in read_messages(line.received):
+                self._inbox.put(_Received(index, line, message))
         line.cut()
-        self._said.put(_Said(index, line, None))
+        self._inbox.put(_Received(index, line, None))
 
     def _watch(self) -> None:
         while not self._closing.wait(WATCH_SECONDS):
-            self._said.put(self._engine.standings(self._jobs))
+            self._inbox.put(self._engine.standings(self._jobs))
 
     def _take(self, timeout: float) -> None:
-        """Take one thing that was heard, and make events of it."""
+        """Take one entry of the inbox, and turn it into events."""
         try:
-            said = self._said.get(timeout > 0, timeout or None)
+            received = self._inbox.get(timeout > 0, timeout or None)
         except queue.Empty:
             return
-        if not isinstance(said, _Said):
-            self._look(said)
+        # The queue's answer, from the watching thread: one standing for each job.
+        if not isinstance(received, _Received):
+            self._look(received)
             return
-        seat = self._seats[said.slice]
-        if isinstance(said.message, SliceInfo):
-            self._seat(seat, said)
-        elif said.line is not seat.line:
-            if said.message is None:
-                self._count_start(seat, said)
-        elif said.message is None:
-            reason = f"the connection to its worker ended{self._last_line(said.slice)}"
-            self._lose(seat, Lost(said.slice, reason))
-        elif isinstance(said.message, Lost):
-            self._lose(seat, said.message)
+        seat = self._seats[received.slice]
+        if isinstance(received.message, SliceInfo):
+            self._seat(seat, received)
+        elif received.line is not seat.line:
+            if received.message is None:
+                self._count_start(seat, received)
+        elif received.message is None:
+            reason = f"the connection to its worker ended{self._last_line(received.slice)}"
+            self._lose(seat, Lost(received.slice, reason))
+        elif isinstance(received.message, Lost):
+            self._lose(seat, received.message)
         else:
-            self._found.append(said.message)
+            self._found.append(received.message)
 
-    def _seat(self, seat: _Seat, said: _Said) -> None:
-        if seat.line is not None:  # its end was not heard
-            self._lose(seat, Lost(said.slice, "another worker came in its place"))
-        seat.line, seat.writer = said.line, MessageWriter(said.line.sent)
+    def _seat(self, seat: _Seat, received: _Received) -> None:
+        if seat.line is not None:  # its end was not received
+            self._lose(seat, Lost(received.slice, "another worker came in its place"))
+        seat.line, seat.writer = received.line, MessageWriter(received.line.sent)
         seat.num_starts, seat.gone = 0, ""
-        self._infos[said.slice] = said.message
-        if self._closing.is_set():  # it came after the others were told
-            self._send(said.slice, Close())
-        self._found.append(Back(said.slice))
+        self._infos[received.slice] = received.message
+        if self._closing.is_set():  # it came after the others got theirs
+            self._send(received.slice, Close())
+        self._found.append(Back(received.slice))
 
     def _lose(self, seat: _Seat, lost: Lost) -> None:
         assert seat.line is not None
         seat.line.cut()
         seat.line = seat.writer = None
+        # Away in any case: unlike a local worker, the next one must first get through the queue.
         self._found.append(dataclasses.replace(lost, is_away=True))
 
-    def _count_start(self, seat: _Seat, said: _Said) -> None:
+    def _count_start(self, seat: _Seat, received: _Received) -> None:
         """A worker ended that was not, or is no more, the one of its slice."""
         if seat.line is not None:
             return
         seat.num_starts += 1
         if seat.num_starts >= MAX_STARTS:
-            what = f"the worker of slice {self._groups[said.slice].name} does not start"
-            self._give_up(said.slice, what + self._last_line(said.slice))
+            what = f"the worker of slice {self._groups[received.slice].name} does not start"
+            self._give_up(received.slice, what + self._last_line(received.slice))
 
     def _look(self, standings: Sequence[Standing]) -> None:
-        """Take in how jobs stand: a slice whose job is over gets no worker any more."""
+        """Check the states of jobs: a slice whose job is over gets no more workers."""
         for index, (seat, standing) in enumerate(zip(self._seats, standings, strict=True)):
             is_over = standing.state in ("finished", "failed", "cancelled")
-            # While a line is open its end will tell; a job that is over without one is noticed here
-            # only.
+            # While a line is open, its end is the sign. A job that is over without a line is
+            # noticed only here.
             if seat.line is None and is_over:
-                told = self._last_line(index)
-                what = f"job {self._jobs[index].id} is over: {standing.detail}{told}"
+                last = self._last_line(index)
+                what = f"job {self._jobs[index].id} is over: {standing.detail}{last}"
                 self._give_up(index, f"no worker is left: {what}")
 
     def _give_up(self, slice: int, why: str) -> None:
-        """Tell the driver, once, that no worker will come any more: it waits for none, then."""
+        """Report to the driver, once, that no worker will come any more."""
         seat = self._seats[slice]
         if not seat.gone and not self._closing.is_set():
             seat.gone = why
@@ -343,6 +356,7 @@ class Slices:
         """Return the last line that any process of a group printed, to be put behind a reason."""
         group = self._groups[slice]
         paths = sorted(
+            # Whichever process printed last: which of them failed first is not known here.
             (group.log_path(rank) for rank in range(self._engine.layout.num_processes)),
             key=lambda path: path.stat().st_mtime if path.exists() else 0.0,
         )

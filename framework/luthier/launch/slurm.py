@@ -51,23 +51,28 @@ _STATES: dict[str, State] = {
 
 
 def call(*words: str, what: str) -> str:
-    """Return what a command of SLURM prints.
+    """Run a command of SLURM and return its output.
 
     Args:
       *words: The command.
       what: What it was to do, for the message.
 
     Raises:
-      RunError: It is not installed, or it refuses.
+      RunError: It is not installed, or it fails.
     """
     if shutil.which(words[0]) is None:
         remedy = "run this where SLURM's commands are, such as a login node"
         raise RunError(Problem(f"cannot {what}: there is no {words[0]} here", remedy=remedy))
-    told = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if told.returncode:
-        said = " ".join(told.stderr.split()) or f"{words[0]} ends with exit code {told.returncode}"
-        raise RunError(Problem(f"cannot {what}: {said}"))
-    return told.stdout
+    # Without the terminal's input: a command that asks for something must fail instead of waiting
+    # for an answer.
+    process = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if process.returncode:
+        reason = (
+            " ".join(process.stderr.split())
+            or f"{words[0]} ended with exit code {process.returncode}"
+        )
+        raise RunError(Problem(f"cannot {what}: {reason}"))
+    return process.stdout
 
 
 def submitted(text: str) -> str:
@@ -80,7 +85,7 @@ def submitted(text: str) -> str:
 
 
 def standings(ids: Sequence[str]) -> list[Standing]:
-    """Return how jobs of this user stand, in their order.
+    """Return the status of jobs of this user, in their order.
 
     Args:
       ids: As `12`, or `12_0` for one of an array.
@@ -92,8 +97,10 @@ def standings(ids: Sequence[str]) -> list[Standing]:
     try:
         text = call(*words, f"--Format={layout}", what="ask for the queue")
     except RunError as error:
+        # A controller that does not answer is no sign that a job is over.
         return [Standing("unknown", str(error))] * len(ids)
     known = dict(map(_standing, filter(str.strip, text.splitlines())))
+    # `unknown` and not `failed`: squeue forgets a job minutes after its end, however it ended.
     gone = Standing("unknown", "the queue does not know it any more")
     return [known.get(id, gone) for id in ids]
 
@@ -101,6 +108,7 @@ def standings(ids: Sequence[str]) -> list[Standing]:
 def _standing(line: str) -> tuple[str, Standing]:
     parts = line.split(_SEPARATOR)[: len(_FIELDS)]
     id, state, reason, nodes, restarts = map(str.strip, parts)
+    # Only the first word: `CANCELLED by 1000` names the user.
     seen = _STATES.get(state.partition(" ")[0], "failed")
     detail = state if reason in ("", "None") else f"{state} ({reason})"
     return id, Standing(seen, detail, _hosts(nodes), int(restarts or 0))
@@ -260,12 +268,15 @@ def _directives(
     num_jobs = math.ceil(len(groups) / groups_per_job)
     side_by_side = min(groups_per_job, len(groups))
     stem = "slurm-%A_%a" if num_jobs > 1 else "slurm-%j"
+    # What follows from the layout comes first, and `options` of the user may override it; --requeue
+    # does not, because the script relies on it.
     given: dict[str, str | int] = {
         "job-name": groups[0].name if len(groups) == 1 else groups[0].name.rpartition("-")[0],
         "nodes": layout.hosts * side_by_side,
         "ntasks-per-node": layout.processes_per_host,
         **({"array": f"0-{num_jobs - 1}"} if num_jobs > 1 else {}),
         "output": f"{directory}/{LOGS}/{stem}.log",
+        # A job that was requeued has the same id: its log would be emptied at each start.
         "open-mode": "append",
     }
     words = [_directive(name, value) for name, value in (given | {**options}).items()]
@@ -371,7 +382,7 @@ class Slurm:
         return {SCRIPT: text}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that submit the script.
+        """Return the command that submits the script.
 
         Args:
           directory: Where it is.
@@ -389,8 +400,8 @@ class Slurm:
           RunError: sbatch refuses.
         """
         write_files(self.files(groups, directory), directory)
-        told = call(*self.command(directory), what=f"submit {SCRIPT}")
-        id = submitted(told)
+        output = call(*self.command(directory), what=f"submit {SCRIPT}")
+        id = submitted(output)
         is_array = math.ceil(len(groups) / self.groups_per_job) > 1
         return [
             Job(
@@ -403,7 +414,7 @@ class Slurm:
         ]
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
-        """Return how jobs stand, in their order.
+        """Return the status of jobs, in their order.
 
         Args:
           jobs: Jobs of SLURM.

@@ -1,4 +1,4 @@
-"""The status of all launches: each queue is asked once, and not waited for long."""
+"""Job status of all launches: each queue is polled once, with a short timeout."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ANSWER_SECONDS = 10.0
 def standings(
     launches: Iterable[Launch], seconds: float = ANSWER_SECONDS
 ) -> list[tuple[Launch, Job, Standing]]:
-    """Return the jobs of launches, in their order, each with how it stands.
+    """Return the jobs of launches, in their order, each with its status.
 
-    Engines are asked at the same time, each once. Where none is named, none is asked.
+    Engines are polled at the same time, each once; those without a job are not.
 
     Args:
       launches: What was launched.
@@ -31,18 +31,22 @@ def standings(
         _Question(name, [pair for pair in every if pair[1].engine == name])
         for name in dict.fromkeys(job.engine for _, job in every)
     ]
+    # One deadline for all threads together: with a limit each, a command would take as long as the
+    # sum of the queues that do not answer.
     deadline = time.monotonic() + seconds
     for question in asked:
         question.start()
     for question in asked:
         question.join(max(0.0, deadline - time.monotonic()))
     silence = Standing("unknown", f"the queue does not answer within {seconds:g} s")
-    told = {question.engine: iter(question.answer or ()) for question in asked}
-    return [(launch, job, next(told[job.engine], silence)) for launch, job in every]
+    # An engine answers in the order of its jobs, so the answers are taken one by one; where they
+    # run out, or never came, the status is unknown.
+    standings_by_engine = {question.engine: iter(question.answer or ()) for question in asked}
+    return [(launch, job, next(standings_by_engine[job.engine], silence)) for launch, job in every]
 
 
 class _Question(threading.Thread):
-    """Asks one engine for all of its jobs.
+    """A thread that polls one engine for all of its jobs.
 
     Args:
       engine: The engine's name.

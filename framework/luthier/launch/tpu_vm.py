@@ -14,8 +14,8 @@ from luthier.launch.engine import Job, ProcessGroup, Resources, Standing, check_
 class TpuVm:
     """Writes the command that starts a process group on all machines of a Cloud TPU slice.
 
-    A Cloud TPU tells its processes who they are, so nothing but the command is needed. It is run by
-    a person: whoever may use a TPU is logged in with gcloud, and luthier is not.
+    JAX reads the ranks of a Cloud TPU from its metadata, so only the command is needed. It is run
+    by a person: whoever may use a TPU is logged in with gcloud, and luthier is not.
 
     Args:
       tpu: The name of the TPU.
@@ -49,7 +49,7 @@ class TpuVm:
         return {f"{group.name}.sh": shlex.join(self._words(group)) + "\n" for group in groups}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return no words: the files hold the command itself.
+        """Return an empty command: the files hold the command itself.
 
         Args:
           directory: Not used.
@@ -57,7 +57,7 @@ class TpuVm:
         return []
 
     def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
-        """Refuse: a person runs the command.
+        """Raise: a person runs the command.
 
         Args:
           groups: What would be started.
@@ -70,7 +70,7 @@ class TpuVm:
         raise RunError(Problem(what, remedy="add --print, and run the command that it prints"))
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
-        """Return that nothing is known.
+        """Return `unknown` for each job: there is no queue to ask.
 
         Args:
           jobs: Jobs, of which there are none.
@@ -87,7 +87,7 @@ class TpuVm:
     def _words(self, group: ProcessGroup) -> list[str]:
         lines = [*self.setup, f"cd {shlex.quote(group.working_directory)}"]
         exports = [f"{name}={shlex.quote(value)}" for name, value in group.environment.items()]
-        # A slice of several hosts is one run; the machines' own metadata tell who is who.
+        # A slice of several hosts is one run; JAX reads the ranks from the machines' metadata.
         lines += [" ".join([*exports, self.python, shlex.join(group.command)])]
         words = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", self.tpu, f"--zone={self.zone}"]
         if self.project is not None:

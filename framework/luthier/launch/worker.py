@@ -28,7 +28,7 @@ from luthier.faults import Fault
 from luthier.launch import link
 from luthier.parallel import distributed
 from luthier.records.redaction import redact_output
-from luthier.study.engines.execution import RAISED, Execution, ended
+from luthier.study.engines.execution import RAISED, Execution, TrialTask, ended
 from luthier.study.gate import memory_problem, step_bytes
 from luthier.study.protocol import Lost, TrialWork, Work
 from luthier.trainer.interrupt import Watcher
@@ -43,7 +43,7 @@ APART_SECONDS = 60.0
 
 
 class Together(Watcher):
-    """Has all processes of a trial hear the answers that the first one gets.
+    """Passes the driver's answers from the first process to all processes of a trial.
 
     Args:
       own: Watches the trial in this process; the driver speaks with that of the first one.
@@ -61,6 +61,9 @@ class Together(Watcher):
 
     def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
         """Return the verdict of the first process."""
+        # An exchange in which the others give nothing and the first one computes the answer, after
+        # all have arrived. It blocks until the driver has answered, so all processes prune at the
+        # same step or none does.
         return self._rounds.exchange(None, lambda _: self._own.evaluated(step, metrics, last))
 
 
@@ -68,7 +71,7 @@ class GroupExecution(Execution):
     """Runs trials on the devices of several processes, each of which calls `run_together`."""
 
     def run_together(self, work: Work, trial: TrialWork, watcher: Watcher, name: str) -> None:
-        """Run one trial, from where it was left to its end; the first process tells of it.
+        """Run one trial, from where it was left to its end; the first process reports it.
 
         Where it fails in all processes, or in some that are not waited for, it has failed. A
         process that fails while others wait for it ends itself, and so the group.
@@ -79,6 +82,12 @@ class GroupExecution(Execution):
           watcher: Watches it in this process.
           name: What no other trial of these processes has.
         """
+        # How a failure is handled: every process runs the same code, and each catches its own
+        # error. Then all of them exchange what went wrong (`_gathered`). If all arrive, the first
+        # process reports the trial by the first error, or by its result. If a process failed alone,
+        # the others never arrive, because they wait for it in a collective of the step; then it can
+        # only end itself (`_leave`). Its death breaks their collective, the engine starts the group
+        # again, and the trial resumes from its checkpoint.
         mode, plan, result = self.mode(()), None, None
         error: BaseException | None = None
         try:
@@ -102,17 +111,19 @@ class GroupExecution(Execution):
         except distributed.GaveUp:
             assert error is not None  # without one, this process waits
             self._leave(trial, mode, error)
+        # Only the first process has a line to the driver.
         if distributed.process_index():
             return
+        # Its own error first, which has a traceback; those of others arrive as one line.
         error = error or _first_error(theirs)
         if error is not None:
-            self.tell_failed(trial, mode, error)
+            self.report_failure(trial, mode, error)
         elif plan is not None and result is not None:
             try:
                 event = ended(self.slice, trial, plan, mode, result, step_bytes(plan))
             except Exception as raised:  # its result cannot be written
-                return self.tell_failed(trial, mode, raised)
-            self.tell(event)
+                return self.report_failure(trial, mode, raised)
+            self.report(event)
 
     def _leave(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> NoReturn:
         """End this process, which failed alone: the others wait for it in a collective."""
@@ -121,14 +132,14 @@ class GroupExecution(Execution):
         try:
             # Process 0 can still say that the trial is not to blame, such as for a full disk.
             if distributed.process_index() == 0 and faults.classify(error) is Fault.PLACE:
-                self.tell_failed(trial, mode, error)
+                self.report_failure(trial, mode, error)
                 self._send(Lost(self.slice, _one_line(error), counts=False))
         finally:  # also where the driver is gone
             os._exit(EXIT_APART)
 
 
 def _gathered(error: BaseException | None, name: str) -> list[list[str] | None]:
-    """Return what went wrong in each process, with the kind of fault; None where all is well.
+    """Return the error of each process, with its kind of fault; None for those without one.
 
     Raises:
       GaveUp: This process failed, and the others do not come.
@@ -146,7 +157,7 @@ def _first_error(theirs: Sequence[Sequence[str] | None]) -> faults.RemoteFault |
     for index, found in enumerate(theirs):
         if found is not None:
             text, fault = found
-            what = f"process {index} of {len(theirs)} says: {text}"
+            what = f"process {index} of {len(theirs)} reports: {text}"
             return faults.RemoteFault(what, Fault(fault))
     return None
 
@@ -156,7 +167,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def describe(work: Work, trial: TrialWork) -> dict[str, Any]:
-    """Return what the other processes need to know of a trial, as JSON values.
+    """Return the description of a trial for the other processes, as JSON values.
 
     Args:
       work: What the trial belongs to.
@@ -171,14 +182,15 @@ def describe(work: Work, trial: TrialWork) -> dict[str, Any]:
     }
 
 
-def described(told: Mapping[str, Any]) -> tuple[Work, TrialWork]:
-    """Return what `describe` described.
+def described(record: Mapping[str, Any]) -> tuple[Work, TrialWork]:
+    """Return the trial that `describe` described.
 
     Args:
-      told: What it returned.
+      record: What it returned.
     """
-    trial = TrialWork(told["trial"], told["fence"], told["directory"])
-    return Work((trial,), tuple(told["hoist"]), asks=told["asks"]), trial
+    trial = TrialWork(record["trial"], record["fence"], record["directory"])
+    # One trial and no lanes: lanes on several processes do not exist.
+    return Work((trial,), tuple(record["hoist"]), asks=record["asks"]), trial
 
 
 # The worker of a slice that an engine of `luthier.launch` started, on one process or several.
@@ -186,8 +198,8 @@ def described(told: Mapping[str, Any]) -> tuple[Work, TrialWork]:
 #     python -m luthier.launch.worker --driver FILE --slice 0 ...
 #
 # The first process speaks with the driver, which may be on another machine; the others do what it
-# says. SIGTERM means that the machine is taken away: what runs is saved, the driver is told, and
-# the worker leaves with exit code 75.
+# announces. SIGTERM means that the machine is taken away: running trials are saved, `Lost` is sent,
+# and the worker leaves with exit code 75.
 
 DRIVER_SECONDS = 60.0
 """The time for which a worker looks for its driver."""
@@ -199,8 +211,8 @@ TAKEN_AWAY = "its machines were taken away"
 BROKEN = "its worker left after a fault of its devices"
 
 
-# SIGTERM must be heard while the main thread is in a compiled step or waits for a peer: Python runs
-# signal handlers only between bytecodes of the main thread. `set_wakeup_fd` makes the C-level
+# SIGTERM must be noticed while the main thread is in a compiled step or waits for a peer: Python
+# runs signal handlers only between bytecodes of the main thread. `set_wakeup_fd` makes the C-level
 # handler write the signal's number into a pipe at once, and a thread reads it.
 class Farewell:
     """Reacts to SIGTERM, when the machine is taken away, from a thread of its own."""
@@ -208,21 +220,21 @@ class Farewell:
     def __init__(self) -> None:
         self.is_heard = False
         self._act: Callable[[], None] | None = None
-        heard, told = os.pipe()
-        os.set_blocking(told, False)
-        signal.set_wakeup_fd(told)
+        wakeup_read, wakeup_write = os.pipe()
+        os.set_blocking(wakeup_write, False)
+        signal.set_wakeup_fd(wakeup_write)
         self.listen()
-        waiting = threading.Thread(target=self._wait, args=(heard,), daemon=True)
+        waiting = threading.Thread(target=self._wait, args=(wakeup_read,), daemon=True)
         waiting.start()
 
     def listen(self) -> None:
-        """Hear SIGTERM, also where a library has its own way with it by now."""
+        """Install the handler of SIGTERM, also over one that a library has installed by now."""
         # A handler must be installed for the pipe to be written, or SIGTERM would end the process.
         # A library may install its own when processes join, hence this is called again after that.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
 
     def then(self, act: Callable[[], None]) -> None:
-        """Say what is to be done; it is done at once where the signal came before.
+        """Set the reaction to SIGTERM; it is called at once where the signal came before.
 
         Args:
           act: Called from another thread.
@@ -231,17 +243,18 @@ class Farewell:
         if self.is_heard:
             act()
 
-    def _wait(self, heard: int) -> None:
-        while signal.SIGTERM not in os.read(heard, 64):
+    def _wait(self, wakeup_read: int) -> None:
+        while signal.SIGTERM not in os.read(wakeup_read, 64):
             pass
         self.is_heard = True
+        # Nothing has been started that could be saved.
         if self._act is None:
             os._exit(EXIT_REQUEUE)  # nothing runs yet
         self._act()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run trials until the driver says that it is over, or is gone; return the exit code.
+    """Run trials until the driver closes the study or is gone; return the exit code.
 
     Args:
       arguments: The words of the command line.
@@ -255,6 +268,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--memory-bytes", type=int)
     parser.add_argument("--package", action="append", default=[])
     options = parser.parse_args(arguments)
+    # An interrupt is for the driver, which has running trials saved through the protocol.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     farewell = Farewell()
     rank = int(os.environ.get("JAX_PROCESS_ID", "0"))
@@ -264,7 +278,7 @@ def main(arguments: Sequence[str]) -> int:
     if rank == 0:
         line = link.connect(options.driver, {"slice": options.slice}, DRIVER_SECONDS)
         if line is None:
-            print("luthier: nobody drives this study", file=sys.stderr)
+            print("luthier: no driver is running for this study", file=sys.stderr)
             return EXIT_DONE
     return _serve(options, line, farewell)
 
@@ -277,6 +291,7 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
     from luthier.study.engines.execution import Plans
 
     hosts.configure(options.devices)
+    # Set by `launch.member`, or by the Ray actor, for groups of several processes only.
     if "JAX_NUM_PROCESSES" in os.environ:
         facts = read_facts(options.package)
         membership = distributed.Membership.of_environment(os.environ)
@@ -298,10 +313,10 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
 def _lead(
     options: argparse.Namespace,
     line: link.Connection,
-    make_execution: Callable[[Callable[[Any], None]], Any],
+    make_execution: Callable[[Callable[[Any], None]], GroupExecution],
     farewell: Farewell,
 ) -> int:
-    """Do what the driver wants, in the first process."""
+    """Receive trials from the driver and run them, in the first process."""
     from luthier.parallel import distributed
     from luthier.study.engines.execution import Inbox
     from luthier.study.engines.messages import MessageWriter
@@ -316,6 +331,7 @@ def _lead(
     info = SliceInfo(
         options.slice, options.name, len(devices), devices[0].device_kind, execution.memory_bytes
     )
+    # Closing the inbox has running trials saved, and ends the loop below by `wait`.
     farewell.then(inbox.close)
     writer.send(info)
     rounds = distributed.Rounds("work")
@@ -339,15 +355,21 @@ def _lead(
     if is_several:
         # None instead of a trial: the followers leave their loop.
         rounds.exchange(None, lambda _: None)
+    # The trials are saved by now: the driver may give them to another group at once.
+    # `counts=False`, because no trial is to blame.
     if farewell.is_heard and not execution.is_broken:
         writer.send(Lost(options.slice, TAKEN_AWAY, counts=False))
     return EXIT_REQUEUE if farewell.is_heard or execution.is_broken else EXIT_DONE
 
 
-def _run_with_others(execution: Any, task: Any, rounds: Any, number: int) -> None:
-    told = describe(task.work, task.trial) | {"name": str(number)}
-    rounds.exchange(None, lambda _: told)
-    execution.run_together(task.work, task.trial, task.watcher, told["name"])
+def _run_with_others(
+    execution: GroupExecution, task: TrialTask, rounds: distributed.Rounds, number: int
+) -> None:
+    record = describe(task.work, task.trial) | {"name": str(number)}
+    # Before the trial, so that the others start the same one: its name is in the names of all later
+    # exchanges.
+    rounds.exchange(None, lambda _: record)
+    execution.run_together(task.work, task.trial, task.watcher, record["name"])
 
 
 class _Follower:
@@ -359,23 +381,24 @@ class _Follower:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        """Hear no more."""
+        """Do nothing: a follower holds no resources."""
 
 
-def _follow(execution: Any, farewell: Farewell) -> int:
-    """Do what the first process does, in another one."""
+def _follow(execution: GroupExecution, farewell: Farewell) -> int:
+    """Run the trials that the first process announces, in another process."""
     from luthier.parallel import distributed
     from luthier.trainer.interrupt import INTERRUPTED
 
     rounds, follower = distributed.Rounds("work"), _Follower()
 
     def leave() -> None:
+        # Seen by training at its next step, which agrees on it with the other processes.
         follower.requested = INTERRUPTED
 
     farewell.then(leave)
-    while (told := rounds.exchange(None, lambda _: None)) is not None:
-        work, trial = described(told)
-        execution.run_together(work, trial, follower, told["name"])
+    while (record := rounds.exchange(None, lambda _: None)) is not None:
+        work, trial = described(record)
+        execution.run_together(work, trial, follower, record["name"])
     return EXIT_REQUEUE if farewell.is_heard else EXIT_DONE
 
 

@@ -36,12 +36,14 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
     except BadInput as error:
         problems += error.problems
     try:
+        # Attempted although the graph has problems: checks of the built study find further ones,
+        # and all should be listed at once.
         study = studies.build(graph, editing.packages)
     except BadInput as error:
         raise BadInput([*problems, *error.problems]) from None
     # After the study could be built: probing the space applies its choices to the base.
     space = check_space(study.base, study.space, editing)
-    problems += [p for p in space if not _told_before(p, problems)]
+    problems += [p for p in space if not _is_of_base(p, problems)]
     if (problem := name_problem(study.name, "a study")) is not None:
         problems.append(problem)
     problems += _objective_problems(study)
@@ -51,13 +53,13 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
     return study
 
 
-def _told_before(problem: Problem, problems: Sequence[Problem]) -> bool:
-    """Return whether the base itself has this problem, which every trial then has too."""
+def _is_of_base(problem: Problem, problems: Sequence[Problem]) -> bool:
+    """Return whether the base itself has this problem, which every trial then has, too."""
     return any(p.what == problem.what and p.path == f"base.{problem.path}" for p in problems)
 
 
-def evaluations_of(base: Any) -> Mapping[str, Sequence[Any]] | None:
-    """Return the metrics of every evaluation set of an experiment; None where it does not say.
+def evaluations_of(base: Graph) -> Mapping[str, Sequence[Any]] | None:
+    """Return the metrics of every evaluation set of an experiment; None where it is unknown.
 
     Args:
       base: The experiment's graph; only its task is built.
@@ -81,6 +83,8 @@ def _objective_problems(study: studies.Study) -> list[Problem]:
         for problem in objective.check(evaluations):
             path = f"objectives[{index}].{problem.path}".rstrip(".")
             problems.append(dataclasses.replace(problem, path=path))
+    # Optuna's pruners compare one number of each trial at the same step, so a pruner needs exactly
+    # one objective that evaluations report during training.
     if study.pruner is not None:
         if len(study.objectives) > 1:
             remedy = "set pruner=None"
@@ -88,7 +92,7 @@ def _objective_problems(study: studies.Study) -> list[Problem]:
             problems.append(Problem(what, "pruner", remedy=remedy))
         elif study.objectives and not isinstance(study.objectives[0], Measured):
             name = study.objectives[0].name
-            what = f"a pruner needs an objective that evaluations tell, and {name} is none"
+            what = f"a pruner needs an objective that evaluations report, and {name} is not one"
             problems.append(Problem(what, "pruner", remedy="set pruner=None"))
         elif study.objectives and isinstance(study.objectives[0], Measured):
             problems += _rung_problems(study, study.objectives[0].selector.evaluation)
@@ -118,6 +122,8 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
         return []
     if not isinstance(every, Steps) or not isinstance(steps, int):
         return []
+    # The last multiple of `every` below the last step: the driver is not asked at the end itself
+    # (`TrialWatcher.evaluated`).
     last = (steps - 1) // every.count * every.count
     if last <= 0:
         what = f"{name} is evaluated only at the end: every {every.count} of {steps} steps"
@@ -135,11 +141,12 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
 
 
 def _warmups(pruner: Any) -> list[tuple[str, int]]:
-    """Return the steps before which a pruner never ends a trial, by the argument that says so."""
+    """Return the steps before which a pruner never ends a trial, by argument."""
     given = pruner.__arguments__ if is_node(pruner) else {}
     found = []
     for argument in ("n_warmup_steps", "min_resource"):
         value = graphs.evaluate(given[argument]) if argument in given else None
+        # Not every value is a fixed step: `min_resource` may be `auto`.
         if isinstance(value, int):
             found.append((argument, value))
     if (inner := given.get("wrapped_pruner")) is None:
@@ -150,8 +157,10 @@ def _warmups(pruner: Any) -> list[tuple[str, int]]:
 def _sampler_problems(study: studies.Study) -> list[Problem]:
     problems: list[Problem] = []
     target = study.sampler.__fn_or_cls__ if is_node(study.sampler) else type(study.sampler)
+    # The class is looked at, not an instance: a sampler is built for each setting, and may need
+    # what is not here.
     if target is not Grid and not _is_of_optuna(target, "BaseSampler"):
-        what = f"{getattr(target, '__name__', target)} is no sampler"
+        what = f"{getattr(target, '__name__', target)} is not a sampler"
         remedy = "use a sampler of optuna.samplers, described by fdl.Config, or luthier.study.Grid"
         problems.append(Problem(what, "sampler", remedy=remedy))
     elif target.__name__ == "GridSampler":
@@ -159,6 +168,7 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
         problems.append(Problem(what, "sampler", remedy="use luthier.study.Grid"))
     elif target.__name__ == "CmaEsSampler" and not _has("cmaes"):
         problems.append(Problem("needs cmaes", "sampler", remedy="pip install cmaes"))
+    # Both change the leaf `seed` of the experiment, at the top of its graph.
     if study.seeds > 1 or isinstance(study.dedupe, studies.AnotherSeed):
         try:
             graphs.get(study.base, "seed")
@@ -168,6 +178,8 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
             problems.append(Problem(what, "seeds", remedy=remedy))
     budget = study.budget
     limits = (budget.num_trials, budget.wall_seconds, budget.device_hours)
+    # A grid ends by itself. Failures and `trial_seconds` are no limits: a study of trials that
+    # succeed would never end.
     if target is not Grid and all(limit is None for limit in limits):
         remedy = "set budget.trials, budget.wall_seconds or budget.device_hours"
         problems.append(Problem("has no limit", "budget", remedy=remedy))

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from luthier import environment
 from luthier import graph as graphs
@@ -22,11 +22,14 @@ from luthier.errors import BadInput, LuthierError, Problem, RunError, Validation
 from luthier.graph import Graph
 from luthier.study.protocol import SliceInfo
 
+if TYPE_CHECKING:  # the planner imports JAX, which a gate in the driver needs not
+    from luthier.planner import Plan, Report
+
 MEBIBYTE = 2**20
 
 
 class ShapeGate:
-    """Refuses trials whose arrays cannot be divided over a slice, or whose state does not fit it.
+    """Rejects trials whose arrays cannot be split over a device group, or whose state does not fit.
 
     Args:
       packages: The user's modules that a graph may name.
@@ -70,6 +73,8 @@ class ShapeGate:
 
     def _process(self, num_devices: int) -> subprocess.Popen[str]:
         if num_devices not in self._processes:
+            # The parent's flags are replaced, not extended: they may be of an accelerator, which
+            # XLA on the CPU does not know.
             flag = f"--xla_force_host_platform_device_count={num_devices}"
             paths = [os.getcwd(), os.environ.get("PYTHONPATH")]
             environment = {
@@ -81,6 +86,8 @@ class ShapeGate:
             self._processes[num_devices] = subprocess.Popen(
                 [
                     sys.executable,
+                    # As for workers: the working directory comes by PYTHONPATH, in its place among
+                    # the others.
                     "-P",
                     "-m",
                     "luthier.study.gate",
@@ -91,6 +98,8 @@ class ShapeGate:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                # Ctrl-C is for the driver alone. The process ends with it by the id that it is
+                # given (`environment.end_with`), also where the driver is killed.
                 start_new_session=True,
             )
         return self._processes[num_devices]
@@ -98,7 +107,7 @@ class ShapeGate:
 
 @dataclasses.dataclass(frozen=True)
 class PlanGate:
-    """Refuses trials that do not fit a slice that need not be here, as `luthier plan` sees it.
+    """Rejects trials that do not fit a device group that need not be here, as planned.
 
     Args:
       slice: What is planned for, whatever a trial runs on: `v5e-16`, `h100:8`.
@@ -124,8 +133,8 @@ class PlanGate:
         return reason and f"{self.slice}: {reason}"
 
 
-def why_too_large(report: Any) -> str:
-    """Return why a plan does not fit its slice; nothing where it fits, or nobody can tell.
+def why_too_large(report: Report) -> str:
+    """Return why a plan does not fit its slice; empty where it fits or that is unknown.
 
     Args:
       report: A `luthier.planner.Report`.
@@ -134,7 +143,7 @@ def why_too_large(report: Any) -> str:
         return ""
     needed, limit = report.memory.needed_bytes, report.memory.limit_bytes
     if needed is None or limit is None:
-        return f"the compiler says: {report.memory.refusal}"
+        return f"the compiler reports: {report.memory.refusal}"
     about = "an estimated " if report.memory.is_estimated else ""
     return f"needs {about}{_mebibytes(needed)} on each device, which has {_mebibytes(limit)}"
 
@@ -142,7 +151,7 @@ def why_too_large(report: Any) -> str:
 def shape_problem(
     graph: Graph, devices: Sequence[Any], memory_bytes: int | None, packages: Sequence[str] = ()
 ) -> str:
-    """Return why a graph cannot run on devices, as far as shapes tell; nothing where it can.
+    """Return why a graph cannot run on devices, judged by shapes; empty where it can.
 
     No array is made, and nothing is compiled.
 
@@ -157,10 +166,14 @@ def shape_problem(
 
     try:
         graphs.validate(graph, packages)
+        # Makes the program abstractly: shapes and shardings of the state are known without an
+        # array.
         program = programs.make(graph, devices)
         problems = check(graph, program)
         if problems:
             raise ValidationError(problems)
+        # The state alone is a lower bound of what the step needs, so a refusal by it is certain;
+        # activations are judged by the worker, after compiling.
         held = sum(p.bytes_per_device for p in program.placements.values())
         problem = too_large("the state", held, memory_bytes)
         if problem is not None:
@@ -171,14 +184,14 @@ def shape_problem(
 
 
 def too_large(what: str, needed: int, memory_bytes: int | None) -> ValidationError | None:
-    """Return the refusal of what does not fit the memory of a device; None where it fits."""
+    """Return the error if something does not fit the memory of a device, else None."""
     if memory_bytes is None or needed <= memory_bytes:
         return None
-    told = f"{what} needs {_mebibytes(needed)} on each device, which has {_mebibytes(memory_bytes)}"
-    return ValidationError(Problem(told))
+    what = f"{what} needs {_mebibytes(needed)} on each device, which has {_mebibytes(memory_bytes)}"
+    return ValidationError(Problem(what))
 
 
-def memory_problem(plan: Any, memory_bytes: int | None) -> ValidationError | None:
+def memory_problem(plan: Plan, memory_bytes: int | None) -> ValidationError | None:
     """Return why a plan's compiled step does not fit its devices; None where it fits.
 
     It compiles, where the state alone fits; nothing is run.
@@ -195,14 +208,15 @@ def memory_problem(plan: Any, memory_bytes: int | None) -> ValidationError | Non
     return problem or too_large("the compiled step", step_bytes(plan) or 0, memory_bytes)
 
 
-def step_bytes(plan: Any) -> int | None:
-    """Return the bytes on one device that a plan's compiled step needs, if the compiler tells."""
+def step_bytes(plan: Plan) -> int | None:
+    """Return the bytes on one device that a plan's compiled step needs, if that is known."""
     program = plan.program
+    # Once for each program: `memory_analysis` is not free, and lanes and results ask again.
     return program.once("step bytes", lambda: needed_bytes(program.compile_step()))
 
 
 def needed_bytes(compiled: Any) -> int | None:
-    """Return the bytes on one device that a compiled program needs; None where it cannot tell."""
+    """Return the bytes on one device that a compiled program needs, or None if unknown."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         return None
@@ -238,7 +252,7 @@ def serve(questions: IO[str], answers: IO[str], packages: Sequence[str]) -> None
 
 
 def main() -> None:
-    """Serve on the standard streams; what else is printed goes to standard error.
+    """Serve on the standard streams; other output goes to standard error.
 
     It is called with the id of the process that asks, and the packages.
     """

@@ -89,6 +89,8 @@ class Discoveries:
             traced: whether the caller did so, with all of them hoisted. Then nothing is traced
             here.
         """
+        # What a trace would find depends on the program only, not on the values of the leaves that
+        # are hoisted: the key leaves them out, so all trials of one program share one answer.
         static = {path: _never(graph, path) for path in dict.fromkeys(candidates)}
         there = tuple(path for path, problem in static.items() if problem is None)
         key = json.dumps([program_key(graph, there), list(candidates)])
@@ -100,7 +102,7 @@ class Discoveries:
 
 
 def program_key(graph: Graph, hoist: Sequence[str]) -> str:
-    """Return what is equal for graphs that one compiled program serves, on equal devices.
+    """Return a key that graphs share if one compiled program serves them on equal devices.
 
     It is taken of everything but the hoisted leaves: the rest of the graph; whatever the host
     reads, even where it shares a value with a hoisted leaf; the types of the hoisted leaves; and
@@ -113,6 +115,7 @@ def program_key(graph: Graph, hoist: Sequence[str]) -> str:
     Raises:
       BadInput: A path cannot be hoisted.
     """
+    # An int and a float at the same path are two programs.
     types = [str(array.dtype) for array in values_of(graph, hoist)]
     # Two fingerprints: `rest` leaves out the hoisted paths. `host` leaves out only the fields that
     # nothing but the compiled step reads, so that a value which is shared between a hoisted leaf
@@ -125,7 +128,7 @@ def program_key(graph: Graph, hoist: Sequence[str]) -> str:
 
 
 def _never(graph: Graph, path: str) -> str | None:
-    """Return why a leaf can never be hoisted; None where only a trace can tell."""
+    """Return why a leaf can never be hoisted; None where that takes a trace."""
     try:
         problem = problem_with(graph, path)
     except BadInput as error:
@@ -151,6 +154,8 @@ def _trace_problem(graph: Graph, paths: Sequence[str]) -> str | None:
     batch = _abstract(outer.data, outer.training.global_batch_size, outer.task)
 
     def trace(values: Any, batch: Any, batches: Any) -> Any:
+        # The experiment is built inside of the trace, with tracers in the place of the leaves:
+        # whatever a component computes in its constructor is traced, too.
         experiment = graphs.build(graph, substitutions(graph, paths, values))
         state = init_state(experiment)
         state, scalars = train_step(experiment, state, batch)

@@ -20,7 +20,7 @@ class Objective(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name, in tables and messages."""
 
     @property
     def direction(self) -> Direction:
@@ -30,10 +30,10 @@ class Objective(Protocol):
         """Return the value of what `result.json` holds; None where there is none."""
 
     def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return the value after the evaluations so far; None where they do not tell it."""
+        """Return the value after the evaluations so far; None where they do not determine it."""
 
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
-        """Return what is wrong with it, given the metrics of every evaluation set.
+        """Return its problems, given the metrics of every evaluation set.
 
         Args:
           evaluations: The metrics; None where they are not known.
@@ -120,13 +120,13 @@ class Measured:
         return self.over(values, self.direction) if values else None
 
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
-        """Return what is wrong with the selector, given the `evaluations`."""
+        """Return the problems of the selector, given the `evaluations`."""
         return [] if evaluations is None else self.selector.check(evaluations)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Fact:
-    """A fact that `result.json` tells.
+    """A fact of `result.json`.
 
     Args:
       direction: Whether a `lower` or a `higher` value is better.
@@ -138,7 +138,7 @@ class _Fact:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name, in tables and messages."""
         return self.KEY
 
     def value(self, result: Mapping[str, Any]) -> float | None:
@@ -147,12 +147,12 @@ class _Fact:
         return None if found is None else float(found)
 
     def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: an evaluation does not tell it."""
+        """Return None: evaluations do not report it."""
         del series
         return None
 
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
-        """Return nothing: every trial tells it, whatever its `evaluations`."""
+        """Return nothing: every trial has it, whatever its `evaluations`."""
         del evaluations
         return []
 
@@ -170,7 +170,7 @@ class StepTime(_Fact):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceHours(_Fact):
-    """Devices times hours that the trial took.
+    """The device hours of the trial.
 
     Args:
       direction: Whether a `lower` or a `higher` value is better.
@@ -180,7 +180,7 @@ class DeviceHours(_Fact):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name, in tables and messages."""
         return "device_hours"
 
     def value(self, result: Mapping[str, Any]) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from luthier import graph as graphs
 from luthier.graph import Graph
@@ -15,7 +14,7 @@ SEED = "seed"
 
 
 class SharedPrograms:
-    """Trials that differ in leaves that can be hoisted share a program, and perhaps a slice.
+    """Trials that differ only in leaves that can be hoisted share a program, and perhaps a slice.
 
     Args:
       lanes: How such trials share a slice: one after another (`single`), in lanes, or as the worker
@@ -35,7 +34,7 @@ class SharedPrograms:
         self._discoveries = Discoveries()
 
     def learn(self, paths: Iterable[str]) -> None:
-        """Take in which leaves the study's space sets, before the first trial is placed.
+        """Register the leaves that the study's space sets, before the first trial is placed.
 
         So the experiment itself shares the program of the trials that differ from it.
 
@@ -45,9 +44,11 @@ class SharedPrograms:
         if self._paths is None:
             self._seen.update(paths)
 
-    def __call__(self, base: Any, graph: Graph, slice: SliceInfo) -> Packed:
+    def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
         """Return how the trial with `graph` runs on a slice; `base` is the study's experiment."""
         if self._paths is None:
+            # It only grows: a leaf that one trial changed stays an argument for all later ones, so
+            # that they need no other program.
             self._seen |= {change.path for change in graphs.diff(base, graph)}
         # Sorted, because the order of the paths is part of the program's key.
         hoist = self._discoveries.discover(graph, sorted(self._seen)).paths

@@ -30,7 +30,7 @@ class SliceInfo:
 
     Args:
       index: Its number in the engine, from 0.
-      name: What people call it.
+      name: Its name in messages.
       num_devices: Devices in it.
       device_kind: What they are.
       memory_bytes: Memory of one device; None where it has no limit of its own.
@@ -65,7 +65,7 @@ class Work:
     Args:
       trials: One trial, or one for each lane.
       hoist: Paths of the leaves that may enter the compiled step as arguments; the worker finds
-        out which of them can, and its results say so.
+        out which of them can, and reports them in its results.
       lanes: How several trials share the slice.
       asks: Whether every report waits for an answer, so that the trial can be pruned there.
       spare_lanes: Lanes without a trial yet, which `Engine.refill` may use.
@@ -91,7 +91,7 @@ class Reported:
 
 @dataclasses.dataclass(frozen=True)
 class TrialEnded:
-    """A trial is over, and its `result.json` is on the disk.
+    """A trial has ended, and its `result.json` is on the disk.
 
     Args:
       slice: Where it ran.
@@ -141,9 +141,9 @@ class Lost:
       reason: What is known: an exit code or a signal, and the last line that it wrote.
       counts: Whether this is one of the deaths that `budget.retries` counts; not where a trial was
         saved because its machines were taken away.
-      is_away: Whether nothing can run there until `Back` tells that there is a worker again.
+      is_away: Whether nothing can run there until `Back` reports a worker again.
       is_gone: Whether no worker will come any more: the slice is excluded from the study, unless
-        `Back` tells that one came after all.
+        `Back` reports one after all.
     """
 
     slice: int
@@ -170,25 +170,25 @@ class TrialEngine(Protocol):
         """Start the workers of a study that is kept in `directory`; return the slices."""
 
     def start(self, slice: int, work: Work) -> None:
-        """Begin work on a slice that is free."""
+        """Start work on a free device group."""
 
     def refill(self, slice: int, trial: TrialWork) -> None:
         """Put one more trial on a free lane of the work that a slice is busy with."""
 
     def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
-        """Answer a report of work that `asks`: the trial goes on, or is pruned and ends."""
+        """Answer a report of work that `asks`: the trial continues or is pruned."""
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
-        """End a trial at its next step: it is saved, and comes back as nothing."""
+        """Stop a trial after the current step. It is checkpointed; no `TrialEnded` is sent."""
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return what happened; wait up to `timeout` seconds for the first event."""
+        """Return new events; wait up to `timeout` seconds for the first."""
 
     def close(self) -> None:
-        """End all workers; trials that run are saved first, so that they can go on later."""
+        """End all workers; running trials are saved first, so that they can be resumed."""
 
 
-# `result.json`: how a trial ended; whole or absent, and on the disk before anyone is told.
+# `result.json`: the end of a trial; whole or absent, and on the disk before it is reported.
 
 NAME = "result.json"
 TRACEBACK = "traceback.txt"
@@ -201,19 +201,21 @@ _FIELDS = {field.name for field in dataclasses.fields(TrialEnded)}
 
 
 def write_result(directory: str | os.PathLike[str], ended: TrialEnded) -> None:
-    """Write how a trial ended into its directory.
+    """Write the end of a trial into its directory.
 
     Args:
       directory: `TrialWork.directory`.
-      ended: What the driver will be told.
+      ended: The event that the driver will receive.
     """
+    # Whole or not at all, and on the disk: the driver may read it at any moment, and goes by it
+    # after a crash.
     write_json(
         pathlib.Path(directory, NAME), {"format": FORMAT, **_encode(dataclasses.asdict(ended))}
     )
 
 
 def read_result(directory: str | os.PathLike[str]) -> TrialEnded | None:
-    """Return how the trial in a directory ended; None where that is not written.
+    """Read the end of the trial in a directory; None where it was not written.
 
     Args:
       directory: `TrialWork.directory`.
@@ -236,7 +238,7 @@ def read_result(directory: str | os.PathLike[str]) -> TrialEnded | None:
 
 
 def _encode(value: Any) -> Any:
-    """Return a value as strict JSON can hold it: numbers that are none are words."""
+    """Encode a value as strict JSON; NaN and infinities become `{"float": "nan"}`."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     if isinstance(value, dict):

@@ -51,6 +51,8 @@ def rerun(
     """
     source, target = pathlib.Path(trial), pathlib.Path(into)
     own = list(jax.devices() if devices is None else devices)
+    # The result has all that decides the bits, beside the graph: which leaves were arguments, how
+    # many lanes there were, which of them this trial had, and the devices.
     before = read_result(source)
     if before is None:
         raise RunError(Problem(f"{source} has no result to be repeated"))
@@ -67,6 +69,7 @@ def rerun(
         target.mkdir(parents=True)
     except FileExistsError:
         raise RunError(Problem(f"{target} exists", remedy="choose another folder")) from None
+    # Only the graph: no checkpoint, so that the run starts from its first step.
     for name in ("config.json", "config.history.json"):
         if (source / name).exists():
             shutil.copy2(source / name, target / name)

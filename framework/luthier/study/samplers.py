@@ -9,7 +9,7 @@ import fiddle as fdl
 import optuna
 
 from luthier.errors import BadInput, Problem
-from luthier.graph import nearest
+from luthier.graph import Graph, nearest
 from luthier.metrics import Selector
 from luthier.study import objectives
 from luthier.study.checks import evaluations_of
@@ -63,6 +63,7 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
     Raises:
       BadInput: It cannot be read.
     """
+    # Facts have names without a slash, so they cannot be confused with `EVALUATION/METRIC`.
     if word in FACTS:
         return fdl.Config(FACTS[word])
     name, _, reduction = word.partition(":")
@@ -70,7 +71,9 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
     count = reduction.removeprefix("mean")
     if not slash or not (reduction in ("", *_OVER) or (count.isdigit() and int(count))):
         remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(FACTS)}"
-        raise BadInput(Problem(f"{word!r} is no objective", "--objective", remedy=remedy))
+        raise BadInput(Problem(f"{word!r} is not an objective", "--objective", remedy=remedy))
+    # Whether lower or higher is better belongs to the metric. One that the experiment does not have
+    # counts as lower here; the study's checks report it by name.
     known = {found.name: found.better for found in (evaluations or {}).get(evaluation, ())}
     selector = fdl.Config(Selector, evaluation, metric, known.get(metric, "lower"))
     if count != reduction:
@@ -93,7 +96,7 @@ def default_objective(evaluations: Mapping[str, Sequence[Any]] | None) -> list[f
 
 
 def study_of(
-    name: str, base: Any, space: Space, sampler: fdl.Config, packages: Sequence[str]
+    name: str, base: Graph, space: Space, sampler: fdl.Config, packages: Sequence[str]
 ) -> fdl.Config:
     """Return a study of an experiment, on the devices of this machine.
 

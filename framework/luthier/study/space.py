@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from luthier.errors import BadInput, Problem
 from luthier.graph import nearest
 
-# What a study may choose at one path: a range, an ordered list, or one of several options.
+# The choice at one path: a range, an ordered list, or one of several options.
 #
 # A choice is stored as a primitive: the number itself, the exponent of a power of two, or the index
 # of a value. So samplers see order where there is one, and any value of a graph can be chosen.
@@ -22,13 +22,13 @@ Stored = int | float
 
 
 class Dimension(Protocol):
-    """One thing that is chosen; a class of your own may be one."""
+    """A dimension of a search space; a class of your own may be one."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, in words."""
+        """Yield its problems, as text."""
 
     def value(self, stored: Stored) -> Any:
-        """Return what is set in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice."""
 
     def probes(self) -> Sequence[Stored]:
         """Return stored choices that show, put into the graph, whether all of them fit there."""
@@ -53,7 +53,7 @@ def _range_problems(low: Any, high: Any, kinds: tuple[type, ...]) -> Iterator[st
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """A number whose logarithm is spread evenly.
+    """A number, uniform in its logarithm.
 
     Args:
       low: The least, above zero.
@@ -64,17 +64,17 @@ class Log:
     high: float
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, in words."""
+        """Yield its problems, as text."""
         yield from _range_problems(self.low, self.high, (int, float))
         if isinstance(self.low, int | float) and self.low <= 0:
             yield f"a logarithmic range begins above zero, not at {self.low!r}"
 
     def value(self, stored: Stored) -> float:
-        """Return what is set in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice."""
         return float(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return what is stored for a value of the graph; None where the range has it not."""
+        """Return the stored choice for a value of the graph; None outside of the range."""
         is_number = type(value) in (int, float)
         return float(value) if is_number and self.low <= value <= self.high else None
 
@@ -89,12 +89,13 @@ class Log:
             return (math.sqrt(self.low * self.high),)
         ratio = self.high / self.low
         inner = [self.low * ratio ** (i / (resolution - 1)) for i in range(1, resolution - 1)]
+        # The ends as they were given, and not as a power of their ratio, which may round past them.
         return float(self.low), *inner, float(self.high)
 
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-    """A number, spread evenly.
+    """A number, uniform in a range.
 
     Args:
       low: The least.
@@ -105,15 +106,15 @@ class Uniform:
     high: float
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, in words."""
+        """Yield its problems, as text."""
         yield from _range_problems(self.low, self.high, (int, float))
 
     def value(self, stored: Stored) -> float:
-        """Return what is set in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice."""
         return float(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return what is stored for a value of the graph; None where the range has it not."""
+        """Return the stored choice for a value of the graph; None outside of the range."""
         is_number = type(value) in (int, float)
         return float(value) if is_number and self.low <= value <= self.high else None
 
@@ -145,7 +146,7 @@ class Int:
     step: int = 1
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, in words."""
+        """Yield its problems, as text."""
         found = list(_range_problems(self.low, self.high, (int,)))
         yield from found
         if type(self.step) is not int or self.step < 1:
@@ -155,11 +156,11 @@ class Int:
             yield f"steps of {self.step} from {self.low} do not meet {self.high}, but {last}"
 
     def value(self, stored: Stored) -> int:
-        """Return what is set in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice."""
         return int(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return what is stored for a value of the graph; None where the range has it not."""
+        """Return the stored choice for a value of the graph; None outside of the range."""
         is_number = type(value) is int and self.low <= value <= self.high
         return value if is_number and (value - self.low) % self.step == 0 else None
 
@@ -186,7 +187,7 @@ class Pow2:
     high: int
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, in words."""
+        """Yield its problems, as text."""
         found = list(_range_problems(self.low, self.high, (int,)))
         yield from found
         for end in () if found else (self.low, self.high):
@@ -199,11 +200,13 @@ class Pow2:
         return range(self.low.bit_length() - 1, self.high.bit_length())
 
     def value(self, stored: Stored) -> int:
-        """Return what is set in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice."""
+        # An int by shifting: `2.0 ** stored` would be a float, which does not fit a setting that
+        # wants a whole number.
         return 1 << int(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return what is stored for a value of the graph; None where the range has it not."""
+        """Return the stored choice for a value of the graph; None outside of the range."""
         is_number = type(value) is int and self.low <= value <= self.high
         return value.bit_length() - 1 if is_number and not value & (value - 1) else None
 
@@ -239,18 +242,18 @@ class Ordinal(_Listed):
     """One of several values that have an order; the index is stored.
 
     Args:
-      values: The values, in their order; `Option`s where they are given in words.
+      values: The values, in their order; `Option`s where they are written as overrides.
     """
 
     values: Sequence[Any]
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, in words."""
+        """Yield its problems, as text."""
         if len(self.values) < 2:
             yield "an ordered list needs two values or more"
 
     def value(self, stored: Stored) -> Any:
-        """Return what is set in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice."""
         return self.values[int(stored)]
 
     def __len__(self) -> int:
@@ -263,9 +266,9 @@ class Option:
 
     Args:
       value: What is set at the path of the choice: a plain value or a node.
-      words: Words of the override grammar that are applied instead: `fiddler:NAME(...)`, `a.b=3`.
+      words: Overrides that are applied instead: `fiddler:NAME(...)`, `a.b=3`.
       space: What else is chosen where this option is; a `Space`, or None.
-      name: What people call it; without one, the value or the words.
+      name: Its label; without one, the value or the overrides.
     """
 
     value: Any = None
@@ -275,10 +278,12 @@ class Option:
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Its name, in tables and messages."""
         if self.name or self.words:
             return self.name or " ".join(self.words)
         target = getattr(self.value, "__fn_or_cls__", self.value)
+        # Labels become parts of names in journals (`sub_prefix`): a class goes by its name, because
+        # its repr may differ between processes.
         plain = target is None or isinstance(target, bool | int | float | str | tuple | list)
         return str(target) if plain else getattr(target, "__name__", repr(target))
 
@@ -294,11 +299,13 @@ class Choice(_Listed):
     options: Sequence[Any]
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, in words."""
+        """Yield its problems, as text."""
         if len(self.options) < 2:
             yield "a choice needs two options or more"
         labels = [option.label for option in self.all_options]
         for label in sorted({label for label in labels if labels.count(label) > 1}):
+            # Names of sub-dimensions start with the label of their option: two alike would be one
+            # dimension.
             yield f"two options are called {label!r}; give them names"
 
     @property
@@ -325,7 +332,7 @@ class Zipped(_Listed):
     rows: Sequence[Mapping[str, Any]]
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it, in words."""
+        """Yield its problems, as text."""
         if not self.rows:
             yield "a table needs a row"
         for number, row in enumerate(self.rows, 1):
@@ -354,7 +361,7 @@ Predicate = str | Callable[[Any], bool]
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """What a study may choose.
+    """The search space of a study.
 
     Args:
       dimensions: What is chosen, by where: a path of the experiment, or a pattern of the override
@@ -388,13 +395,15 @@ class Space:
 
         Args:
           chooser: Chooses for one dimension, given its name; None leaves it out.
-          prefix: What stands before the names.
+          prefix: The prefix of the names.
         """
         found: dict[str, Stored] = {}
         for key, dimension in self.dimensions.items():
             stored = chooser(prefix + key, dimension)
             if stored is None:
                 continue
+            # The order of dimensions is that of the space, and that in which a sampler is asked:
+            # both decide what a seeded sampler suggests.
             found[prefix + key] = stored
             if isinstance(dimension, Choice):
                 option = dimension.value(stored)
@@ -403,11 +412,11 @@ class Space:
         return found
 
     def overrides(self, assignment: Assignment, prefix: str = "") -> list[str | tuple[str, Any]]:
-        """Return what an assignment sets, for `graph.apply`.
+        """Return the overrides of an assignment, for `graph.apply`.
 
         Args:
           assignment: Stored choices by name.
-          prefix: What stands before the names.
+          prefix: The prefix of the names.
         """
         found: list[str | tuple[str, Any]] = []
         for key, dimension in self.dimensions.items():
@@ -439,7 +448,7 @@ class Named:
 
 
 def sub_prefix(name: str, option: Option) -> str:
-    """Return what stands before the names of the dimensions that depend on an option."""
+    """Return the prefix of the names of dimensions that depend on an option."""
     return f"{name}={option.label}/"
 
 
@@ -453,7 +462,7 @@ def settings(key: str, dimension: Dimension, value: Any) -> list[str | tuple[str
 
 
 def setting(key: str, value: Any) -> str | tuple[str, Any]:
-    """Return the override that sets a value: as a word, where it can be written as one."""
+    """Return the override that sets a value: as text, where it can be written as text."""
     if value is None or type(value) in (bool, int, float, str):
         # `repr` of a float is the shortest text that reads back as the same number, so nothing is
         # lost in words.
@@ -461,8 +470,8 @@ def setting(key: str, value: Any) -> str | tuple[str, Any]:
     return key, value
 
 
-def told(override: str | tuple[str, Any]) -> str:
-    """Return an override in words, for people."""
+def override_text(override: str | tuple[str, Any]) -> str:
+    """Return an override as text, for display."""
     if isinstance(override, str):
         return override
     path, value = override
@@ -477,7 +486,7 @@ def told(override: str | tuple[str, Any]) -> str:
 class Grid:
     """A sampler that goes through all combinations; the last dimension moves first.
 
-    Optuna's own grid stops its study from within, which a driver that asks and tells cannot have.
+    Optuna's `GridSampler` calls `Study.stop`, which needs `Study.optimize` and not ask-and-tell.
 
     Args:
       resolution: Points of every continuous range, the ends among them.
@@ -489,12 +498,12 @@ class Grid:
 
 
 def grid_points(space: Space, resolution: int, prefix: str = "") -> Iterator[dict[str, Stored]]:
-    """Yield the assignment of every point; an option's own space is gone through below it.
+    """Yield the assignment of every point, with those of the options' own spaces.
 
     Args:
       space: What may be chosen.
       resolution: Points of every continuous range.
-      prefix: What stands before the names.
+      prefix: The prefix of the names.
     """
     yield from _points(list(space.dimensions.items()), resolution, prefix)
 
@@ -506,6 +515,8 @@ def num_points(space: Space, resolution: int) -> int:
       space: What may be chosen.
       resolution: Points of every continuous range.
     """
+    # Counted without going through the points: a grid can have millions. A choice is a sum over its
+    # options, each with the points of its own space.
     product = 1
     for dimension in space.dimensions.values():
         count = 0
@@ -523,6 +534,8 @@ def _points(rest: list, resolution: int, prefix: str) -> Iterator[dict[str, Stor
         return
     key, dimension = rest[0]
     for stored in dimension.points(resolution):
+        # Depth first: the points of an option's own space, then those of the dimensions that
+        # follow. A generator, so that a large grid takes no memory.
         here = {prefix + key: stored}
         below: list[dict[str, Stored]] = [{}]
         if isinstance(dimension, Choice):
@@ -554,6 +567,9 @@ def generate(module_name: str, names: Sequence[str]) -> dict[str, Zipped]:
     Raises:
       BadInput: There is none of a name, or it yields no settings.
     """
+    # Generators are plain functions beside the experiment: they may compute, loop and read files.
+    # They are called once, here, and the study records the rows and not the function, so that
+    # resuming needs no second call.
     module = importlib.import_module(module_name)
     known = {
         name.removeprefix(_PREFIX): found
@@ -571,6 +587,8 @@ def generate(module_name: str, names: Sequence[str]) -> dict[str, Zipped]:
             problems.append(Problem(what, remedy="" if near else remedy, nearest=near))
             continue
         rows = list(known[name]())
+        # The table is made although a row is bad, so that problems of all generators are listed at
+        # once.
         if bad := [row for row in rows if not _is_row(row)]:
             what = f"{module_name}:{_PREFIX}{name} yields {bad[0]!r}, no dict from paths to values"
             problems.append(Problem(what))

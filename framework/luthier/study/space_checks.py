@@ -13,6 +13,7 @@ from luthier.graph.overrides import matching
 from luthier.study.space import (
     Assignment,
     Choice,
+    Dimension,
     Named,
     Option,
     Space,
@@ -37,7 +38,7 @@ class Editing:
     shelves: Sequence[str] = ()
     packages: Sequence[str] = ()
 
-    def apply(self, graph: Graph, overrides: Sequence[Any], origin: str = "space") -> Any:
+    def apply(self, graph: Graph, overrides: Sequence[Any], origin: str = "space") -> Graph:
         """Return a copy of a graph with overrides applied.
 
         Args:
@@ -50,7 +51,7 @@ class Editing:
         """
         return graphs.apply(graph, overrides, origin, self.shelves, packages=self.packages)
 
-    def trial_graph(self, base: Any, space: Space, assignment: Assignment, trial: int) -> Any:
+    def trial_graph(self, base: Graph, space: Space, assignment: Assignment, trial: int) -> Graph:
         """Return the graph of a trial; its history says `trial 7: path=value`.
 
         Args:
@@ -62,7 +63,7 @@ class Editing:
         return self.apply(base, space.overrides(assignment), f"trial {trial}:")
 
 
-def locate(base: Any, space: Space, editing: Editing) -> dict[str, Stored] | None:
+def locate(base: Graph, space: Space, editing: Editing) -> dict[str, Stored] | None:
     """Return the assignment that makes the base of itself; None where the space has none.
 
     Args:
@@ -73,7 +74,7 @@ def locate(base: Any, space: Space, editing: Editing) -> dict[str, Stored] | Non
     return _locate(base, space, editing, "")
 
 
-def _locate(base: Any, space: Space, editing: Editing, prefix: str) -> dict[str, Stored] | None:
+def _locate(base: Graph, space: Space, editing: Editing, prefix: str) -> dict[str, Stored] | None:
     found: dict[str, Stored] = {}
     for key, dimension in space.dimensions.items():
         for stored in _candidates(base, key, dimension):
@@ -97,8 +98,8 @@ def _locate(base: Any, space: Space, editing: Editing, prefix: str) -> dict[str,
     return found
 
 
-def _candidates(base: Any, key: str, dimension: Any) -> Sequence[Stored]:
-    """Return the stored choices that may stand for what is there now: at a path, or by a name."""
+def _candidates(base: Graph, key: str, dimension: Dimension) -> Sequence[Stored]:
+    """Return the stored choices that may be the base's own."""
     stored_of = getattr(dimension, "stored", None)
     if stored_of is None:
         return dimension.points(1)
@@ -126,8 +127,8 @@ class _Claim:
     touched: frozenset[str]
 
 
-def check_space(base: Any, space: Space, editing: Editing) -> list[Problem]:
-    """Return what is wrong with a space: unknown paths, values that do not fit, overlaps.
+def check_space(base: Graph, space: Space, editing: Editing) -> list[Problem]:
+    """Return the problems of a space: unknown paths, values that do not fit, overlaps.
 
     Args:
       base: The experiment graph.
@@ -145,7 +146,7 @@ def check_space(base: Any, space: Space, editing: Editing) -> list[Problem]:
 
 
 class _Checker:
-    """Walks a space, and keeps what it finds."""
+    """Walks a space, and collects its problems."""
 
     def __init__(self, editing: Editing, problems: list[Problem]):
         self._editing = editing
@@ -154,29 +155,37 @@ class _Checker:
     def claims(
         self, graph: Graph, space: Space, prefix: str, others: Sequence[_Claim]
     ) -> list[_Claim]:
-        """Return what the dimensions of a space change; tell what overlaps.
+        """Return the paths that the dimensions of a space change, and record overlaps.
 
         Args:
           graph: What they are applied to.
           space: The space.
-          prefix: What stands before the names of its dimensions.
+          prefix: The prefix of the names of its dimensions.
           others: What other dimensions change that take part at the same time.
         """
+        # How overlaps are found: each dimension is applied to the graph with its extreme values
+        # (`_probe`), and the paths that change are its claim. Two dimensions that take part at the
+        # same time and claim the same path would leave the outcome to their order. Dimensions of
+        # different options of one choice never take part together, so they are compared with
+        # `beside` and not with each other.
         found: list[_Claim] = []
         for key, dimension in space.dimensions.items():
             named = Named(prefix + key, key, dimension, 0)
             broken = list(dimension.problems())
             self._problems += [Problem(what, origin=f"space: {named.name}") for what in broken]
+            # A range that is broken in itself cannot be probed.
             if broken:
                 continue
             touched, made = self._probe(graph, named)
             claim = _Claim(named.name, frozenset(touched))
             beside = [*others, *found]
-            self._tell_overlap(claim, beside)
+            self._add_overlap(claim, beside)
             below: list[_Claim] = []
             for option, changed in made:
                 if option.space is not None:
                     inside = sub_prefix(named.name, option)
+                    # Checked against the graph with the option applied: its sub-space may set paths
+                    # that exist only then.
                     below += self.claims(changed, option.space, inside, beside)
             found += [claim, *below]
         return found
@@ -188,13 +197,17 @@ class _Checker:
         for stored in named.dimension.probes():
             value = named.dimension.value(stored)
             try:
+                # The overrides are applied for real, because patterns (`any:dropout`) and fiddlers
+                # do not show what they set in any other way.
                 changed = self._editing.apply(graph, settings(named.key, named.dimension, value))
                 self._require_record(changed)
             except BadInput as error:
-                told = [
+                problems = [
                     dataclasses.replace(p, origin=_origin(named, value)) for p in error.problems
                 ]
-                self._problems += told
+                self._problems += problems
+                # The next probe of a range would fail for the same reason; each option may have a
+                # problem of its own.
                 if not isinstance(named.dimension, Choice | Zipped):
                     break
                 continue
@@ -213,8 +226,10 @@ class _Checker:
         except ValidationError:
             return  # other trials of this choice may be right: each is validated by itself
 
-    def _tell_overlap(self, claim: _Claim, others: Sequence[_Claim]) -> None:
+    def _add_overlap(self, claim: _Claim, others: Sequence[_Claim]) -> None:
         for other in others:
+            # A path meets those above and below it, too: one dimension may replace a node of which
+            # the other sets an argument.
             shared = sorted(a for a in claim.touched if any(_meet(a, b) for b in other.touched))
             if shared:
                 what = f"overlaps with {other.name}: both set {shared[0]}"
@@ -224,8 +239,8 @@ class _Checker:
 
 
 def _origin(named: Named, value: Any) -> str:
-    said = value.label if isinstance(value, Option) else repr(value)
-    return f"space: {named.name}, at {said}"
+    choice = value.label if isinstance(value, Option) else repr(value)
+    return f"space: {named.name}, at {choice}"
 
 
 def _meet(a: str, b: str) -> bool:
@@ -233,7 +248,7 @@ def _meet(a: str, b: str) -> bool:
     return long == short or (long.startswith(short) and long[len(short)] in ".[")
 
 
-def _constraint_problems(base: Any, space: Space) -> Iterator[Problem]:
+def _constraint_problems(base: Graph, space: Space) -> Iterator[Problem]:
     for predicate in space.constraints:
         if not isinstance(predicate, str):
             continue
@@ -249,7 +264,7 @@ def _constraint_problems(base: Any, space: Space) -> Iterator[Problem]:
 
 
 def violated(graph: Graph, predicate: Any) -> bool:
-    """Return whether a graph breaks a constraint; what the graph does not say counts as met.
+    """Return whether a graph breaks a constraint; one that cannot be evaluated counts as met.
 
     Args:
       graph: The graph of a trial.
@@ -262,5 +277,7 @@ def violated(graph: Graph, predicate: Any) -> bool:
         try:
             known[name] = graphs.evaluate(graphs.get(graph, name))
         except BadInput:
+            # A path that the trial's graph does not have, such as one of another option: the
+            # condition is not about this trial.
             known[name] = validation.UNKNOWN
     return not validation.holds(predicate, known)

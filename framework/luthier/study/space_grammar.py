@@ -31,7 +31,7 @@ REMEDY = f"write PATH={_FORMS}choice(A,B) or choice(@FIDDLER,@FIDDLER(1))"
 
 
 def parse_space(words: Sequence[str], when: Sequence[str] = ()) -> Space:
-    """Return the space that words of the command line describe.
+    """Parse the search space of the command line.
 
     Args:
       words: What was given to `--space`.
@@ -40,6 +40,7 @@ def parse_space(words: Sequence[str], when: Sequence[str] = ()) -> Space:
     Raises:
       BadInput: Some cannot be read; all problems are in it.
     """
+    # All problems of all arguments are collected: fixing them one run at a time is tedious.
     problems: list[Problem] = []
     dimensions: dict[str, Any] = {}
     for word in words:
@@ -66,7 +67,7 @@ def _at(error: BadInput, origin: str) -> list[Problem]:
 
 
 def parse_dimension(word: str) -> tuple[str, Any]:
-    """Return where a word chooses, and what.
+    """Parse one dimension; return its path and the dimension.
 
     Args:
       word: `model.dim=pow2(64,256)`.
@@ -74,6 +75,7 @@ def parse_dimension(word: str) -> tuple[str, Any]:
     Raises:
       BadInput: It cannot be read.
     """
+    # Not `partition`: a pattern in the path may hold a `=` within quotes or brackets.
     cut = _find(word, "=")
     key, text = word[:cut].strip(), word[cut + 1 :].strip()
     match = re.fullmatch(r"(\w+)\s*\((.*)\)", text, re.DOTALL)
@@ -96,6 +98,7 @@ def _range(name: str, items: Sequence[str]) -> Any:
     fields = [field.name for field in dataclasses.fields(kind)]
     given: dict[str, Any] = {}
     for index, item in enumerate(items):
+        # Arguments by position or by name, as in Python; each at most once.
         named = re.fullmatch(r"(\w+)\s*=\s*(.+)", item)
         field = named[1] if named else fields[index] if index < len(fields) else ""
         if field not in fields or field in given:
@@ -116,16 +119,21 @@ def _item(key: str, item: str) -> Any:
         return Option(words=(f"fiddler:{item[1:]}",), name=item)
     if item.startswith("fiddler:"):
         return Option(words=(item,), name=item)
+    # Whole numbers first: `choice(1,2)` for a setting that wants an int must not give floats.
     for read in (int, float):
         try:
             return read(item)
         except ValueError:
             continue
+    # Anything else stays text for the override grammar, which knows the types and the references of
+    # the path.
     return Option(words=(f"{key}={item}",), name=item)
 
 
 def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:
     """Return the dimensions with one more in the sub-space of an option."""
+    # The colon that separates the condition, and not one of a path (`any:dropout`): it comes after
+    # the first `=`.
     cut = _find(word, ":", after=_find(word, "="))
     head, inner = word[:cut].strip(), word[cut + 1 :].strip()
     key, _, wanted = head.partition("=")
@@ -138,6 +146,7 @@ def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:
         remedy = f"there are choices at {', '.join(choices)}" if choices else "add a choice there"
         raise BadInput(Problem(f"there is no choice at {key}", remedy=remedy))
     options = list(choice.all_options)
+    # Exactly one must fit: short names may be ambiguous (`@scale(2)` and `@scale(3)`).
     fitting = [i for i, option in enumerate(options) if wanted in _names(option)]
     if len(fitting) != 1:
         labels = [option.label for option in options]
@@ -150,12 +159,13 @@ def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:
     if path in inside:
         raise BadInput(Problem("is given twice", path))
     inside[path] = dimension
+    # Dimensions are immutable: the choice is replaced by one whose option has a larger space.
     options[fitting[0]] = dataclasses.replace(option, space=Space(inside))
     return {**dimensions, key: Choice(options)}
 
 
 def _names(option: Option) -> set[str]:
-    """Return what an option may be called: its label, and that without @ and brackets."""
+    """Return the names of an option: its label, also without @ and brackets."""
     label = option.label
     return {label, label.lstrip("@"), label.lstrip("@").partition("(")[0]}
 
@@ -171,7 +181,7 @@ def split(text: str) -> list[str]:
 
 
 def _find(text: str, wanted: str, after: int = -1) -> int:
-    """Return where a character stands outside of brackets and quotes; -1 where it does not."""
+    """Return the index of a character outside of brackets and quotes, or -1."""
     depth, quote = 0, ""
     for index, letter in enumerate(text):
         if quote:

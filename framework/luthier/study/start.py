@@ -28,7 +28,7 @@ from luthier.study.driver.admission import Admission
 from luthier.study.driver.directory import StudyDirectory, find_study, without_secrets
 from luthier.study.driver.journal import Journal, read_journal, require_whole
 from luthier.study.driver.loop import Driver, Parts, View, grid_notice, reduced
-from luthier.study.driver.sampling import Asked, Pruning, Suggester, make_suggester
+from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, make_suggester
 from luthier.study.driver.trial_table import Ledger
 from luthier.study.protocol import SliceInfo, TrialEngine
 from luthier.study.space_checks import Editing, locate
@@ -43,7 +43,7 @@ class Outcome:
     Args:
       directory: The study's folder.
       is_over: Whether nothing is left to do; else it can be resumed.
-      ledger: Where every trial stands.
+      ledger: The state of every trial.
       is_late: Whether `budget.wall_seconds` ended this call.
       notices: Where its report and its summary in W&B are.
       is_preempted: Whether SIGTERM or SIGHUP ended this call.
@@ -74,30 +74,31 @@ def run(
     view: View | None = None,
     engine: TrialEngine | None = None,
 ) -> Outcome:
-    """Run a study from its first trial.
+    """Start a new study and drive it to its end.
 
     Args:
       graph: An `fdl.Config` of `Study`.
       packages: The user's modules that graphs and values may name.
       shelves: Modules whose fiddlers may be named without their module.
-      view: Shows how it stands; None shows nothing.
+      view: Displays its status; None displays nothing.
       engine: What runs trials, where it is not the study's own.
 
     Returns:
-      Where the study stands.
+      The state of the study.
 
     Raises:
       BadInput: It cannot run, or there is a study of that name; nothing was written.
     """
     trust.give(packages)
+    # Checks come before anything is written: a study with a mistake leaves no folder behind.
     editing = Editing(tuple(shelves), tuple(packages))
     study = check_study(graph, editing)
     directory = StudyDirectory(pathlib.Path(study.directory, study.name))
     _set_aside(directory)
     if directory.exists:
-        remedy = f"go on with it: --resume {directory.path}; or give this one another name=..."
+        remedy = f"resume it: --resume {directory.path}; or give this one another name=..."
         raise BadInput(Problem(f"there is a study in {directory.path}", remedy=remedy))
-    return _drive(_Given(graph, study, editing, directory, is_new=True), view, engine)
+    return _drive(_StudyRequest(graph, study, editing, directory, is_new=True), view, engine)
 
 
 def _set_aside(directory: StudyDirectory) -> None:
@@ -105,6 +106,7 @@ def _set_aside(directory: StudyDirectory) -> None:
 
     One that faults of the machine stopped keeps its trials and their checkpoints: it is resumed.
     """
+    # Never a study that somebody drives: its folder is in use although no trial is complete yet.
     if not directory.exists or holder(directory.path / "lock") is not None:
         return
     ledger = Ledger()
@@ -113,6 +115,7 @@ def _set_aside(directory: StudyDirectory) -> None:
     if ledger.stopped_by != "failures" or ledger.count("complete", "pruned"):
         return
     names = (directory.path.with_name(f"{directory.path.name}.{k}") for k in itertools.count(1))
+    # Renamed and not deleted: its tracebacks are what the user wants to look at.
     target = next(path for path in names if not path.exists())
     try:
         directory.path.rename(target)
@@ -130,7 +133,7 @@ def resume(
     view: View | None = None,
     engine: TrialEngine | None = None,
 ) -> Outcome:
-    """Go on with a study; one that is over is left as it is.
+    """Resume a study; one that is over is left as it is.
 
     Args:
       name: The study's folder, or its name.
@@ -141,15 +144,15 @@ def resume(
         it is now.
       packages: The user's modules that graphs and values may name, beside those recorded.
       shelves: Modules whose fiddlers may be named without their module, beside those recorded.
-      view: Shows how it stands; None shows nothing.
+      view: Displays its status; None displays nothing.
       engine: What runs trials, where it is not the study's own.
 
     Returns:
-      Where the study stands.
+      The state of the study.
 
     Raises:
-      BadInput: There is none, it cannot go on, another process drives it, `retry` matches no
-        trial, or it was begun elsewhere and is not trusted (`--trust`, LUTHIER_TRUST).
+      BadInput: There is none, it cannot be resumed, another process drives it, `retry` matches no
+        trial, or it was started elsewhere and is not trusted (`--trust`, LUTHIER_TRUST).
     """
     pattern = None if retry is None else _read_retry(retry)
     directory = find_study(name)
@@ -164,15 +167,17 @@ def resume(
         _refuse_changes(recorded, graph, directory.path)
     graph = recorded if graph is None else graph
     study = check_study(graph, editing)
-    given = _Given(graph, study, editing, directory, is_new=False, retry=pattern)
-    return _drive(given, view, engine)
+    request = _StudyRequest(graph, study, editing, directory, is_new=False, retry=pattern)
+    return _drive(request, view, engine)
 
 
 def _read_retry(word: str) -> re.Pattern[str]:
     state, _, pattern = word.partition(":")
     remedy = "write failed, or failed:REGEX"
     if state != "failed":
-        raise BadInput(Problem(f"{word!r} names no trials to run again", "--retry", remedy=remedy))
+        raise BadInput(
+            Problem(f"{word!r} does not name trials to run again", "--retry", remedy=remedy)
+        )
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -180,16 +185,16 @@ def _read_retry(word: str) -> re.Pattern[str]:
         raise BadInput(Problem(what, "--retry", remedy=remedy)) from None
 
 
-def _retry(given: _Given, journal: Journal) -> None:
-    """Put failed trials, and those that had their results, back to where they were asked."""
-    assert given.retry is not None
+def _retry(request: _StudyRequest, journal: Journal) -> None:
+    """Write lines that put failed trials, and copies of their results, back to waiting."""
+    assert request.retry is not None
     ledger = Ledger()
-    for line in read_journal(given.directory.journal_path):
+    for line in read_journal(request.directory.journal_path):
         ledger.follow(line)
     wanted = {
         trial.number
         for trial in ledger.trials
-        if trial.state == "failed" and given.retry.search(trial.reason)
+        if trial.state == "failed" and request.retry.search(trial.reason)
     }
     # A trial that copied the result of a failed one has that failure as its own: both go back, and
     # so do all other copies of the same first trial.
@@ -197,15 +202,15 @@ def _retry(given: _Given, journal: Journal) -> None:
     again = [t.number for t in ledger.trials if t.number in firsts or t.copy_of in firsts]
     if not again:
         reasons = sorted({t.reason for t in ledger.trials if t.state == "failed"})
-        told = f"there are {'; '.join(reasons[:3])}" if reasons else "no trial failed"
-        what = f"no failed trial of {given.directory.path} matches {given.retry.pattern!r}"
-        raise BadInput(Problem(what, "--retry", remedy=told))
-    edited = directories.edited(given.directory.path)
+        remedy = f"there are {'; '.join(reasons[:3])}" if reasons else "no trial failed"
+        what = f"no failed trial of {request.directory.path} matches {request.retry.pattern!r}"
+        raise BadInput(Problem(what, "--retry", remedy=remedy))
+    edited = directories.edited_packages(request.directory.path)
     # Failed trials are usually tried again because the code was mended, hence the new copy of the
     # source. Trials that are complete keep what they measured with the old one; the notice says
     # from where on.
     if edited:
-        directories.take(given.directory.path, given.editing.packages, anew=True)
+        directories.copy_source(request.directory.path, request.editing.packages, anew=True)
         names = ", ".join(edited)
         notice = f"trials from {min(again)} on that run now run the edited source of {names}"
         journal.add("noted", notice=notice)
@@ -221,7 +226,7 @@ def _union(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
 # The study's own graph must be the same, or trials before and after would belong to different
 # questions. `FREE` are the fields that only say how long and where trials run.
 def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
-    """Raise where a study was changed into another one."""
+    """Raise where the config on resuming describes another study than the recorded one."""
     changes = [
         change
         for change in graphs.diff(recorded, graph)
@@ -230,14 +235,14 @@ def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
     if changes:
         remedy = "resume without the change, or give the changed study another name=..."
         problems = [
-            Problem(f"is not what {path} was begun with: {change}", change.path, remedy=remedy)
+            Problem(f"differs from the study in {path}: {change}", change.path, remedy=remedy)
             for change in changes
         ]
         raise BadInput(problems)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Given:
+class _StudyRequest:
     graph: Graph
     study: studies.Study
     editing: Editing
@@ -246,47 +251,51 @@ class _Given:
     retry: re.Pattern[str] | None = None
 
 
-def _drive(given: _Given, view: View | None, engine: TrialEngine | None) -> Outcome:
-    study, directory = given.study, given.directory
+def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None) -> Outcome:
+    study, directory = request.study, request.directory
     engine = engine or study.engine
     if engine is None:
         remedy = "set engine=luthier.study.Local()"
         raise BadInput(Problem("is not set, so nothing runs the trials", "engine", remedy=remedy))
-    recorded, storage = without_secrets(given.graph), mirror.storage_of(study)
+    recorded, storage = without_secrets(request.graph), mirror.storage_of(study)
     directory.create()
     with Lock(directory.path / "lock", patience_seconds=2.0) as lock:
         # Looked at once more within the lock: two starts may have passed the first look together.
-        if given.is_new and directory.exists:
-            raise BadInput(Problem(f"another process has just begun {directory.path}"))
+        if request.is_new and directory.exists:
+            raise BadInput(Problem(f"another process has just started {directory.path}"))
         # The order within the lock: what is there is checked, then the source is copied, then the
         # study is recorded. `exists` looks for study.json, so that a start that was killed before
         # that is no study.
         require_whole(directory.journal_path)
         _require_known_results(directory)
-        directories.take(directory.path, given.editing.packages)
-        if given.is_new or not graphs.equal(directory.read_study(), recorded):
-            editing = given.editing
+        directories.copy_source(directory.path, request.editing.packages)
+        if request.is_new or not graphs.equal(directory.read_study(), recorded):
+            editing = request.editing
             directory.write_study(recorded, editing.shelves, editing.packages)
-        if given.is_new:
+        if request.is_new:
+            # Recorded outside of the study's folder, which may be copied to another machine or come
+            # from one.
             trust.record_place(directory.path)
         journal = Journal(directory.journal_path, lock.check)
         with contextlib.closing(journal):
-            if given.retry is not None:
-                _retry(given, journal)
+            if request.retry is not None:
+                _retry(request, journal)
             # After `_retry` has written its lines, so that they are read back like any others.
             ledger, suggester, waiting, pruning = _read_back(study, directory)
-            if given.retry is None and _has_nothing_left(study, ledger):
+            # Nothing is opened or started for a study that is over: workers take seconds to come
+            # up.
+            if request.retry is None and _has_nothing_left(study, ledger):
                 return Outcome(directory.path, True, ledger)
-            admission = Admission(study, given.editing, ledger.marks)
+            admission = Admission(study, request.editing, ledger.marks)
             parts = Parts(
                 study, directory, journal, ledger, admission, suggester, pruning, view or _Silent()
             )
-            baseline = locate(study.base, study.space, given.editing)
+            baseline = locate(study.base, study.space, request.editing)
             driver = Driver(parts, engine, waiting, baseline)
             if journal.mended:
                 journal.add("noted", notice=f"{journal.mended} torn bytes were cut off the journal")
-            driver.tell_edits()
-            driver.tell_points()
+            driver.note_edits()
+            driver.note_cut_grid()
             with _stopping(driver), _mirrored(study, storage, directory, ledger):
                 is_over = driver.run()
             is_late = driver.is_late and not driver.stop_asked and not is_over
@@ -304,7 +313,7 @@ def _drive(given: _Given, view: View | None, engine: TrialEngine | None) -> Outc
 
 
 def _require_known_results(directory: StudyDirectory) -> None:
-    """Refuse results of a later luthier that are taken in next, before anything is written."""
+    """Raise for results of a later luthier that would be read next, before anything is written."""
     ledger = Ledger()
     for line in read_journal(directory.journal_path):
         ledger.follow(line)
@@ -328,37 +337,38 @@ def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
 
 def _read_back(
     study: studies.Study, directory: StudyDirectory
-) -> tuple[Ledger, Suggester, dict[int, Asked], Pruning | None]:
-    """Return where trials stand, what the sampler knows, and what is not over."""
+) -> tuple[Ledger, Suggester, dict[int, Suggestion], Pruning | None]:
+    """Rebuild the trial table, sampler, unfinished settings and pruner from the journal."""
     ledger, suggester = Ledger(), make_suggester(study)
     pruning = make_pruning(study)
-    waiting: dict[int, Asked] = {}
-    every: dict[int, Asked] = {}
+    waiting: dict[int, Suggestion] = {}
+    every: dict[int, Suggestion] = {}
     series: dict[int, Any] = {}
     for line in read_journal(directory.journal_path):
         ledger.follow(line)
         kind = line["kind"]
         if kind == "asked":
-            asked = Asked(line["assignment"], line.get("notes", {}))
-            waiting[line["setting"]] = every[line["setting"]] = asked
-            if line["setting"] or asked.assignment:
-                # Asked and told in the order of the journal, which is the order in which the
+            suggestion = Suggestion(line["assignment"], line.get("notes", {}))
+            waiting[line["setting"]] = every[line["setting"]] = suggestion
+            if line["setting"] or suggestion.assignment:
+                # Asked and reported in the order of the journal, which is the order in which the
                 # sampler saw them.
-                suggester.restore(line["setting"], asked)
+                suggester.restore(line["setting"], suggestion)
         elif kind == "ended":
             series[line["trial"]] = dict(line.get("series", ()))
             _end_pruning(pruning, ledger, line, series[line["trial"]])
         elif kind == "told":
             setting = ledger.settings[line["setting"]]
-            came = ledger.outcome_of(setting)
-            assert came is not None
-            # Reports matter for pruned settings only, and go once they are told: the memory of a
+            outcome = ledger.outcome_of(setting)
+            assert outcome is not None
+            # Reports matter for pruned settings only, and go once they are reported: memory for a
             # long journal stays small.
-            told = [series.pop(trial, {}) for trial in setting.trials]
-            suggester.tell(setting.number, *came, told[-1])
+            reports = [series.pop(trial, {}) for trial in setting.trials]
+            suggester.record(setting.number, *outcome, reports[-1])
             del waiting[setting.number]
         elif kind == "retried":
             number = ledger.trials[line["trial"]].setting
+            # Several trials of one setting may be retried: the sampler gets it back once.
             if number not in waiting:
                 waiting[number] = every[number]
                 if number or every[number].assignment:
@@ -374,12 +384,13 @@ def _read_back(
 def _end_pruning(pruning: Pruning | None, ledger: Ledger, line: Any, series: Any) -> None:
     trial = ledger.trials[line["trial"]]
     if pruning is not None and trial.copy_of is None:
+        # A pruner needs exactly one objective (`checks`), so the first value is all there is.
         value = trial.values[0] if trial.values else None
         pruning.end(trial.number, line["outcome"], value, series)
 
 
 def make_pruning(study: studies.Study) -> Pruning | None:
-    """Return what ends trials of a study early; None where nothing does."""
+    """Build the pruner of a study; None where it has none."""
     if study.pruner is None:
         return None
     pruner = graphs.build(study.pruner)
@@ -393,7 +404,7 @@ def _mirrored(
     """Keep Optuna's copy up to date in a process of its own; wait for its last look at the end."""
     # The mirror, and views, read these facts instead of building the study, which may import the
     # user's packages.
-    write_json(directory.path / mirror.FACTS, mirror.describe(study))
+    write_json(directory.path / mirror.FACTS, mirror.study_facts(study))
     if storage is None:
         yield
         return
@@ -408,26 +419,26 @@ def _mirrored(
             process.kill()
         if process.returncode:
             log = directory.path / "optuna.log"
-            ledger.notices.append(f"Optuna's copy could not be written: {log} says why")
+            ledger.notices.append(f"Optuna's copy could not be written: see {log}")
 
 
 def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
-    """Write the report, and the W&B run that sums the study up; say where they are."""
+    """Write the report and the study's summary in W&B; return lines that name them."""
     from luthier.study.views import report
     from luthier.study.views import wandb_summary as views
-    from luthier.study.views.text import read_standing
+    from luthier.study.views.text import read_status
 
     path = report.write(directory.path)
-    told = [f"report: {path}"]
+    lines = [f"report: {path}"]
     pages = {"report": str(path)}
     try:
-        mirrored = views.mirror_study(directory.path, graph, read_standing(directory.path), pages)
+        mirrored = views.mirror_study(directory.path, graph, read_status(directory.path), pages)
     except LuthierError as error:
-        return [*told, f"{error}; again by `luthier sweep show {directory.path} --sync wandb`"]
+        return [*lines, f"{error}; again by `luthier sweep show {directory.path} --sync wandb`"]
     if mirrored is not None:
         upload = mirrored.url or f"offline; to upload it: wandb sync {mirrored.path}"
-        told.append(f"W&B: the study's summary is {upload}")
-    return told
+        lines.append(f"W&B: the study's summary is {upload}")
+    return lines
 
 
 @contextlib.contextmanager

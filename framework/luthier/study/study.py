@@ -22,19 +22,19 @@ DEFAULT_TRIALS = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget:
-    """When a study is enough; what is reached first ends it.
+    """The limits of a study; the first that is reached ends it.
 
     Args:
       trials: Trials, the baseline among them; None for no limit but the sampler's own. `auto` is
         every point of a grid, and 32 for other samplers. Infeasible trials and copies of earlier
         ones have numbers of their own, and count.
-      wall_seconds: Time from the start of the driver; trials that run then are ended, and go on
+      wall_seconds: Time from the start of the driver; running trials are saved, and resume
         when the study is resumed.
       device_hours: Devices times hours that trials had them, from lease to end: compilation,
         evaluations and what was lost count. Trials that share a device group share its time.
       trial_seconds: Time for one trial since it was leased last; a trial that takes longer has
         failed.
-      retries: How often a trial is begun again after its worker died. Faults of the machine, such
+      retries: How often a trial is restarted after its worker died. Faults of the machine, such
         as a full disk, are not counted.
       failures: The study stops when so many trials in a row fail by an error in their code or
         data, or when the baseline fails so or is infeasible; None never stops it.
@@ -62,7 +62,7 @@ class Budget:
         return DEFAULT_TRIALS if self.trials == "auto" else self.trials
 
 
-# The study: a graph whose parts say what is tried, by whom, how long, and what counts as better.
+# The study: a graph with the search space, the sampler, the budget and the objectives.
 #
 #     fdl.Config(Study, name="lm_learning_rate", base=experiment(), space=fdl.Config(Space, {...}),
 #                objectives=(Measured(Selector("held_out", "loss")),),
@@ -91,14 +91,14 @@ class Packed:
 
 
 class Packing(Protocol):
-    """Says which trials are served by one program, and how many share a slice."""
+    """Decides which trials are served by one program, and how many share a device group."""
 
-    def __call__(self, base: Any, graph: Graph, slice: SliceInfo) -> Packed:
+    def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
         """Return how the trial with `graph` runs on a slice; `base` is the study's."""
 
 
 class Gate(Protocol):
-    """Keeps what cannot run from the slices."""
+    """Rejects trials that cannot run on a device group."""
 
     def __call__(self, graph: Graph, slice: SliceInfo) -> str:
         """Return why the trial with `graph` cannot run on a slice; nothing where it can."""
@@ -116,7 +116,7 @@ class AnotherSeed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """What is tried.
+    """A hyperparameter study.
 
     Args:
       name: Its folder, and the group of its runs.
@@ -164,12 +164,12 @@ class Study:
             raise BadInput(Problem("the experiment of a study is a graph", "base", remedy=remedy))
 
 
-# What a study may change between two calls without becoming another study.
+# The fields that may change between two calls without making it another study.
 FREE = ("budget", "engine", "packing", "gate", "storage", "directory")
 
 
 def build(graph: Graph, packages: Sequence[str] = ()) -> Study:
-    """Return the study that a graph describes; what is in `DESCRIBED` stays a description.
+    """Build the study that a graph describes; the parts in `DESCRIBED` stay descriptions.
 
     Args:
       graph: An `fdl.Config` of `Study`.
@@ -239,6 +239,9 @@ def check(graph: Graph, packages: Sequence[str] = ()) -> None:
     Raises:
       ValidationError: Something is wrong; every problem is in it.
     """
+    # The study's own graph and the experiment are validated apart: the experiment belongs to
+    # `base`, but its problems are those of a whole graph, with paths of their own that get the
+    # prefix `base`.
     problems: list[Problem] = []
     alone = graphs.copy_graph(graph)
     for name in ("base", "space"):
@@ -248,6 +251,7 @@ def check(graph: Graph, packages: Sequence[str] = ()) -> None:
     try:
         graphs.validate(alone, packages)
     except BadInput as error:
+        # Without `base` and `space`, validation reports that they are missing.
         problems += [problem for problem in error.problems if problem.path not in given]
     try:
         if "base" in given:
@@ -255,9 +259,11 @@ def check(graph: Graph, packages: Sequence[str] = ()) -> None:
     except BadInput as error:
         problems += [_below("base", problem) for problem in error.problems]
     sampler = graph.__arguments__.get("sampler")
+    # It would be ignored (`OptunaSuggester._sampler`), and a setting that nothing reads is an
+    # error.
     if is_node(sampler) and sampler.__arguments__.get("seed") is not None:
         remedy = "leave it out, and set seed of the study"
-        what = "is read by nobody: the study's seed and the trial's number decide"
+        what = "has no effect: the sampler is seeded from the study's seed and the trial's number"
         problems.append(Problem(what, "sampler.seed", remedy=remedy))
     if problems:
         raise BadInput(problems)

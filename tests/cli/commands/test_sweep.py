@@ -65,7 +65,7 @@ def test_a_changed_space_is_refused_on_resume(project, capsys):
     words = [STUDY, "space.dimensions.rate.high=0.5", "--trials", "3", "--resume", "studies/toy"]
     (line,) = _refused(capsys, *words)
     assert line.startswith(
-        "luthier: space.dimensions.rate: is not what studies/toy was begun with: "
+        "luthier: space.dimensions.rate: differs from the study in studies/toy: "
     )
 
 

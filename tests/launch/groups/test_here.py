@@ -10,8 +10,7 @@ import pytest
 
 from luthier.cli import main
 from luthier.errors import BadInput
-from luthier.launch import Here, Job, ProcessGroup, Resources
-from luthier.launch.jobs import make_launch
+from luthier.launch import Here, Job, ProcessGroup, Resources, make_launch
 from luthier.storage.process import ProcessIdentity
 
 
@@ -133,14 +132,14 @@ def test_only_the_process_that_was_started_is_shown_and_sent_a_signal(
     (standing,) = Here().standings([job])
     assert standing.state == state
     assert standing.detail.startswith(detail)
-    code = main(["launch", f"--cancel={id}"])
-    told = capsys.readouterr()
+    code = main.main(["launch", f"--cancel={id}"])
+    printed = capsys.readouterr()
     if state == "unknown":
         assert code == 2
-        assert told.err.startswith(f"luthier: job {id} is not cancelled: {detail}")
+        assert printed.err.startswith(f"luthier: job {id} is not cancelled: {detail}")
         assert not (folder / "cancelled").exists()
     else:
-        assert (code, told.err) == (0, f"job {id} has ended already\n")
+        assert (code, printed.err) == (0, f"job {id} has ended already\n")
     Here().cancel([job] if state == "failed" else [])
     assert not signals
     assert stranger.poll() is None

@@ -6,16 +6,16 @@ import threading
 
 import pytest
 
-from luthier.errors import RunError
-from luthier.launch import member
-from luthier.launch.member import Rank
+from luthier.errors import BadInput, RunError
+from luthier.launch import Rank, member
+from luthier.launch.member import read_place
 
 
 def _place(rank, count=2, start="1-0-0"):
     return Rank(rank, count, rank, start, "127.0.0.1")
 
 
-def test_all_processes_are_told_where_the_first_one_listens(tmp_path):
+def test_all_processes_learn_where_the_first_one_listens(tmp_path):
     found = {}
 
     def join(rank):
@@ -38,17 +38,19 @@ def test_all_processes_are_told_where_the_first_one_listens(tmp_path):
 
 
 def test_groups_side_by_side_and_later_starts_meet_apart(tmp_path):
-    told = [member.variables(_place(0, start=start), tmp_path) for start in ("1-0-0", "1-1-0")]
-    assert told[0]["JAX_COORDINATOR_ADDRESS"] != told[1]["JAX_COORDINATOR_ADDRESS"]
+    starts = [member.variables(_place(0, start=start), tmp_path) for start in ("1-0-0", "1-1-0")]
+    assert starts[0]["JAX_COORDINATOR_ADDRESS"] != starts[1]["JAX_COORDINATOR_ADDRESS"]
     assert (
         member.variables(_place(1, start="1-1-0"), tmp_path)["JAX_COORDINATOR_ADDRESS"]
-        == (told[1]["JAX_COORDINATOR_ADDRESS"])
+        == (starts[1]["JAX_COORDINATOR_ADDRESS"])
     )
 
 
 def test_processes_of_one_host_share_its_devices(tmp_path):
-    told = member.variables(Rank(0, 1, 1, "1", "127.0.0.1"), tmp_path, devices_per_process=4)
-    assert told == {"JAX_LOCAL_DEVICE_IDS": "4,5,6,7"}
+    rank_variables = member.variables(
+        Rank(0, 1, 1, "1", "127.0.0.1"), tmp_path, devices_per_process=4
+    )
+    assert rank_variables == {"JAX_LOCAL_DEVICE_IDS": "4,5,6,7"}
 
 
 def test_a_first_process_that_never_comes_is_one_line(tmp_path, monkeypatch):
@@ -56,7 +58,7 @@ def test_a_first_process_that_never_comes_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(RunError) as caught:
         member.variables(_place(1), tmp_path)
     assert str(caught.value) == (
-        "process 0 of 2 did not say where it listens in 0 s "
+        "process 0 of 2 did not publish its address within 0 s "
         f"[set by {tmp_path}/1-0-0.json]; look at its log, and whether it started"
     )
 
@@ -76,3 +78,46 @@ def test_it_becomes_the_program_and_imports_no_jax(tmp_path):
     assert json.loads(out) == [started.pid, "0"]
     assert "luthier.errors" in err
     assert "jax" not in err
+
+
+def test_the_variables_of_an_engine_without_its_own():
+    environment = {
+        "LUTHIER_RANK": "2",
+        "LUTHIER_RANKS": "4",
+        "LUTHIER_LOCAL_RANK": "1",
+        "LUTHIER_START": "a",
+    }
+    assert read_place(environment) == Rank(2, 4, 1, "a", "127.0.0.1")
+
+
+def test_slurm_variables_name_the_step_and_the_start(monkeypatch):
+    monkeypatch.setattr(member, "_slurm_address", lambda node: f"address of {node}")
+    environment = {
+        "SLURM_JOB_ID": "12",
+        "SLURM_STEP_ID": "3",
+        "SLURM_RESTART_COUNT": "1",
+        "SLURM_PROCID": "5",
+        "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_LOCALID": "1",
+        "SLURMD_NODENAME": "n2",
+    }
+    assert read_place(environment) == Rank(5, 8, 1, "12-3-1", "address of n2")
+    del environment["SLURM_RESTART_COUNT"]
+    assert read_place(environment).start == "12-3-0"
+
+
+def test_slurm_knows_the_address_of_a_node_whose_name_does_not_resolve(tmp_path, monkeypatch):
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho NodeName=$3 Arch=x NodeAddr=10.1.2.3 NodeHostName=vm\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert member._slurm_address("n1") == "10.1.2.3"
+
+
+def test_a_process_without_any_variables_is_rejected():
+    with pytest.raises(BadInput) as caught:
+        read_place({})
+    assert str(caught.value) == (
+        "the environment does not name the rank of this process in its group; "
+        "start it with srun, or set LUTHIER_RANK, LUTHIER_RANKS, LUTHIER_LOCAL_RANK, LUTHIER_START"
+    )

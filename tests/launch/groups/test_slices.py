@@ -9,10 +9,9 @@ import pytest
 from short_worker import ShortSlices
 
 from luthier.errors import BadInput, RunError
-from luthier.launch import Here, Slices
+from luthier.launch import Here, Job, Slices, Standing
 from luthier.launch import slices as module
-from luthier.launch.engine import Job, Standing
-from luthier.study.protocol import Back, Lost, Work
+from luthier.study import Back, Lost, Work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +35,8 @@ class Hall(Here):
         """Tell that jobs that were not started wait, or are over."""
         state = self.others if self.state == "running" else self.state
         real = [job for job in jobs if job.id != "0"]
-        told = super().standings(real)
-        return [*told, *([Standing(state, "as told")] * (len(jobs) - len(real)))]
+        standings = super().standings(real)
+        return [*standings, *([Standing(state, "as told")] * (len(jobs) - len(real)))]
 
     def cancel(self, jobs):
         """Cancel what was started."""
@@ -103,7 +102,7 @@ class HalfBroken(ShortSlices):
         ),
     ],
 )
-def test_a_slice_without_a_worker_is_lost_for_good_and_said_so_once(
+def test_a_slice_without_a_worker_is_lost_for_good_and_reported_once(
     toys, monkeypatch, make, on, why
 ):
     monkeypatch.setattr(module, "WATCH_SECONDS", 0.05)
@@ -149,7 +148,7 @@ def test_a_worker_that_comes_while_the_study_ends_is_ended_too(toys, monkeypatch
     launched = toys / "study" / "launch" / "1"
     try:
         os.kill(int((launched / "worker-0.pid").read_text()), signal.SIGKILL)
-        while not any(isinstance(s, module._Said) and s.message for s in engine._said.queue):
+        while not any(isinstance(s, module._Received) and s.message for s in engine._inbox.queue):
             time.sleep(0.05)  # until the one in its place has said a word that nobody took
     finally:
         engine.close()
@@ -169,7 +168,7 @@ def test_jobs_that_are_over_leave_no_worker(toys, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.timeout(120)
-def test_a_worker_that_cannot_begin_is_told_of(toys, monkeypatch):
+def test_a_worker_that_cannot_begin_is_reported(toys, monkeypatch):
     (toys / "study").mkdir()
     engine = ShortSlices(Here(devices="broken"), slices=1)
     with pytest.raises(RunError) as caught:

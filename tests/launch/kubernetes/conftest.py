@@ -9,7 +9,7 @@ HERE = str(pathlib.Path(__file__).parent)
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
 
-from luthier.launch.engine import ProcessGroup  # noqa: E402
+from luthier.launch import ProcessGroup  # noqa: E402
 
 
 @pytest.fixture

@@ -205,8 +205,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 "kind": "JobSet",
                 "verbs": ["create", "delete", "get", "list", "patch", "update"],
             }
-            told = {"kind": "APIResourceList", "groupVersion": f"{GROUP}/{VERSION}"}
-            self._answer({**told, "resources": [resource]})
+            resource_list = {"kind": "APIResourceList", "groupVersion": f"{GROUP}/{VERSION}"}
+            self._answer({**resource_list, "resources": [resource]})
         elif path == "/openapi/v3":
             self._answer({"paths": {ROOT[1:]: {"serverRelativeURL": f"/openapi/v3{ROOT}"}}})
         elif path == f"/openapi/v3{ROOT}":
@@ -226,17 +226,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         url = urllib.parse.urlsplit(self.path)
         asked = urllib.parse.parse_qs(url.query)
         length = int(self.headers["Content-Length"])
-        told = yaml.safe_load(self.rfile.read(length))
+        job_set = yaml.safe_load(self.rfile.read(length))
         if asked.get("fieldValidation") != ["Strict"]:
             return self._refuse(400, "BadRequest", "this server wants strict validation")
-        wrong = problems(told, JOB_SET) or refusals(told)
+        wrong = problems(job_set, JOB_SET) or refusals(job_set)
         before = self.server.job_sets.get(self._key(url.path))
-        if before is not None and not wrong and before["spec"] != told["spec"]:
+        if before is not None and not wrong and before["spec"] != job_set["spec"]:
             wrong = ["spec: field is immutable"]
         if wrong:
             return self._refuse(422, "Invalid", "; ".join(wrong))
-        self.server.job_sets[self._key(url.path)] = told | {"status": {}}
-        self._answer(told, 200 if before else 201)
+        self.server.job_sets[self._key(url.path)] = job_set | {"status": {}}
+        self._answer(job_set, 200 if before else 201)
 
     def do_DELETE(self):
         path = urllib.parse.urlsplit(self.path).path
@@ -250,8 +250,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return match and match.groups()
 
     def _refuse(self, code, reason, message):
-        told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
-        self._answer({**told, "reason": reason, "message": message}, code)
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+        self._answer({**status, "reason": reason, "message": message}, code)
 
     def _answer(self, value, code=200):
         body = json.dumps(value).encode()
@@ -282,7 +282,7 @@ def serving():
 
 def write_configuration(path, address):
     """Write what KUBECONFIG leads kubectl to a server with; its context is called lab."""
-    told = {
+    kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "lab",
@@ -290,4 +290,4 @@ def write_configuration(path, address):
         "clusters": [{"name": "lab", "cluster": {"server": address}}],
         "users": [{"name": "me", "user": {}}],
     }
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(kubeconfig))

@@ -57,8 +57,8 @@ class Controller(Meanwhile):
         ]
         counted = job_set["status"].get("counted", 0) + (failed not in named)
         if counted > job_set["spec"]["failurePolicy"]["maxRestarts"]:
-            told = {"type": "Failed", "status": "True", "message": "too many restarts"}
-            job_set["status"]["conditions"] = [told]
+            condition = {"type": "Failed", "status": "True", "message": "too many restarts"}
+            job_set["status"]["conditions"] = [condition]
             return
         self.restarts += 1
         restarts = job_set["status"].get("restarts", 0) + 1
@@ -82,12 +82,12 @@ def _pods(job_set):
     (job,) = job_set["spec"]["replicatedJobs"]
     spec = job["template"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
-    told = {variable["name"]: variable["value"] for variable in container["env"]}
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"  # the image has luthier
     return [
         subprocess.Popen(
             [*container["command"], *container["args"]],
-            env=os.environ | {"PATH": path, "JOB_COMPLETION_INDEX": str(index)} | told,
+            env=os.environ | {"PATH": path, "JOB_COMPLETION_INDEX": str(index)} | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

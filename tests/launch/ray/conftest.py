@@ -2,7 +2,7 @@
 
 import pytest
 
-from luthier.launch.engine import ProcessGroup
+from luthier.launch import ProcessGroup
 
 
 @pytest.fixture

@@ -63,11 +63,11 @@ def project(tmp_path, monkeypatch):
 
 
 def _luthier(*words):
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "luthier", *words], capture_output=True, text=True, timeout=500
     )
-    assert told.returncode == 0, told
-    return told.stdout
+    assert process.returncode == 0, process
+    return process.stdout
 
 
 def _words(project, *others):
@@ -98,10 +98,10 @@ def test_two_nodes_run_one_group_and_know_who_they_are(cluster, tmp_path):
     (standing,) = engine.standings(jobs)
     logs = "".join(path.read_text() for path in sorted((tmp_path / "logs").iterdir()))
     assert (standing.state, standing.hosts) == ("finished", ("n1", "n2")), logs
-    told = [group.log_path(rank).read_text().split() for rank in (0, 1)]
-    assert [words[:3] for words in told] == [["0", "2", "n1"], ["1", "2", "n2"]]
-    assert told[0][3] == told[1][3]
-    assert told[0][3].startswith("127.0.0.1:")
+    printed = [group.log_path(rank).read_text().split() for rank in (0, 1)]
+    assert [words[:3] for words in printed] == [["0", "2", "n1"], ["1", "2", "n2"]]
+    assert printed[0][3] == printed[1][3]
+    assert printed[0][3].startswith("127.0.0.1:")
     again = cluster.run("sbatch", "--parsable", "--wait", str(tmp_path / "job.sh"))
     assert again.strip() == "2"  # a person reruns the script
     assert group.log_path(0).read_text().count("0 2 n1") == 2
@@ -117,9 +117,9 @@ def test_a_run_on_two_nodes_is_preempted_and_goes_on(cluster, project):
         "evaluations.held_out.every.count=1500",
     )
     on = "slurm:nodes=2,partition=low,devices=cpu:1,cpus_per_process=1"
-    told = _luthier("train", "configs.lm.quickstart", *words, "--on", on)
+    output = _luthier("train", "configs.lm.quickstart", *words, "--on", on)
     (run,) = (project / "runs" / "quickstart").iterdir()
-    assert told == (
+    assert output == (
         f"run quickstart/{run.name} is job 1 of slurm; `luthier launch` shows its state\n"
         f"script and logs: {run}/launch/1\n"
     )
@@ -151,7 +151,7 @@ import fiddle as fdl
 from luthier import graph as graphs
 from luthier import metrics
 from luthier import study as studies
-from luthier.study import samplers
+from luthier import study as studies
 
 
 def study():
@@ -164,7 +164,7 @@ def study():
         base=base,
         space=fdl.Config(studies.Space, space),
         objectives=[fdl.Config(studies.Measured, loss)],
-        sampler=samplers.sampler("random"),
+        sampler=studies.sampler("random"),
         budget=fdl.Config(studies.Budget, trials={trials}, retries=0),
         packing=fdl.Config(studies.SharedPrograms, lanes="single"),
         storage=None,

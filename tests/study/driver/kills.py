@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from luthier.study.driver.journal import read_journal
+from luthier.study.driver import read_journal
 
 HERE = pathlib.Path(__file__).parent.parent
 WORKER = b"luthier.study.engines.worker"
@@ -60,7 +60,7 @@ class Driven:
         """Send a signal to the driver."""
         self._process.send_signal(number)
 
-    def said(self, seconds: float = 300.0) -> str:
+    def output(self, seconds: float = 300.0) -> str:
         """Wait for the driver's end; return what it printed."""
         return self._process.communicate(timeout=seconds)[0].decode()
 
@@ -81,10 +81,10 @@ class Driven:
         """Go on to the end."""
         while True:
             if not self.is_running():
-                said = self._process.communicate()[0].decode()
+                output = self._process.communicate()[0].decode()
                 if self._process.returncode == 0:
                     return
-                assert self._process.returncode == -signal.SIGKILL, said
+                assert self._process.returncode == -signal.SIGKILL, output
                 self.begin()
             time.sleep(0.02)
 

@@ -6,11 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from luthier.study.driver.directory import StudyDirectory
-from luthier.study.driver.journal import read_journal
-from luthier.study.driver.sampling import Asked, make_suggester
-from luthier.study.driver.trial_table import Ledger
-from luthier.study.study import Study
+from luthier.study import Study
+from luthier.study.driver import Ledger, StudyDirectory, Suggestion, make_suggester, read_journal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +34,7 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
     """
     ledger, suggester = Ledger(), make_suggester(study)
     series: dict[int, Any] = {}
-    asked: dict[int, Asked] = {}
+    asked: dict[int, Suggestion] = {}
     waiting: set[int] = set()
     for line in read_journal(directory.journal_path):
         ledger.follow(line)
@@ -47,9 +44,9 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
                 again = suggester.ask(number)
                 yield Replayed(number, assignment, None if again is None else again.assignment)
             elif assignment:
-                suggester.restore(0, Asked(assignment))
+                suggester.restore(0, Suggestion(assignment))
             if number or assignment:
-                asked[number] = Asked(assignment, line.get("notes", {}))
+                asked[number] = Suggestion(assignment, line.get("notes", {}))
             waiting.add(number)
         elif line["kind"] == "retried":
             number = ledger.trials[line["trial"]].setting
@@ -62,5 +59,5 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
             setting = ledger.settings[line["setting"]]
             came = ledger.outcome_of(setting)
             assert came is not None
-            suggester.tell(setting.number, *came, series.get(setting.trials[-1], {}))
+            suggester.record(setting.number, *came, series.get(setting.trials[-1], {}))
             waiting.discard(setting.number)

@@ -4,10 +4,8 @@ import fiddle as fdl
 import simulated_engine as toys
 
 from luthier import graph as graphs
-from luthier.study import AnotherSeed, Packed, Space, build
-from luthier.study.driver.admission import Admission, kind_of
-from luthier.study.protocol import SliceInfo
-from luthier.study.space_checks import Editing
+from luthier.study import AnotherSeed, Editing, Packed, SliceInfo, Space, build
+from luthier.study.driver import Admission, kind_of
 
 SMALL, LARGE = SliceInfo(0, "small", 1, memory_bytes=100), SliceInfo(1, "large", 2)
 

@@ -11,11 +11,10 @@ import simulated_engine as toys
 
 from luthier import study as studies
 from luthier.errors import EXIT_REQUEUE, BadInput
-from luthier.study.driver import loop
-from luthier.study.driver.journal import read_journal
+from luthier.study import Back, Lost, SliceInfo
+from luthier.study.driver import loop, read_journal
 from luthier.study.engines import Local
 from luthier.study.engines import local as engines_local
-from luthier.study.protocol import Back, Lost, SliceInfo
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +99,7 @@ def test_a_device_group_with_two_faults_in_a_row_is_excluded(run):
     assert _states(outcome) == ["complete"] * 12
     assert [slice for slice, _ in engine.started].count(1) == 2
     (notice,) = outcome.ledger.notices
-    assert notice.startswith("device group toy:1 takes no more trials: ")
+    assert notice.startswith("device group toy:1 accepts no more trials: ")
 
 
 class OneGoneSlice(toys.InstantEngine):
@@ -129,9 +128,9 @@ class OneGoneSlice(toys.InstantEngine):
 def test_a_device_group_without_a_worker_is_not_waited_for_and_may_come_back(run, comes_back):
     outcome = run(engine=OneGoneSlice(comes_back))
     notices = [notice.partition(": ")[0] for notice in outcome.ledger.notices]
-    gone = [f"device group toy:{n} takes no more trials" for n in (1, 0)]
+    gone = [f"device group toy:{n} accepts no more trials" for n in (1, 0)]
     if comes_back:
-        assert notices == [gone[0], "device group toy:1 takes trials again", gone[1]]
+        assert notices == [gone[0], "device group toy:1 accepts trials again", gone[1]]
         assert _states(outcome) == ["complete"] * 12
     else:
         assert notices == gone
@@ -143,7 +142,7 @@ def test_a_trial_that_meets_faults_everywhere_is_held_back_for_a_later_call(run)
     stopped = run(ends={3: ["faulted"] * 3}, slices=2)
     assert _states(stopped).count("complete") == 11
     assert (stopped.ledger.trials[3].state, stopped.stopped_by) == ("waiting", "place")
-    assert "trial 3 met 3 such faults" in stopped.stopped
+    assert "trial 3 met 3 faults of the machine" in stopped.stopped
     assert _states(_resume(stopped)) == ["complete"] * 12
 
 
@@ -273,7 +272,7 @@ def test_what_no_record_can_hold_is_refused_before_the_study(run, tmp_path):
 
 def test_a_choice_that_turns_out_not_to_be_recordable_is_infeasible(run, monkeypatch):
     from luthier.errors import RecordError
-    from luthier.study.driver.directory import StudyDirectory
+    from luthier.study.driver import StudyDirectory
 
     write = StudyDirectory.write_trial
 
@@ -299,8 +298,8 @@ def test_a_grid_has_all_its_points_unless_the_budget_says_otherwise(run):
     assert (len(whole.ledger.trials), whole.ledger.notices) == (36, [])
     assert whole.is_over
     cut = run("grid")
-    told = "the grid needs 31 trials with the baseline, and budget.trials=12 leaves 19 of its "
-    assert cut.ledger.notices == [f"{told}settings out"]
+    notice = "the grid needs 31 trials with the baseline, and budget.trials=12 leaves 19 of its "
+    assert cut.ledger.notices == [f"{notice}settings out"]
     assert cut.notices[0] == cut.ledger.notices[0]
 
 
@@ -363,4 +362,4 @@ def test_a_worker_that_does_not_start_any_more_leaves_the_rest_to_the_others(
     outcome = run(engine=Local(slices=2, devices="cpu:2"), space=space)
     assert outcome.is_over
     assert _states(outcome) == ["complete"] * 12
-    assert any("device group 1 takes no more trials" in n for n in outcome.ledger.notices)
+    assert any("device group 1 accepts no more trials" in n for n in outcome.ledger.notices)

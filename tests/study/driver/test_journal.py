@@ -6,7 +6,7 @@ import pytest
 
 from luthier.errors import RunError, VersionError
 from luthier.storage.json_lines import FORMAT, seal
-from luthier.study.driver.journal import Journal, read_journal, require_whole
+from luthier.study.driver import Journal, read_journal, require_whole
 
 
 def test_what_is_committed_is_read_again(tmp_path):
@@ -109,6 +109,6 @@ def test_a_journal_of_a_later_version_is_refused(tmp_path):
         require_whole(tmp_path / "journal.jsonl")
 
 
-def test_a_journal_that_cannot_be_written_is_told(tmp_path):
+def test_a_journal_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(RunError, match=r"cannot write .*No such file"):
         Journal(tmp_path / "absent" / "journal.jsonl")

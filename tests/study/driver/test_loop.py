@@ -5,10 +5,8 @@ import simulated_engine as toys
 
 from luthier import graph as graphs
 from luthier import study as studies
-from luthier.study import samplers
-from luthier.study.driver.directory import StudyDirectory
-from luthier.study.driver.journal import read_journal
-from luthier.study.protocol import TrialEnded
+from luthier.study import TrialEnded
+from luthier.study.driver import StudyDirectory, read_journal
 
 
 @pytest.fixture
@@ -78,13 +76,13 @@ def test_another_seed_makes_a_trial_of_its_own(run):
     assert len(set(outcome.ledger.marks)) == 12
 
 
-def test_a_setting_with_three_seeds_is_told_once_by_its_mean(run):
+def test_a_setting_with_three_seeds_is_reported_once_by_its_mean(run):
     outcome, _ = run(seeds=3)
     assert len(outcome.ledger.settings) == 4
-    told = outcome.ledger.outcome_of(outcome.ledger.settings[1])
+    outcome_of_setting = outcome.ledger.outcome_of(outcome.ledger.settings[1])
     values = [outcome.ledger.trials[n].values[0] for n in (3, 4, 5)]
     assert len(set(values)) == 3
-    assert told == ("complete", (pytest.approx(sum(values) / 3),))
+    assert outcome_of_setting == ("complete", (pytest.approx(sum(values) / 3),))
     assert [line["setting"] for line in _kinds(outcome, "told")] == [0, 1, 2, 3]
 
 
@@ -131,8 +129,8 @@ def test_a_pruner_ends_bad_trials_early(run):
     assert all(reports.count(t.number) < 4 for t in pruned)
 
 
-def test_several_objectives_are_told_together(run):
-    objectives = [samplers.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
+def test_several_objectives_are_reported_together(run):
+    objectives = [studies.objective("held_out/loss", None), fdl.Config(studies.StepTime)]
     outcome, _ = run("nsga-ii", objectives=objectives)
     assert {trial.values[1] for trial in outcome.ledger.trials} == {0.5}
 
@@ -146,7 +144,7 @@ def test_a_result_without_its_objective_has_failed(run):
     budget = fdl.Config(studies.Budget, trials=4, failures=None)
     outcome, _ = run(engine=Forgetful(), budget=budget)
     assert set(_states(outcome)) == {"failed"}
-    assert outcome.ledger.trials[0].reason == "its result does not tell held_out/loss"
+    assert outcome.ledger.trials[0].reason == "its result lacks held_out/loss"
 
 
 def test_what_arrives_with_an_old_fence_is_dropped(run):

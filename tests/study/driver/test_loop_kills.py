@@ -3,8 +3,8 @@
 import kills
 import pytest
 
-from luthier.study import study as studies
-from luthier.study.driver.directory import StudyDirectory
+from luthier import study as studies
+from luthier.study.driver import StudyDirectory
 from tests.study.driver.replay import replay
 
 
@@ -51,7 +51,7 @@ def test_forty_kills_leave_the_undisturbed_outcome(tmp_path, sampler, slices):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_suggestions_of_a_killed_parallel_search_follow_from_what_it_was_told(tmp_path):
+def test_suggestions_of_a_killed_parallel_search_follow_from_its_reported_results(tmp_path):
     _, disturbed, done = _drill(tmp_path, "tpe", 2, 32, 40, 0.3, step_seconds=0.2)
     assert done == 40
     found = _suggestions(disturbed)

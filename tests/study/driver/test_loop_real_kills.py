@@ -14,7 +14,7 @@ import fiddle as fdl
 from luthier import graph as graphs
 from luthier import metrics
 from luthier import study as studies
-from luthier.study import samplers
+from luthier import study as studies
 
 
 def study():
@@ -34,7 +34,7 @@ def study():
             }},
         ),
         objectives=[fdl.Config(studies.Measured, loss)],
-        sampler=samplers.sampler("random"),
+        sampler=studies.sampler("random"),
         budget=fdl.Config(studies.Budget, trials=32, retries=100),
         engine=fdl.Config(studies.Local),
         packing=fdl.Config(studies.SharedPrograms, lanes="single"),

@@ -1,3 +1,4 @@
+import json
 import math
 
 import optuna
@@ -6,8 +7,7 @@ import simulated_engine as toys
 from optuna.storages.journal import JournalFileBackend
 
 from luthier import study as studies
-from luthier.records.redaction import write_json
-from luthier.study.driver import mirror
+from luthier.study.driver import study_facts, update_mirror
 
 
 def _study(path):
@@ -21,13 +21,14 @@ def driven(tmp_path):
     engine = toys.InstantEngine(1, {5: ["failed"], 7: ["infeasible"]})
     outcome = studies.run(graph, packages=toys.PACKAGES, engine=engine)
     graph.storage = "optuna.journal"
-    write_json(outcome.directory / mirror.FACTS, mirror.describe(studies.build(graph)))
+    facts = study_facts(studies.build(graph))
+    (outcome.directory / "facts.json").write_text(json.dumps(facts))
     return outcome
 
 
 def test_optuna_sees_what_the_journal_says(driven):
-    assert mirror.mirror(driven.directory) == 12
-    assert mirror.mirror(driven.directory) == 0
+    assert update_mirror(driven.directory) == 12
+    assert update_mirror(driven.directory) == 0
     study = _study(driven.directory / "optuna.journal")
     assert study.metric_names == ["held_out/loss"]
     states = [trial.state.name for trial in study.trials]
@@ -42,11 +43,11 @@ def test_optuna_sees_what_the_journal_says(driven):
 
 
 def test_a_torn_copy_is_mended_and_completed(driven):
-    mirror.mirror(driven.directory)
+    update_mirror(driven.directory)
     path = driven.directory / "optuna.journal"
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * 0.7)])
-    assert mirror.mirror(driven.directory) > 0
+    assert update_mirror(driven.directory) > 0
     assert sorted(t.user_attrs["setting"] for t in _study(path).trials) == list(range(12))
 
 
@@ -67,5 +68,5 @@ def test_a_copy_that_cannot_be_written_stops_nothing(tmp_path):
     outcome = studies.run(graph, packages=toys.PACKAGES, engine=toys.InstantEngine())
     assert outcome.is_over
     log = tmp_path / "toy" / "optuna.log"
-    assert outcome.ledger.notices == [f"Optuna's copy could not be written: {log} says why"]
+    assert outcome.ledger.notices == [f"Optuna's copy could not be written: see {log}"]
     assert log.read_text()

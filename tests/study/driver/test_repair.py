@@ -14,9 +14,8 @@ from luthier.cli import main
 from luthier.errors import RunError, VersionError
 from luthier.storage import list_trash
 from luthier.storage.json_lines import seal
-from luthier.study.driver.journal import load_journal, read_journal
-from luthier.study.driver.repair import repair
-from luthier.study.views.text import read_standing
+from luthier.study.driver import load_journal, read_journal, repair_journal
+from luthier.study.views import read_status
 
 
 def _study(directory, **settings):
@@ -34,7 +33,7 @@ def _run(directory, **settings):
 
 
 def _outcome(path):
-    ledger = read_standing(path).ledger
+    ledger = read_status(path).ledger
     return [
         (t.number, t.setting, t.state, t.values, t.copy_of, ledger.settings[t.setting].words)
         for t in ledger.trials
@@ -82,12 +81,12 @@ def test_a_lost_line_is_reported_refused_and_made_again(undisturbed, tmp_path, k
     journal.write_bytes(b"".join(lines))
     damaged = journal.read_bytes()
 
-    assert read_standing(path).problems
+    assert read_status(path).problems
     with pytest.raises(RunError, match=r"`luthier sweep repair .*toy` makes it again"):
         studies.resume(str(path), engine=_engine())
     assert journal.read_bytes() == damaged
 
-    repaired = repair(str(path))
+    repaired = repair_journal(str(path))
     assert repaired.problems
     (kept,) = list_trash(path)
     assert kept.path.read_bytes() == damaged
@@ -95,7 +94,7 @@ def test_a_lost_line_is_reported_refused_and_made_again(undisturbed, tmp_path, k
     assert _facts(path) == _facts(undisturbed)
     assert studies.resume(str(path), engine=_engine()).is_over
     assert _outcome(path) == _outcome(undisturbed)
-    assert repair(str(path)).problems == []
+    assert repair_journal(str(path)).problems == []
 
 
 def _without_checks(path):
@@ -120,14 +119,14 @@ def test_a_lost_line_of_a_journal_without_checksums_is_made_again(undisturbed, t
     shutil.copytree(undisturbed, path)
     lines = _without_checks(path)
     (path / "journal.jsonl").write_text("\n".join(lines) + "\n")
-    assert read_standing(path).problems == []
+    assert read_status(path).problems == []
     assert _outcome(path) == _outcome(undisturbed)
     at = [i for i, line in enumerate(lines) if f'"kind": "{kind}"' in line][4]
     del lines[at]
     (path / "journal.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(RunError, match="luthier sweep repair"):
         studies.resume(str(path), engine=_engine())
-    assert repair(str(path)).problems
+    assert repair_journal(str(path)).problems
     assert studies.resume(str(path), engine=_engine()).is_over
     assert _outcome(path) == _outcome(undisturbed)
 
@@ -138,7 +137,7 @@ def test_a_lost_journal_is_made_again_from_the_trials(undisturbed, tmp_path):
     (path / "journal.jsonl").unlink()
     with pytest.raises(RunError, match=r"is empty or missing, but trials have ended; .*repair"):
         studies.resume(str(path), engine=_engine())
-    assert repair(str(path)).old is None
+    assert repair_journal(str(path)).old is None
     assert studies.resume(str(path), engine=_engine()).is_over
     expected = {row[0]: row for row in _outcome(undisturbed)}
     assert {row[0]: row for row in _outcome(path)} == expected
@@ -157,7 +156,7 @@ def test_a_torn_result_of_one_trial_does_not_block_the_study(tmp_path):
     result = path / "trials" / "0000" / "result.json"
     result.write_bytes(result.read_bytes()[:40])
     assert studies.resume(str(path), engine=_engine()).is_over
-    ledger = read_standing(path).ledger
+    ledger = read_status(path).ledger
     assert ledger.count("complete", "infeasible") == 8
     assert any("trial 0 runs again" in notice for notice in ledger.notices)
 
@@ -201,7 +200,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("what", LATER)
-def test_commands_tell_of_a_damaged_journal_and_repair_it(
+def test_commands_report_a_damaged_journal_and_repair_it(
     retried, tmp_path, monkeypatch, capsys, what
 ):
     path = tmp_path / "toy"
@@ -223,9 +222,11 @@ def test_commands_tell_of_a_damaged_journal_and_repair_it(
         assert first.endswith("`luthier sweep repair toy` repairs it")
     assert (tmp_path / "report.html").stat().st_size > 1000
 
-    assert main(["sweep", "repair", "toy"]) == 0
-    told = capsys.readouterr().out.splitlines()[-2]
-    assert re.match(r"repaired: \d+ lines kept, [0-4] made again from .*, [01] left out; the", told)
+    assert main.main(["sweep", "repair", "toy"]) == 0
+    summary = capsys.readouterr().out.splitlines()[-2]
+    assert re.match(
+        r"repaired: \d+ lines kept, [0-4] made again from .*, [01] left out; the", summary
+    )
     assert load_journal(journal).problems == []
     assert _outcome(path) == _outcome(retried)
 

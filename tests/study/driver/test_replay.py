@@ -5,7 +5,7 @@ import pytest
 import simulated_engine as toys
 
 from luthier import study as studies
-from luthier.study.driver.directory import StudyDirectory
+from luthier.study.driver import StudyDirectory
 from tests.study.driver.replay import replay
 
 

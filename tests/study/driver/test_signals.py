@@ -44,7 +44,7 @@ def _steps(run, starts=0):
 def _wait(study, is_so):
     deadline = time.monotonic() + 120
     while not is_so():
-        assert study.is_running(), study.said()
+        assert study.is_running(), study.output()
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -64,8 +64,8 @@ def test_a_signal_saves_the_running_trial_and_a_native_crash_leaves_its_stacks(s
             starts += 1
             _wait(study, lambda: max(_steps(run, starts), default=0) > trained)  # noqa: B023
         study.send(number)
-        said = study.said()
-        assert study.exit_code == 75, said
+        output = study.output()
+        assert study.exit_code == 75, output
         status = RunDirectory(run).read_status()
         assert status.saved_step == status.step > trained, "it is saved, and went on from there"
         trained = status.step
@@ -73,9 +73,9 @@ def test_a_signal_saves_the_running_trial_and_a_native_crash_leaves_its_stacks(s
         assert study.counts()["ended"] == []
     log = study.path / "workers" / "0.log"
     assert "Fatal Python error: Segmentation fault\n" in log.read_text()
-    assert main(["sweep", "show", f"{study.path}/0"]) == 0
-    told = (
+    assert main.main(["sweep", "show", f"{study.path}/0"]) == 0
+    pattern = (
         r"its worker died once before; the last time: its worker was ended by SIGSEGV: "
         r"Segmentation fault; stacks: \S*workers/0\.log\n"
     )
-    assert re.search(told, capsys.readouterr().out)
+    assert re.search(pattern, capsys.readouterr().out)

@@ -6,7 +6,7 @@ from luthier import graph as graphs
 from luthier import study as studies
 from luthier.errors import BadInput, RunError
 from luthier.records import Lock
-from luthier.study.driver.journal import read_journal
+from luthier.study.driver import read_journal
 
 
 @pytest.fixture
@@ -110,8 +110,7 @@ def test_a_name_that_is_taken_is_refused(make, tmp_path):
         _run(make())
     path = tmp_path / "toy"
     assert str(caught.value) == (
-        f"there is a study in {path}; go on with it: --resume {path}; or give this one another "
-        "name=..."
+        f"there is a study in {path}; resume it: --resume {path}; or give this one another name=..."
     )
 
 
@@ -124,11 +123,11 @@ def test_two_drivers_of_one_directory_are_refused_in_one_line(make, tmp_path):
     assert line.startswith(f"{tmp_path / 'toy'} is already written by this process")
 
 
-def test_what_is_wrong_is_told_at_once_and_nothing_is_written(make, tmp_path):
-    from luthier.study import samplers
+def test_problems_are_listed_at_once_and_nothing_is_written(make, tmp_path):
+    from luthier import study as studies
 
     space = studies.Space({"rats": studies.Log(1e-4, 1.0)})
-    objectives = [samplers.objective("held_in/loss", None)]
+    objectives = [studies.objective("held_in/loss", None)]
     with pytest.raises(BadInput) as caught:
         _run(make(space=space, objectives=objectives))
     assert [str(problem) for problem in caught.value.problems] == [
@@ -144,7 +143,7 @@ def test_a_study_without_an_engine_is_refused(make):
         studies.run(make(), packages=toys.PACKAGES)
 
 
-def test_an_edit_is_told_once_and_a_torn_journal_is_told(make, tmp_path):
+def test_an_edit_and_a_torn_journal_are_noted_once(make, tmp_path):
     with pytest.raises(Killed):
         studies.run(make(), packages=toys.PACKAGES, engine=_dying(3))
     (tmp_path / "toy" / "source" / "hashes.json").write_text('{"luthier": "of another day"}')
@@ -155,8 +154,8 @@ def test_an_edit_is_told_once_and_a_torn_journal_is_told(make, tmp_path):
     outcome = studies.resume(str(tmp_path / "toy"), engine=toys.InstantEngine())
     assert outcome.ledger.notices == [
         "5 torn bytes were cut off the journal",
-        "the source of luthier was edited since the study began: its trials go on with the source "
-        "that it began with",
+        "the source of luthier was edited since the study began: its trials keep running the "
+        "source that it began with",
     ]
 
 

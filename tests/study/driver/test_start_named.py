@@ -11,11 +11,9 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier import study as studies
 from luthier.errors import BadInput
-from luthier.study import Choice, Log, Pow2, Space
-from luthier.study.driver.journal import read_journal
-from luthier.study.space_checks import Editing, locate
-from luthier.study.views.report import describe
-from luthier.study.views.text import read_standing
+from luthier.study import Choice, Editing, Log, Pow2, Space, locate
+from luthier.study.driver import read_journal
+from luthier.study.views import describe, read_status
 
 GIN = "RATE = 0.01\nWIDTH = 16\nToy.rate = %RATE\nMomentum.rate = %RATE\nToy.width = %WIDTH\n"
 
@@ -87,7 +85,7 @@ def test_names_are_swept_reported_and_gone_on_with(named, tmp_path):
     ]
     assert asked["assignment"] == {rate: 0.01, width: 4}
     # What `sweep best --as overrides` prints makes the graph of the trial from the experiment.
-    (best,) = read_standing(outcome.directory).best()
+    (best,) = read_status(outcome.directory).best()
     again = graphs.apply(base, list(words[best.setting]))
     trial = studies.trial_graph(f"toy/{best.number}")
     assert graphs.fingerprint(again, "program") == graphs.fingerprint(trial, "program")
@@ -104,11 +102,11 @@ def test_a_name_and_the_path_of_its_value_overlap(named):
     study = _study(base, rate, "rate")
     with pytest.raises(BadInput) as raised:
         _run(study)
-    told = [str(problem) for problem in raised.value.problems]
-    assert f"rate: overlaps with {rate}: both set rate [set by space]" in told[-1]
+    lines = [str(problem) for problem in raised.value.problems]
+    assert f"rate: overlaps with {rate}: both set rate [set by space]" in lines[-1]
 
 
-def test_a_name_that_is_not_there_is_told_with_the_nearest(named):
+def test_an_unknown_name_is_reported_with_the_nearest(named):
     base, rate, width = named
     with pytest.raises(BadInput) as raised:
         _run(_study(base, rate + "S", width))

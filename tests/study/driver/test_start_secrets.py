@@ -9,10 +9,10 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier import study as studies
 from luthier.errors import BadInput
-from luthier.study.driver.directory import StudyDirectory
-from luthier.study.driver.mirror import VARIABLE
+from luthier.study.driver import StudyDirectory
 
 SECRET = "hunter2-and-more"
+VARIABLE = "LUTHIER_STORAGE"
 
 
 class Failing(toys.InstantEngine):

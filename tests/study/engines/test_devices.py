@@ -1,7 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.study.engines.local import Devices, LocalSlice, cut, environment
+from luthier.study.engines import Devices, LocalSlice, cut, environment
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_devices_are_read(text, kind, numbers):
 
 
 @pytest.mark.parametrize("text", ["", "cpu", "cpu:", "cpu:0", "disk:3", "cuda:1,1", "cuda:-1"])
-def test_what_cannot_be_read_is_told(text):
+def test_unreadable_device_texts_are_rejected(text):
     with pytest.raises(BadInput) as caught:
         Devices.parse(text)
     assert str(caught.value) == (
@@ -42,7 +42,7 @@ def test_named_slices_have_the_sizes_that_they_are_given():
     [
         (
             3,
-            "slices: 8 devices cannot be cut into 3 equal slices; use one of 1, 2, 4, 8, or name "
+            "slices: 8 devices cannot be split into 3 equal slices; use one of 1, 2, 4, 8, or name "
             "the size of each slice",
         ),
         (
@@ -56,7 +56,7 @@ def test_named_slices_have_the_sizes_that_they_are_given():
         ),
     ],
 )
-def test_slices_that_do_not_fit_are_told(slices, line):
+def test_slices_that_do_not_fit_are_reported(slices, line):
     with pytest.raises(BadInput) as caught:
         cut(Devices.parse("cpu:8"), slices)
     assert str(caught.value) == line

@@ -1,13 +1,44 @@
+import dataclasses
+import errno
+import os
+import subprocess
 import sys
+import threading
+import time
 
 import jax
 import pytest
 
+from luthier.checkpoint.directory import require_space
+from luthier.errors import (
+    CheckpointError,
+    DataError,
+    ShardingError,
+    TrainingStopped,
+    ValidationError,
+)
 from luthier.program import program as programs
-from luthier.study import hoisting
-from luthier.study.engines import execution
-from luthier.study.engines.execution import Execution, Plans, TrialTask
-from luthier.study.protocol import NAME, TrialEnded, Work
+from luthier.records import events
+from luthier.records.metrics_file import JsonLines
+from luthier.study import Faulted, Reported, TrialEnded, TrialWork, Work, hoisting, read_result
+from luthier.study.engines import (
+    EXIT_ORPHANED,
+    Answer,
+    Close,
+    Execution,
+    Inbox,
+    MessageWriter,
+    Plans,
+    Refill,
+    Stop,
+    TrialTask,
+    TrialWatcher,
+    execution,
+    failed,
+    summary,
+    why_infeasible,
+)
+from luthier.study.protocol import NAME, TRACEBACK
 
 PEAK = "optimizer.learning_rate.peak"
 
@@ -95,3 +126,204 @@ def test_a_leaf_that_only_an_evaluation_needs_as_a_constant_is_not_hoisted(tiny,
         monkeypatch.setattr(module, "evaluate_step", evaluate_step)
     plan = Plans(jax.devices()[:1]).plan(tiny(), (PEAK, "task.z_loss"))
     assert plan.program.hoist == (PEAK,)
+
+
+MODE = {"lanes": "vmap", "num_lanes": 2, "lane": 1, "slice": {"devices": 4, "kind": "cpu"}}
+
+
+def _write(path):
+    lines = JsonLines(path, print)
+    for step in (1, 2, 3):
+        lines.emit(events.Step(step, {"loss": 1.0, "step_seconds": [9.0, 1.0, 2.0][step - 1]}))
+        if step > 1:
+            lines.emit(events.Evaluation(step, "held_out", {"loss": 4.0 - step}))
+            lines.emit(events.Evaluation(step, "other", {"loss": 0.5}))
+    lines.close()
+
+
+def test_a_run_is_summed_up_from_its_record(tmp_path):
+    _write(tmp_path / "metrics.jsonl")
+    found = summary(tmp_path / "metrics.jsonl", MODE)
+    assert found["metrics"] == {"held_out/loss": 1.0, "other/loss": 0.5}
+    assert found["series"] == [
+        [2, {"held_out/loss": 2.0, "other/loss": 0.5}],
+        [3, {"held_out/loss": 1.0, "other/loss": 0.5}],
+    ]
+    assert found["steps"] == 3
+    assert found["facts"] == {"step_seconds": 2.0}
+    assert found["mode"] == MODE
+
+
+def test_a_run_that_never_began_has_an_empty_summary(tmp_path):
+    found = summary(tmp_path / "metrics.jsonl", MODE)
+    assert (found["metrics"], found["series"], found["steps"]) == ({}, [], 0)
+    assert found["facts"] == {"step_seconds": None}
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (ShardingError("9 rows\n over 2"), "infeasible", "9 rows over 2"),
+        (ValidationError("width"), "infeasible", "width"),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GiB"),
+            "infeasible",
+            "out of memory: JaxRuntimeError: RESOURCE_EXHAUSTED: 9 GiB",
+        ),
+        (DataError("no text"), "failed", "no text"),
+        (TrainingStopped("diverged"), "failed", "diverged"),
+        (ZeroDivisionError("of mine"), "failed", "ZeroDivisionError: of mine"),
+    ],
+)
+def test_infeasible_trials_are_distinguished_from_failed_ones(error, outcome, reason, tmp_path):
+    work = TrialWork(3, 2, str(tmp_path))
+    ended = failed(1, work, MODE, error)
+    assert (ended.slice, ended.trial, ended.fence) == (1, 3, 2)
+    assert (ended.outcome, ended.reason) == (outcome, reason)
+    assert (why_infeasible(error) is None) == (outcome == "failed")
+    assert read_result(tmp_path) == ended
+    assert dataclasses.asdict(ended)["result"]["mode"] == MODE
+    assert (tmp_path / TRACEBACK).exists() == (outcome == "failed")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.ESTALE, "Stale file handle"), "Stale file handle"),
+        (jax.errors.JaxRuntimeError("INTERNAL: uncorrectable ECC error"), "uncorrectable ECC"),
+    ],
+)
+def test_a_fault_of_the_machine_is_no_result_of_the_trial(error, line, tmp_path):
+    event = failed(1, TrialWork(3, 2, str(tmp_path)), MODE, error)
+    assert isinstance(event, Faulted)
+    assert (event.slice, event.trial, event.fence) == (1, 3, 2)
+    assert line in event.reason
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_space_for_checkpoints_is_a_fault_of_the_machine(tmp_path):
+    with pytest.raises(CheckpointError) as caught:
+        require_space(tmp_path, 2**62)
+    assert isinstance(failed(1, TrialWork(3, 2, str(tmp_path)), MODE, caught.value), Faulted)
+
+
+def test_the_traceback_of_a_failed_trial_says_where(tmp_path):
+    def boom():
+        raise ValueError("in the model")
+
+    try:
+        boom()
+    except ValueError as error:
+        ended = failed(1, TrialWork(3, 2, str(tmp_path)), MODE, error)
+    text = (tmp_path / TRACEBACK).read_text()
+    assert f'File "{__file__}"' in text
+    assert "in boom" in text
+    assert ended.result["fault"] == "code"
+
+
+def _watcher(asks):
+    sent = []
+    return TrialWatcher(0, TrialWork(7, 3, "there"), asks, sent.append), sent
+
+
+def test_a_report_waits_for_its_answer_where_the_work_asks():
+    for go_on, verdict in ((True, None), (False, "pruned")):
+        watcher, sent = _watcher(asks=True)
+        threading.Timer(0.05, watcher.answer, [go_on]).start()
+        assert watcher.evaluated(5, {"held_out/loss": 1.0}, last=False) == verdict
+        assert sent == [Reported(0, 7, 3, 5, {"held_out/loss": 1.0})]
+
+
+def test_nobody_is_waited_for_where_nothing_can_change():
+    assert _watcher(asks=False)[0].evaluated(5, {}, last=False) is None
+    assert _watcher(asks=True)[0].evaluated(5, {}, last=True) is None
+    stopped, sent = _watcher(asks=True)
+    stopped.stop()
+    assert stopped.evaluated(5, {}, last=False) is None
+    assert stopped.requested == "interrupted"
+    assert len(sent) == 1
+
+
+def test_a_stop_ends_the_wait_for_an_answer():
+    watcher, _ = _watcher(asks=True)
+    threading.Timer(0.05, watcher.stop).start()
+    assert watcher.evaluated(5, {}, last=False) is None
+    assert watcher.requested == "interrupted"
+
+
+TRIALS = [TrialWork(number, 1, f"trials/{number:04d}") for number in range(4)]
+
+
+class Watcher:
+    """Notes what it is told."""
+
+    def __init__(self, trial, asks):
+        self.trial, self.asks, self.answers, self.requested = trial, asks, [], None
+
+    def answer(self, go_on):
+        self.answers.append(go_on)
+
+    def stop(self):
+        self.requested = "interrupted"
+
+
+@pytest.fixture
+def pipe():
+    """Return an inbox and the writer of its driver."""
+    received, sent = os.pipe()
+    writer = MessageWriter(os.fdopen(sent, "wb"))
+    inbox = Inbox(os.fdopen(received, "rb"), Watcher)
+    yield inbox, writer
+    writer.send(Close())  # without it, the end of the driver ends this process too
+    writer.close()
+    inbox._thread.join()
+
+
+def _wait(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_trials_are_taken_in_order_and_those_that_do_not_fit_wait(pipe):
+    inbox, writer = pipe
+    writer.send(Work(TRIALS[:2], asks=True))
+    writer.send(Refill(TRIALS[2]))
+    assert inbox.wait()
+    _wait(lambda: inbox.num_waiting == 3)
+    taken = inbox.take(lambda task: task.trial.trial == 2)
+    assert (taken.trial, taken.watcher.asks) == (TRIALS[2], True)
+    assert [inbox.take().trial.trial for _ in range(2)] == [0, 1]
+    assert inbox.take() is None
+
+
+def test_answers_and_stops_find_their_trial_by_number_and_fence(pipe):
+    inbox, writer = pipe
+    writer.send(Work(TRIALS[:3]))
+    for message in (Answer(0, 1, False), Answer(0, 9, True), Stop(1, 1), Stop(7, 1)):
+        writer.send(message)
+    writer.send(Refill(TRIALS[3]))
+    _wait(lambda: inbox.num_waiting == 4)
+    assert [inbox.take().trial.trial for _ in range(3)] == [0, 2, 3]  # 1 was stopped in time
+    assert inbox._watchers[0, 1].answers == [False]
+
+
+def test_closing_stops_all_trials_and_ends_the_wait(pipe):
+    inbox, writer = pipe
+    writer.send(Work(TRIALS[:1]))
+    writer.send(Close())
+    _wait(lambda: not inbox.wait())
+    assert inbox._watchers[0, 1].requested == "interrupted"
+    assert inbox.take() is None
+
+
+@pytest.mark.full
+def test_a_worker_ends_at_once_when_its_driver_is_gone():
+    program = (
+        "import sys, time; from luthier.study.engines.execution import Inbox; "
+        "Inbox(sys.stdin.buffer, None); time.sleep(60)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], input=b"", timeout=60)
+    assert ended.returncode == EXIT_ORPHANED

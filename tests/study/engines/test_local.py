@@ -12,9 +12,9 @@ import pytest
 
 from luthier.checkpoint import Store
 from luthier.errors import BadInput, RunError
+from luthier.study import Lost, Reported, TrialEnded, Work, read_result
 from luthier.study.engines import Local
 from luthier.study.engines import local as engines_local
-from luthier.study.protocol import Lost, Reported, TrialEnded, Work, read_result
 
 PEAK = "optimizer.learning_rate.peak"
 
@@ -78,11 +78,11 @@ def test_trials_run_on_all_slices_at_once_and_leave_their_results(
 def test_a_trial_is_pruned_where_it_asks(engine, study, tiny, write_trial, until):
     engine.start(0, Work([write_trial(study, 10, tiny())], asks=True))
 
-    def heed(event):
+    def on_event(event):
         if isinstance(event, Reported):
             engine.answer(0, event.trial, event.fence, go_on=event.step < 5)
 
-    events = until(engine, 1, heed=heed)
+    events = until(engine, 1, on_event=on_event)
     ended = _ended(events)[10]
     assert (ended.outcome, ended.reason) == ("pruned", "pruned after step 5")
     assert (ended.result["steps"], len(ended.result["series"])) == (5, 1)
@@ -108,7 +108,7 @@ def test_a_trial_that_is_stopped_comes_back_as_nothing_and_goes_on_later(
 
 
 @pytest.mark.full
-def test_what_cannot_run_and_what_goes_wrong_are_told_and_harm_nobody(
+def test_infeasible_and_failing_trials_are_reported_and_harm_no_others(
     engine, study, tiny, write_trial, until
 ):
     wrong = {
@@ -129,7 +129,7 @@ def test_what_cannot_run_and_what_goes_wrong_are_told_and_harm_nobody(
 
 
 @pytest.mark.full
-def test_a_worker_that_is_killed_is_told_and_replaced_and_its_trial_goes_on(
+def test_a_killed_worker_is_reported_and_replaced_and_its_trial_resumes(
     engine, study, tiny, write_trial, until
 ):
     work = write_trial(study, 30, tiny())
@@ -156,13 +156,13 @@ def test_a_worker_that_is_killed_is_told_and_replaced_and_its_trial_goes_on(
     assert [x["step"] for x in lines if x["kind"] == "header"] == [0, 4]
 
 
-def test_devices_that_cannot_be_cut_are_told_before_anything_starts(tmp_path):
-    with pytest.raises(BadInput, match="8 devices cannot be cut into 3 equal slices"):
+def test_devices_that_cannot_be_cut_are_reported_before_anything_starts(tmp_path):
+    with pytest.raises(BadInput, match="8 devices cannot be split into 3 equal slices"):
         Local(slices=3, devices="cpu:8").open(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_worker_that_cannot_start_is_told_with_its_last_line(tmp_path):
+def test_a_worker_that_cannot_start_is_reported_with_its_last_line(tmp_path):
     source = tmp_path / "source" / "luthier"
     source.mkdir(parents=True)
     (source / "__init__.py").write_text("raise RuntimeError('this copy is broken')")

@@ -7,8 +7,8 @@ from luthier import study as studies
 from luthier.errors import BadInput
 from luthier.planner import targets
 from luthier.planner.targets import read
+from luthier.study import TrialWork, Work
 from luthier.study.engines import planned
-from luthier.study.protocol import TrialWork, Work
 
 SMALL = (
     "model.num_layers=1",
@@ -50,8 +50,8 @@ def _study(tmp_path, **settings):
 def test_a_study_is_planned_for_a_slice_that_is_absent(tmp_path):
     outcome = studies.run(_study(tmp_path))
     trials = outcome.ledger.trials
-    told = {t.state for t in trials}
-    assert told == {"complete", "infeasible"}, trials
+    states = {t.state for t in trials}
+    assert states == {"complete", "infeasible"}, trials
     complete = [t for t in trials if t.state == "complete"]
     assert all(seconds > 0 and size > 2**10 for seconds, size in (t.values for t in complete))
     (refused,) = [t for t in trials if t.state == "infeasible"]
@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_infeasible(tmp_path):
     assert gate(graphs.resolve("configs.lm.quickstart"), info) == ""
 
 
-def test_what_cannot_be_planned_for_is_told_at_once(monkeypatch):
+def test_unavailable_targets_are_reported_at_once(monkeypatch):
     monkeypatch.setattr(targets, "_is_installed", lambda module: False)
     with pytest.raises(BadInput, match=r"engine\.slice: the TPU compiler is not installed"):
         studies.Planned("v5e-8").open("")

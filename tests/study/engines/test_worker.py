@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from luthier.study.engines.messages import Close, decode, encode
-from luthier.study.protocol import Reported, SliceInfo, TrialEnded, Work
+from luthier.study import Reported, SliceInfo, TrialEnded, Work
+from luthier.study.engines import Close, decode, encode
 
 COMMAND = [sys.executable, "-m", "luthier.study.engines.worker", "--slice", "3", "--name", "left"]
 

@@ -2,10 +2,8 @@ import fiddle as fdl
 import simulated_engine as toys
 
 from luthier import study as studies
-from luthier.study.driver.admission import Admission
-from luthier.study.packing import SharedPrograms
-from luthier.study.protocol import SliceInfo
-from luthier.study.space_checks import Editing
+from luthier.study import Editing, SharedPrograms, SliceInfo
+from luthier.study.driver import Admission
 
 SLICE = SliceInfo(0, "0", 1)
 PEAK = "optimizer.learning_rate.peak"

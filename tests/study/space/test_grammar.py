@@ -1,8 +1,18 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.study import Choice, Int, Log, Option, Ordinal, Pow2, Space, Uniform
-from luthier.study.space_grammar import parse_dimension, parse_space, split
+from luthier.study import (
+    Choice,
+    Int,
+    Log,
+    Option,
+    Ordinal,
+    Pow2,
+    Space,
+    Uniform,
+    parse_dimension,
+    parse_space,
+)
 
 
 def test_every_form_is_read():
@@ -51,8 +61,9 @@ def test_conditions_go_into_the_space_of_an_option():
 
 
 def test_lists_are_split_outside_of_brackets_and_quotes():
-    assert split("a(1, 2), 'b,c', [d, e],") == ["a(1, 2)", "'b,c'", "[d, e]"]
-    assert split("") == []
+    _, choice = parse_dimension("x=choice(a(1, 2), 'b,c', [d, e],)")
+    assert [option.name for option in choice.options] == ["a(1, 2)", "'b,c'", "[d, e]"]
+    assert parse_dimension("x=choice()")[1].options == []
 
 
 @pytest.mark.parametrize(
@@ -106,13 +117,13 @@ def test_lists_are_split_outside_of_brackets_and_quotes():
         ),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(words, when, line):
+def test_unreadable_overrides_are_reported_in_one_line(words, when, line):
     with pytest.raises(BadInput) as caught:
         parse_space(words, when)
     assert str(caught.value) == line
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(BadInput) as caught:
         parse_space(["a", "b=log(1)"], ["c"])
     assert len(caught.value.problems) == 3

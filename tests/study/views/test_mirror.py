@@ -6,9 +6,8 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier import records
 from luthier import study as studies
-from luthier.study.driver.directory import StudyDirectory
-from luthier.study.views.text import read_standing
-from luthier.study.views.wandb_summary import mirror_study, summary_of, wandb_of
+from luthier.study.driver import StudyDirectory
+from luthier.study.views import mirror_study, read_status, summary_of, wandb_of
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def study(tmp_path):
 
 def _summary(directory):
     graph = StudyDirectory(directory).read_study()
-    return summary_of(graph, read_standing(directory), records.Wandb(), {})
+    return summary_of(graph, read_status(directory), records.Wandb(), {})
 
 
 def test_the_table_has_a_row_for_each_trial_with_what_it_sets_and_why_it_did_not_run(study):
@@ -40,14 +39,14 @@ def test_the_table_has_a_row_for_each_trial_with_what_it_sets_and_why_it_did_not
     assert all(row[2] is None for row in refused)
 
 
-def test_the_history_tells_the_best_so_far(study):
+def test_the_history_has_the_best_so_far(study):
     summary = _summary(study)
     best = [row["best/held_out/loss"] for row in summary.history]
-    told = [row["objectives/held_out/loss"] for row in summary.history]
-    assert best == [min(told[: n + 1]) for n in range(len(told))]
-    assert len(told) == summary.facts["trials_complete"]
-    assert summary.facts["best/held_out/loss"] == min(told)
-    assert summary.facts["best_trial"] == summary.history[told.index(min(told))]["trial"]
+    losses = [row["objectives/held_out/loss"] for row in summary.history]
+    assert best == [min(losses[: n + 1]) for n in range(len(losses))]
+    assert len(losses) == summary.facts["trials_complete"]
+    assert summary.facts["best/held_out/loss"] == min(losses)
+    assert summary.facts["best_trial"] == summary.history[losses.index(min(losses))]["trial"]
     assert summary.better == {"objectives/held_out/loss": "lower"}
     assert summary.group == "toy"
 
@@ -55,7 +54,7 @@ def test_the_history_tells_the_best_so_far(study):
 def test_an_experiment_that_is_not_mirrored_has_no_summary(study):
     graph = StudyDirectory(study).read_study()
     assert wandb_of(graph.base) is None
-    assert mirror_study(study, graph, read_standing(study), {}) is None
+    assert mirror_study(study, graph, read_status(study), {}) is None
     assert not (study / "wandb").exists()
 
 
@@ -63,7 +62,7 @@ def test_the_summary_is_in_the_group_of_the_runs(study, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     graph = StudyDirectory(study).read_study()
     node = records.Wandb(group="all of them")
-    assert summary_of(graph, read_standing(study), node, {}).group == "all of them"
+    assert summary_of(graph, read_status(study), node, {}).group == "all of them"
 
 
 def test_the_node_is_that_of_the_experiment():

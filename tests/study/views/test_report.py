@@ -1,13 +1,21 @@
 import json
+import math
 import re
+import time
 
 import fiddle as fdl
 import pytest
 import simulated_engine as toys
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
 
 from luthier import study as studies
 from luthier.metrics import Selector
-from luthier.study.views import report
+from luthier.study.views import FEWEST, MOST, Span, importance, report, timeline_of
 from tests.browsing import check_accessible, clipboard
 
 
@@ -83,7 +91,7 @@ def test_the_matrix_holds_what_the_words_set(study):
     assert matrix["left_out"] == 0
 
 
-def test_the_baseline_is_told_in_the_words_of_the_space(tmp_path):
+def test_the_baseline_is_described_by_the_dimensions_of_the_space(tmp_path):
     space = {"rate": studies.Log(1e-4, 1e-1), "width": studies.Ordinal([8, 16])}
     study = toys.make_study(
         directory=str(tmp_path), space=fdl.Config(studies.Space, space), name="two"
@@ -97,7 +105,7 @@ def test_the_baseline_is_told_in_the_words_of_the_space(tmp_path):
 
 def test_words_are_read_by_path():
     words = ["rate=0.1", "model.layers[0].dim=8", "fiddler:fsdp(2)", "mesh:=Mesh(a=1)", "@tensor"]
-    assert report.said_by(words) == {
+    assert report.override_texts(words) == {
         "rate": "0.1",
         "model.layers[0].dim": "8",
         "fiddlers": "fiddler:fsdp(2) @tensor",
@@ -241,9 +249,137 @@ def test_hundreds_of_trials_make_a_report(tmp_path, open_page):
     page.get_by_role("button", name="Show all 500").click()
     assert page.locator("#trials tbody tr").count() == 500
     assert page.locator("#matrix thead th").count() == 301
-    told = "the best and the newest; 200 trials left out"
-    assert page.locator("#matrix header").inner_text().endswith(told)
+    label = "the best and the newest; 200 trials left out"
+    assert page.locator("#matrix header").inner_text().endswith(label)
     history = page.get_by_role("img", name="loss of 499 complete trials")
     assert history.locator("circle").count() == 499
     assert page.title() == "many"
     assert page.locator("img").count() == 0
+
+
+SLICE = {"index": 0, "name": "cpu:0", "num_devices": 1}
+
+
+def _line(kind, at, **fields):
+    return {"kind": kind, "at": at, **fields}
+
+
+def test_trials_stand_on_slices_for_as_long_as_they_ran():
+    found = timeline_of(
+        [
+            _line("opened", 100.0, slices=[SLICE]),
+            _line("asked", 100.5, setting=0, trials=[0], assignment={"rate": 0.1}, words=[]),
+            _line("leased", 101.0, trial=0, slice=0, fence=1),
+            _line("leased", 102.0, trial=1, slice=0, fence=2),
+            _line("lost", 103.0, trial=1, reason="signal 9", counts=True),
+            _line("leased", 103.5, trial=1, slice=0, fence=3),
+            _line("ended", 104.0, trial=0, outcome="complete"),
+            _line("noted", 106.0, notice="text"),
+        ]
+    )
+    assert found.spans == [
+        Span(0, 0, 1.0, 4.0, "complete"),
+        Span(1, 0, 2.0, 3.0, "lost"),
+        Span(1, 0, 3.5, 6.0, "running"),
+    ]
+    assert found.slices == {0: "cpu:0"}
+    assert found.assignments == {0: {"rate": 0.1}}
+    assert found.seconds == 6.0
+
+
+def test_time_without_a_driver_does_not_count():
+    found = timeline_of(
+        [
+            _line("noted", 99.0, notice="text"),
+            _line("opened", 100.0, slices=[SLICE]),
+            _line("closed", 110.0, over=False),
+            _line("opened", 9000.0, slices=[SLICE]),
+            _line("leased", 9001.0, trial=0, slice=0, fence=1),
+            _line("ended", 9003.0, trial=0, outcome="pruned"),
+        ]
+    )
+    assert found.spans == [Span(0, 0, 11.0, 13.0, "pruned")]
+    assert found.seconds == 13.0
+
+
+def test_a_clock_that_is_set_back_makes_no_time_negative():
+    found = timeline_of(
+        [
+            _line("opened", 100.0, slices=[SLICE]),
+            _line("leased", 105.0, trial=0, slice=0, fence=1),
+            _line("ended", 95.0, trial=0, outcome="complete"),
+        ]
+    )
+    assert found.spans == [Span(0, 0, 5.0, 5.0, "complete")]
+
+
+def test_a_trial_that_was_refused_was_on_no_slice():
+    found = timeline_of([_line("ended", 1.0, trial=0, outcome="infeasible")])
+    assert found.spans == []
+    assert timeline_of([]).seconds == 0.0
+
+
+DISTRIBUTIONS = {
+    "rate": distribution_to_json(FloatDistribution(1e-4, 1e-1, log=True)),
+    "width": distribution_to_json(IntDistribution(3, 8)),
+    "kind": distribution_to_json(CategoricalDistribution((0, 1))),
+}
+
+
+def _complete(count, value):
+    found = []
+    for i in range(count):
+        rate, width, kind = 10 ** (-4 + 3 * (i * 0.618 % 1)), 3 + i % 6, i * 7 % 5 % 2
+        chosen = {"rate": rate, "width": width, "kind": kind}
+        found.append((chosen, value(rate, width)))
+    return found
+
+
+@pytest.mark.parametrize("direction", ["lower", "higher"])
+def test_what_decides_counts_most(direction):
+    sign = 1 if direction == "lower" else -1
+    complete = _complete(
+        60, lambda rate, width: [sign * ((math.log10(rate) + 3) ** 2 + 0.01 * width)]
+    )
+    shares, count = importance(complete, DISTRIBUTIONS, [direction])
+    assert count == 60
+    assert next(iter(shares)) == "rate"
+    assert shares["rate"] > 0.5
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_few_settings_give_no_importance():
+    complete = _complete(FEWEST - 1, lambda rate, width: [rate])
+    assert importance(complete, DISTRIBUTIONS, ["lower"]) == ({}, FEWEST - 1)
+    assert importance([], {}, ["lower"]) == ({}, 0)
+
+
+def test_what_has_no_number_or_no_choice_is_left_out():
+    complete = _complete(30, lambda rate, width: [rate])
+    odd = [({}, [0.0]), ({"rate": 1e-3, "width": 3, "kind": 0}, [math.nan])]
+    assert importance([*odd, *complete], DISTRIBUTIONS, ["lower"])[1] == 30
+
+
+def test_dimensions_may_take_part_in_some_settings_only():
+    complete = _complete(60, lambda rate, width: [abs(width - 5)])
+    for chosen, _ in complete[::2]:
+        del chosen["rate"]
+    shares, _ = importance(complete, DISTRIBUTIONS, ["lower"])
+    assert set(shares) == {"rate", "width", "kind"}
+    assert next(iter(shares)) == "width"
+
+
+def test_several_objectives_are_judged_by_their_front():
+    complete = _complete(
+        60, lambda rate, width: [abs(math.log10(rate) + 3), abs(math.log10(rate) + 2.9)]
+    )
+    shares, _ = importance(complete, DISTRIBUTIONS, ["lower", "lower"])
+    assert next(iter(shares)) == "rate"
+
+
+def test_the_time_is_bounded():
+    complete = _complete(20_000, lambda rate, width: [rate, 1 / width])
+    start = time.process_time()
+    _, count = importance(complete, DISTRIBUTIONS, ["lower", "lower"])
+    assert count == MOST
+    assert time.process_time() - start < 5.0

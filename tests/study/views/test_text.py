@@ -1,5 +1,20 @@
-from luthier.study.driver.trial_table import Ledger, ParameterSet, Trial
-from luthier.study.views.text import StudyStatus, ended_line, headline, lines_of, sparkline
+import io
+
+import fiddle as fdl
+import simulated_engine as toys
+
+from luthier import study as studies
+from luthier.study import SliceInfo
+from luthier.study.driver import Ledger, ParameterSet, Trial
+from luthier.study.views import (
+    LiveView,
+    StudyStatus,
+    ended_line,
+    headline,
+    lines_of,
+    read_status,
+    sparkline,
+)
 
 
 def _standing():
@@ -20,7 +35,7 @@ def test_a_study_in_lines():
     assert list(lines_of(_standing())) == [
         "toy: 2 of 9 trials ended, 1 running, 1 infeasible, 2 device hours",
         "the source was edited",
-        "trial  state       loss  what it sets",
+        "trial  state       loss  overrides",
         "0      complete    2     (the baseline)",
         "1      infeasible        width=1  (too large)",
         "2      running           width=2",
@@ -50,3 +65,92 @@ def test_bars_go_from_the_lowest_to_the_highest():
     assert sparkline([1.0, float("nan")]) == "▁"
     assert sparkline([]) == ""
     assert len(sparkline(list(range(99)), width=5)) == 5
+
+
+def _status_of_trials(values, directions):
+    ledger = Ledger()
+    for number, found in enumerate(values):
+        state = "failed" if found is None else "complete"
+        ledger.trials.append(Trial(number, number, state, found))
+        ledger.settings.append(ParameterSet(number, (number,), (f"rate={number}",)))
+    return StudyStatus("toy", ["loss", "time"][: len(directions)], directions, 9, ledger)
+
+
+def _best(values, directions):
+    return [trial.number for trial in _status_of_trials(values, directions).best()]
+
+
+def test_the_best_trial_is_the_first_with_the_best_value():
+    values = [(3.0,), None, (1.0,), (float("nan"),), (1.0,)]
+    assert _best(values, ["lower"]) == [2]
+    assert _best(values, ["higher"]) == [0]
+    assert _best([None], ["lower"]) == []
+
+
+def test_with_several_objectives_all_that_none_beats_are_the_best():
+    values = [(3.0, 1.0), (1.0, 3.0), (2.0, 2.0), (3.0, 3.0), (2.0, 2.5)]
+    assert _best(values, ["lower", "lower"]) == [1, 2, 0]
+    assert _best(values, ["lower", "higher"]) == [1]
+
+
+def test_a_study_is_read_from_its_folder(tmp_path):
+    budget = fdl.Config(studies.Budget, trials=3)
+    study = toys.make_study(directory=str(tmp_path), budget=budget)
+    outcome = studies.run(study, packages=toys.PACKAGES, engine=toys.InstantEngine())
+    standing = read_status(outcome.directory)
+    assert (standing.name, standing.metrics, standing.num_trials) == ("toy", ["held_out/loss"], 3)
+    assert standing.ledger.trials == outcome.ledger.trials
+    assert standing.driver is None
+    assert standing.words(standing.ledger.trials[0]) == "(the baseline)"
+    assert standing.words(standing.ledger.trials[1]).startswith("rate=")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def _ledger():
+    ledger = Ledger()
+    ledger.trials = [
+        Trial(0, 0, "complete", (2.0,)),
+        Trial(1, 1, "running", slice=1, series={1: 3.0, 2: 1.0}),
+        Trial(2, 2),
+    ]
+    ledger.settings = [ParameterSet(n, (n,), (f"width={n}",)) for n in range(3)]
+    return ledger
+
+
+SLICES = [SliceInfo(0, "cpu:0", 1), SliceInfo(1, "cpu:1", 1)]
+
+
+def test_without_a_terminal_every_trial_that_ended_is_a_line():
+    stream, ledger = io.StringIO(), _ledger()
+    with LiveView("toy", ["loss"], ["lower"], 3, stream) as view:
+        view.update(ledger, SLICES)
+        assert stream.getvalue() == ""  # it ended before this driver began
+        ledger.trials[2].state = "failed"
+        ledger.notices.append("the source was edited")
+        view.update(ledger, SLICES)
+        view.update(ledger, SLICES)
+        ledger.trials[1].state, ledger.trials[1].values = "complete", (1.0,)
+        view.update(ledger, SLICES)
+    assert stream.getvalue().splitlines() == [
+        "notice: the source was edited",
+        "trial 2: failed; width=2",
+        "trial 1: complete; loss 1; width=1",
+    ]
+
+
+def test_on_a_terminal_slices_and_the_best_are_a_table():
+    stream, ledger = Terminal(), _ledger()
+    with LiveView("toy", ["loss"], ["lower"], 3, stream) as view:
+        view.update(ledger, SLICES)
+        ledger.trials[2].state, ledger.trials[2].values = "complete", (1.5,)
+        ledger.trials[1].state, ledger.trials[1].values = "complete", (1.0,)
+        view.update(ledger, SLICES)
+    shown = stream.getvalue()
+    assert "toy: 1 of 3 trials ended" in shown
+    assert "█▁" in shown
+    assert "toy: 3 of 3 trials ended" in shown
+    assert "best" in shown

@@ -182,11 +182,11 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
 
 def _end(outcome: Any) -> int:
     """Print the outcome of a study; return the exit code."""
-    from luthier.study.views.text import best_lines, headline, read_standing
+    from luthier.study.views.text import best_lines, headline, read_status
 
     # Exit codes: 0 for a study that is over with a complete trial, also at its time limit; 75 if it
     # was preempted and should be started again; 130 after Ctrl-C; 2 or 1 if it gave up.
-    standing = read_standing(outcome.directory)
+    standing = read_status(outcome.directory)
     print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
     show = f"`luthier sweep show {outcome.directory}` lists the trials"
     resume = f"luthier sweep --resume {outcome.directory}"
@@ -323,13 +323,13 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         problems.add(f"{arguments.reference} needs one study", remedy=remedy)
     problems.raise_any()
     from luthier.study.driver.directory import StudyDirectory, find_study
-    from luthier.study.views.text import lines_of, read_standing, trial_lines
+    from luthier.study.views.text import lines_of, read_status, trial_lines
 
     name, _, number = arguments.words[0].rpartition("/")
     is_trial = arguments.reference == "show" and bool(name) and number.isdigit()
     is_trial = is_trial and not StudyDirectory(Path(arguments.words[0])).exists
     directory = find_study(name if is_trial else arguments.words[0])
-    standing = read_standing(directory.path)
+    standing = read_status(directory.path)
     for problem in standing.problems:
         print(f"{problem}; `luthier sweep repair {directory.path}` repairs it", file=sys.stderr)
     if is_trial:
@@ -360,9 +360,9 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
         problems.add("repair needs one study", remedy="write luthier sweep repair DIR")
     problems.raise_any()
     # Only on request, and never by `show`: the driver of the study may be alive and writing.
-    from luthier.study.driver.repair import repair
+    from luthier.study.driver.repair import repair_journal
 
-    repaired = repair(arguments.words[0])
+    repaired = repair_journal(arguments.words[0])
     if not repaired.problems:
         print(f"{repaired.directory / 'journal.jsonl'} is not damaged; nothing to repair")
         return EXIT_DONE

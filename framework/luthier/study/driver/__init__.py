@@ -1,1 +1,77 @@
-"""The driver of a study: it asks the sampler, runs trials on device groups, records results."""
+"""The driver of a study: it asks the sampler, runs trials on device groups, records results.
+
+The names are imported at their first use: looking at a study needs neither Optuna nor JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "Admission": "admission",
+    "Driver": "loop",
+    "InMemoryStudy": "sampling",
+    "Journal": "journal",
+    "Ledger": "trial_table",
+    "ParameterSet": "trial_table",
+    "Pruning": "sampling",
+    "Repaired": "repair",
+    "StudyDirectory": "directory",
+    "Suggestion": "sampling",
+    "Trial": "trial_table",
+    "ValidatedTrial": "admission",
+    "View": "loop",
+    "copy_source": "directory",
+    "distribution": "sampling",
+    "edited_packages": "directory",
+    "find_study": "directory",
+    "kind_of": "admission",
+    "load_journal": "journal",
+    "make_suggester": "sampling",
+    "mark_of": "admission",
+    "read_journal": "journal",
+    "repair_journal": "repair",
+    "require_whole": "journal",
+    "seed_of": "sampling",
+    "study_facts": "mirror",
+    "trial_graph": "directory",
+    "update_mirror": "mirror",
+}
+
+__all__ = [
+    "Admission",
+    "Driver",
+    "InMemoryStudy",
+    "Journal",
+    "Ledger",
+    "ParameterSet",
+    "Pruning",
+    "Repaired",
+    "StudyDirectory",
+    "Suggestion",
+    "Trial",
+    "ValidatedTrial",
+    "View",
+    "copy_source",
+    "distribution",
+    "edited_packages",
+    "find_study",
+    "kind_of",
+    "load_journal",
+    "make_suggester",
+    "mark_of",
+    "read_journal",
+    "repair_journal",
+    "require_whole",
+    "seed_of",
+    "study_facts",
+    "trial_graph",
+    "update_mirror",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'luthier.study.driver' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"luthier.study.driver.{_HOMES[name]}"), name)

@@ -17,7 +17,7 @@ from luthier.study.study import CopyResult, Packed, Study
 
 
 @dataclasses.dataclass(frozen=True)
-class Admitted:
+class ValidatedTrial:
     """The result of validating a trial.
 
     Args:
@@ -38,12 +38,12 @@ class Admitted:
 
 
 def kind_of(slice: SliceInfo) -> tuple[int, str, int | None]:
-    """Return what a gate may look at: slices of one kind are alike to it."""
+    """Return the kind of a device group: its size, its devices and their memory."""
     return slice.num_devices, slice.device_kind, slice.memory_bytes
 
 
 class Admission:
-    """Makes the graphs of trials, and decides on them.
+    """Makes the graphs of trials and validates them.
 
     Args:
       study: The study.
@@ -65,14 +65,15 @@ class Admission:
         for key, dimension in self._study.space.dimensions.items():
             for stored in dimension.probes():
                 words = settings(key, dimension, dimension.value(stored))
-                with contextlib.suppress(BadInput):  # told where the space is checked
+                with contextlib.suppress(BadInput):  # reported where the space is checked
                     yield from (change.path for change in graphs.diff(base, apply(base, words)))
 
     def open(self, slices: Sequence[SliceInfo]) -> None:
-        """Take in the slices that there are."""
+        """Register the device groups of the engine."""
+        # One group of each kind is enough: the gate and the packing depend on nothing else.
         self._slices = {kind_of(slice): slice for slice in slices}
 
-    def make_graph(self, assignment: Mapping[str, Any], trial: int, repeat: int) -> Any:
+    def make_graph(self, assignment: Mapping[str, Any], trial: int, repeat: int) -> Graph:
         """Return the graph of a trial.
 
         Args:
@@ -89,8 +90,8 @@ class Admission:
             graph = _with_seed(graph, trial, repeat)
         return _in_group(graph, study.name, trial)
 
-    def admit(self, trial: int, assignment: Mapping[str, Any], repeat: int) -> Admitted:
-        """Return what becomes of a trial.
+    def admit(self, trial: int, assignment: Mapping[str, Any], repeat: int) -> ValidatedTrial:
+        """Make and validate the graph of a trial.
 
         Args:
           trial: Its number.
@@ -100,23 +101,25 @@ class Admission:
         try:
             graph = self.make_graph(assignment, trial, repeat)
         except BadInput as error:
-            return Admitted(trial, None, str(error.problems[0]))
+            return ValidatedTrial(trial, None, str(error.problems[0]))
+        # Constraints before validation: what breaks one is reported by the constraint's name,
+        # whatever else is wrong with it.
         for predicate in self._study.space.constraints:
             if violated(graph, predicate):
-                said = getattr(predicate, "__name__", predicate)
-                return Admitted(trial, graph, f"breaks the constraint {said}")
+                name = getattr(predicate, "__name__", predicate)
+                return ValidatedTrial(trial, graph, f"breaks the constraint {name}")
         try:
             graphs.validate(graph, self._editing.packages)
         except BadInput as error:
-            return Admitted(trial, graph, str(error.problems[0]))
+            return ValidatedTrial(trial, graph, str(error.problems[0]))
         if self._study.dedupe is None:
             return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
         graph, first = self._dedupe(trial, graph, repeat)
         if first != trial:
-            return Admitted(trial, graph, copy_of=first)
+            return ValidatedTrial(trial, graph, copy_of=first)
         return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
 
-    def place(self, trial: int, graph: Graph) -> Admitted:
+    def place(self, trial: int, graph: Graph) -> ValidatedTrial:
         """Return on which kinds of slices a graph runs, and how.
 
         Args:
@@ -129,21 +132,25 @@ class Admission:
         for kind, slice in self._slices.items():
             refusal = self._study.gate(graph, slice) if self._study.gate is not None else ""
             if refusal:
+                # The first refusal stands for all: a trial is infeasible only where no kind of
+                # group takes it.
                 reason = reason or refusal
             elif self._study.packing is None:
                 packed[kind] = Packed()
             else:
                 packed[kind] = self._study.packing(self._study.base, graph, slice)
-        return Admitted(trial, graph, "" if packed else reason, packed=packed)
+        return ValidatedTrial(trial, graph, "" if packed else reason, packed=packed)
 
-    def _dedupe(self, trial: int, graph: Graph, repeat: int) -> tuple[Any, int]:
+    def _dedupe(self, trial: int, graph: Graph, repeat: int) -> tuple[Graph, int]:
         """Return the graph that runs, and the trial whose result it gets: its own, or another's."""
+        # `setdefault` both looks and registers: this trial is the first of its fingerprint from
+        # here on.
         first = self._first.setdefault(mark_of(graph), trial)
         if first == trial or isinstance(self._study.dedupe, CopyResult):
             return graph, first
         changed = graph
         # A setting that is suggested twice runs with the next free seed instead: the repeat then
-        # tells something about the noise.
+        # measures the noise.
         while self._first.setdefault(mark_of(changed), trial) != trial:
             repeat += self._study.seeds
             changed = _with_seed(graph, trial, repeat)
@@ -151,24 +158,25 @@ class Admission:
 
 
 def mark_of(graph: Graph) -> str:
-    """Return what two trials of the same graph have in common."""
+    """Return the fingerprint that trials of the same graph share."""
     # The program fingerprint leaves out names and records: what does not change the training does
     # not make two trials different. 64 bits are enough for the trials of one study.
     return graphs.fingerprint(graph, "program")[:16]
 
 
-def _with_seed(graph: Graph, trial: int, repeat: int) -> Any:
+def _with_seed(graph: Graph, trial: int, repeat: int) -> Graph:
     seed = graphs.evaluate(graphs.get(graph, "seed"))
     # Next to the base's seed, so that a repeat is easily reproduced by hand.
     return graphs.apply(graph, [f"seed={(seed + repeat) % 2**32}"], f"trial {trial}:")
 
 
-def _in_group(graph: Graph, name: str, trial: int) -> Any:
+def _in_group(graph: Graph, name: str, trial: int) -> Graph:
     """Return the graph with its W&B run in the study's group, where it has one of no group."""
     try:
         group = graphs.get(graph, "records.wandb.group")
     except BadInput:
         return graph
+    # Runs of a study are found together in W&B; a group that the user has set stays as it is.
     words = [f"records.wandb.name='{name}/{trial}'"]
     if group is None:
         words.append(f"records.wandb.group='{name}'")

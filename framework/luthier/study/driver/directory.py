@@ -1,7 +1,7 @@
 """The folder of a study, with a copy of the source that its trials run.
 
 Workers import from the copy, so that an edit in the middle of a study changes nothing in its
-trials; the driver tells about it.
+trials; the driver notes it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ HASHES = "hashes.json"
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "node_modules")
 
 
-def take(
+def copy_source(
     directory: str | os.PathLike[str], packages: Sequence[str], *, anew: bool = False
 ) -> pathlib.Path:
     """Copy the source of luthier and of packages; what was copied before stays as it is.
 
     Args:
       directory: The study's folder.
-      packages: Import names of the user's packages; what stands below one counts with it.
+      packages: Import names of the user's packages; subpackages of one count with it.
       anew: Whether a copy that is there is replaced.
 
     Returns:
@@ -53,9 +53,13 @@ def take(
     names = _top_level(packages)
     try:
         shutil.rmtree(temporary, ignore_errors=True)
+        # Into a folder beside the target, and renamed at the end: workers may start from the copy
+        # at any moment after it exists.
         temporary.mkdir()
         for name in names:
             for place in _places(name):
+                # A namespace package has several folders; they are merged into one, as the import
+                # system sees them (`dirs_exist_ok`).
                 copy = temporary / place.name
                 if place.is_dir():
                     shutil.copytree(place, copy, ignore=_LEFT_OUT, dirs_exist_ok=True)
@@ -67,13 +71,14 @@ def take(
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     except (OSError, shutil.Error) as error:
+        # `shutil.Error` is raised by `copytree` with a list of problems instead of an errno.
         refusal = error if isinstance(error, OSError) else OSError(str(error))
         raise run_error("copy the source to", target, refusal) from error
     sync_directory(root)
     return target
 
 
-def edited(directory: str | os.PathLike[str]) -> list[str]:
+def edited_packages(directory: str | os.PathLike[str]) -> list[str]:
     """Return the packages whose source is not what the study's workers run.
 
     Args:
@@ -91,6 +96,7 @@ def _places(name: str) -> Iterator[pathlib.Path]:
     spec = importlib.util.find_spec(name)
     if spec is None:
         return
+    # A package. A single module has only the file of its origin.
     if spec.submodule_search_locations is not None:
         yield from map(pathlib.Path, spec.submodule_search_locations)
     elif spec.origin:
@@ -130,7 +136,7 @@ class StudyDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether a study was begun here."""
+        """Whether there is a study here."""
         return (self.path / "study.json").is_file()
 
     def trial_path(self, trial: int) -> pathlib.Path:
@@ -150,7 +156,7 @@ class StudyDirectory:
         sync_directory(self.path)
 
     def write_study(self, graph: Graph, shelves: Sequence[str], packages: Sequence[str]) -> None:
-        """Write the study down; `study.json` last, because it says that the others are there.
+        """Write the record of the study; `study.json` last, as the sign that it is complete.
 
         Args:
           graph: The study's graph, as `without_secrets` returns it.
@@ -164,11 +170,11 @@ class StudyDirectory:
         write_atomically(self.path / "study.json", graphs.to_json(graph))
 
     def read_modules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the shelves and the packages that the study was begun with."""
+        """Return the shelves and the packages that the study was started with."""
         found = read_json(self.path / "modules.json", {})
         return tuple(found.get("shelves", ())), tuple(found.get("packages", ()))
 
-    def read_study(self) -> Any:
+    def read_study(self) -> Graph:
         """Return the study's graph, with its history.
 
         Raises:
@@ -178,7 +184,7 @@ class StudyDirectory:
         return _read(self.path / "study.json", self.path / "study.history.json", packages)
 
     def write_trial(self, trial: int, graph: Graph, words: Sequence[str], **asked: Any) -> None:
-        """Write a trial down, before it runs.
+        """Write the folder of a trial, before it runs.
 
         Args:
           trial: Its number.
@@ -198,15 +204,16 @@ class StudyDirectory:
         try:
             path.mkdir(exist_ok=True)
             # Not synced: the journal knows all of it, and a history can be done without.
-            told = redaction.redact(history)
-            (path / "config.history.json").write_text(told, encoding="utf-8")
-            told = redaction.redact(assignment)
-            (path / "assignment.json").write_text(told + "\n", encoding="utf-8")
+            text = redaction.redact(history)
+            (path / "config.history.json").write_text(text, encoding="utf-8")
+            text = redaction.redact(assignment)
+            (path / "assignment.json").write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise run_error("write", path, error) from error
+        # Last and atomically: a trial's folder with this file is complete (`read_trial`).
         write_atomically(path / "config.json", graphs.to_json(graph))
 
-    def read_trial(self, trial: int) -> Any:
+    def read_trial(self, trial: int) -> Graph:
         """Return the graph of a trial, with its history; None where it was not written.
 
         Raises:
@@ -219,7 +226,7 @@ class StudyDirectory:
         return _read(path / "config.json", path / "config.history.json", packages)
 
 
-def without_secrets(graph: Graph) -> Any:
+def without_secrets(graph: Graph) -> Graph:
     """Return a study as it is recorded: its storage without the password that a URL may hold.
 
     Args:
@@ -231,13 +238,16 @@ def without_secrets(graph: Graph) -> Any:
     storage = graphs.get(graph, "storage")
     recorded = graph
     if isinstance(storage, str) and redaction.redact(storage) != storage:
+        # A copy: the driver itself needs the storage with its password.
         recorded = graphs.copy_graph(graph)
         recorded.storage = redaction.redact(storage)
+    # Nothing but the storage is expected to hold a secret. Redacting anything else would record
+    # another study than the one that runs, so it is refused.
     redaction.require_none(graphs.to_dict(recorded), "the record of the study")
     return recorded
 
 
-def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) -> Any:
+def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) -> Graph:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -266,6 +276,8 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
             return StudyDirectory(path)
     root = pathlib.Path(directory)
     found = [entry.name for entry in root.iterdir()] if root.is_dir() else []
+    # Folders without `study.json` are not offered: they are of starts that were interrupted, or of
+    # something else.
     known = sorted(entry for entry in found if StudyDirectory(root / entry).exists)
     near = nearest(name, known)
     remedy = f"there are {', '.join(known[:12])}" if known else f"{root}/ holds no studies"
@@ -273,7 +285,7 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
     raise UnknownReference(Problem(what, nearest=near, remedy="" if near else remedy))
 
 
-def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> Any:
+def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> Graph:
     """Return the graph of a trial, from which it can be run again exactly.
 
     Args:
@@ -286,7 +298,9 @@ def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> 
     name, _, number = reference.rpartition("/")
     if not name or not number.isdigit():
         remedy = "write study:NAME/17"
-        raise UnknownReference(Problem(f"{reference!r} names no trial of a study", remedy=remedy))
+        raise UnknownReference(
+            Problem(f"{reference!r} does not name a trial of a study", remedy=remedy)
+        )
     study = find_study(name, directory)
     graph = study.read_trial(int(number))
     if graph is None:

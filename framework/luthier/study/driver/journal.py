@@ -26,13 +26,13 @@ from luthier.study.driver.trial_table import ENDED, Ledger
 NAME = "journal.jsonl"
 
 PATIENCE_SECONDS = 10.0
-"""For so long a disk that refuses is asked again: workers go on, and most full disks are short."""
+"""The time for which a failing disk is retried: workers continue, and most full disks are short."""
 
 _RETRY_SECONDS = 0.5
 
 
 class Journal:
-    """Appends to a study's journal; its only writer holds the study's lock.
+    """Appends to a study's journal; its only writer is the process that holds the study's lock.
 
     Args:
       path: The file; it is made where there is none, and mended where its last line is torn.
@@ -50,7 +50,7 @@ class Journal:
         sync_directory(self.path.parent)
 
     def add(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Put down that something happened; it is on the disk after the next `commit`.
+        """Append a line; it is on the disk after the next `commit`.
 
         Args:
           kind: What happened.
@@ -59,12 +59,16 @@ class Journal:
         Returns:
           The line.
         """
+        # The wall clock, for people and timelines; a driver measures device time by the monotonic
+        # one.
         line = {"kind": kind, "at": round(time.time(), 3), **fields}
+        # Redacted as text and not as fields: an error message that is quoted in a reason may hold a
+        # secret anywhere.
         self._file.add(redact(encode_line(line)))
         return line
 
     def commit(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Return when all that was added is on the disk.
+        """Write everything that was added to the disk, and wait until it is there.
 
         Args:
           patience_seconds: How long to ask a disk that refuses again.
@@ -93,11 +97,12 @@ class Journal:
 
 
 def encode_line(line: Mapping[str, Any]) -> str:
-    """Return a line of the journal; numbers that are none are written as words."""
+    """Serialize one journal entry; NaN and infinities are encoded as `{"float": "nan"}`."""
     return json.dumps(_strict(line), separators=(",", ":"), allow_nan=False)
 
 
 def _strict(value: Any) -> Any:
+    # By exact type first, because nearly all values are plain ones.
     kind = type(value)
     if kind in (str, int, bool, type(None)):
         return value
@@ -112,7 +117,7 @@ def _strict(value: Any) -> Any:
 
 
 def decode_numbers(value: Any) -> Any:
-    """Return a line as it was before `encode_line`: with the numbers that JSON has not."""
+    """Restore the floats that `encode_line` encoded because JSON has no number for them."""
     if isinstance(value, dict):
         if value.keys() == {"float"}:
             return float(value["float"])
@@ -137,7 +142,7 @@ class Contents:
 
 
 def load_journal(path: str | os.PathLike[str]) -> Contents:
-    """Read a journal, whatever became of it.
+    """Read a journal, also a damaged one.
 
     Args:
       path: The file; none has no lines.
@@ -150,11 +155,14 @@ def load_journal(path: str | os.PathLike[str]) -> Contents:
     # Two kinds of damage: the lines themselves (checksums, numbers; `LineReader`), and lines that
     # are whole but do not follow from those before, because one in between is lost
     # (`_Consistency`).
+    # All lines at once: what the reader has to report is known only when it has read them.
     places = [(line.place, decode_numbers(line.record)) for line in reader.lines()]
     problems = [reader.report] if reader.report else []
     consistency, lines = _Consistency(), []
     for place, line in places:
         problem = consistency.problem(line)
+        # After one lost line, each later line of its trial is a problem, too: a few of them say it
+        # all.
         if problem and len(problems) < 8:
             problems.append(f"{os.fspath(path)}: line {place}: {problem}")
         lines += consistency.take(line)
@@ -175,7 +183,7 @@ def read_journal(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 
 
 def require_whole(path: str | os.PathLike[str]) -> None:
-    """Refuse to go on from a journal that lacks lines: a study would be another one.
+    """Raise where a journal lacks lines: a study that resumed from it would be another one.
 
     Args:
       path: The file.
@@ -186,6 +194,8 @@ def require_whole(path: str | os.PathLike[str]) -> None:
     """
     contents, folder = load_journal(path), pathlib.Path(path).parent
     problems = contents.problems
+    # An empty journal is whole by itself. Only the trials' folders show that there was one, and
+    # without this a resumed study would start from its first setting and run everything again.
     if not contents.lines and any(folder.glob("trials/*/result.json")):
         problems = [f"{os.fspath(path)} is empty or missing, but trials have ended"]
     if problems:
@@ -226,6 +236,7 @@ def _is_line(line: Mapping[str, Any]) -> bool:
     """Return whether a line has all that its kind needs; kinds of later versions are let pass."""
     if not isinstance(line.get("kind"), str) or not isinstance(line.get("at"), _NUMBER):
         return False
+    # Kinds that are not listed are of a later luthier, and need nothing.
     needed = _NEEDED.get(line["kind"], {})
     if not all(isinstance(line[n], kind) for n, kind in _OPTIONAL.items() if n in line):
         return False
@@ -244,15 +255,17 @@ def _is_slice(slice: Mapping[str, Any]) -> bool:
 # Where the line of a setting is lost, later lines name trials that nobody asked: placeholders are
 # put in front of them, so that `sweep show` can still display everything else.
 class _Consistency:
-    """Looks whether a line can follow those before it."""
+    """Checks whether a line can follow those before it."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
 
     def problem(self, line: Mapping[str, Any]) -> str:
-        """Return what is wrong with a line after those that were taken; empty for nothing."""
+        """Return the contradiction between a line and those before it; empty if there is none."""
         kind, ledger = line["kind"], self._ledger
         if kind == "asked":
+            # Settings are asked in the order of their numbers, so a gap means that lines between
+            # are lost, and a number below that a line is doubled.
             if line["setting"] < len(ledger.settings):
                 return f"setting {line['setting']} was asked before"
             lost = line["setting"] - len(ledger.settings)
@@ -261,19 +274,21 @@ class _Consistency:
             if line["setting"] >= len(ledger.settings):
                 return f"setting {line['setting']} was never asked"
             setting = ledger.settings[line["setting"]]
-            if setting.is_told:
-                return f"setting {line['setting']} was told before"
+            if setting.is_reported:
+                return f"setting {line['setting']} was reported before"
             if ledger.outcome_of(setting) is None:
-                return f"setting {line['setting']} was told before its trials had ended"
+                return f"setting {line['setting']} was reported before its trials had ended"
         trial = line.get("trial", 0)
         if trial >= len(ledger.trials) and "trial" in line:
             return f"trial {trial} was never asked"
+        # A retried trial may end again, but then the line `retried` has put it back to `waiting`
+        # before.
         if kind == "ended" and ledger.trials[trial].state in ENDED:
             return f"trial {trial} had ended before"
         return ""
 
     def take(self, line: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what can be followed of a line: itself, nothing, or others before it, too."""
+        """Return the lines to follow: the line itself, none, or placeholders and the line."""
         found = []
         if line["kind"] == "asked" and line["setting"] > len(self._ledger.settings):
             found = self._placeholders(line["setting"], line["trials"][0], line["at"])
@@ -285,6 +300,8 @@ class _Consistency:
             lost = -(-(line["trial"] + 1 - number) // seeds)
             first = number + lost * seeds
             found = self._placeholders(len(self._ledger.settings) + lost, first, line["at"])
+        # A line that contradicts the others is dropped, but reported: following it would raise, or
+        # put a trial into a state that it never had.
         elif self.problem(line):
             return []
         for each in (*found, line):

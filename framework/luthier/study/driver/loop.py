@@ -1,5 +1,24 @@
 """The loop of a study: ask the sampler, validate trials, lease device groups, record results.
 
+The way of a trial, with where each step happens:
+
+1. `_Trials._ask` gets a suggestion from the sampler (`Suggester.ask`, in `sampling`) and writes the
+   line `asked`: a parameter set with one trial for each seed.
+2. `_Trials._admit` has `Admission.admit` make the trial's graph and validate it: constraints,
+   duplicates, then the feasibility check (`gate`) and `packing` for each kind of device group. The
+   trial's folder and the line `admitted` are written; the trial joins the queue, or ends here.
+3. `Driver._fill` takes it from the queue (`_next`) for a free device group, leases the group to it
+   (`_lease`, the line `leased`) and hands it to the engine (`TrialEngine.start` or `refill`).
+4. `Driver._handle` receives the events of the engine. An evaluation goes to `_report`, which writes
+   `reported` and asks the pruner (`Pruning.report`); its answer goes back to the worker by
+   `TrialEngine.answer`. **This is where a trial is pruned**: the worker then ends it as `pruned`.
+5. The end goes to `_finish`, which reduces the result to the objectives' values, and to `_end`,
+   which writes the line `ended`. When all trials of a parameter set have ended,
+   `_report_to_sampler` writes the line `told` and calls `Suggester.record`. Back to 1.
+
+A worker that dies (`_lose`) or a machine that fails (`_take_fault`) puts its trials back into the
+queue. `_work` is the loop itself; `_queue_again` is where a resumed study starts.
+
 One thread, one journal. Every decision is a line of the journal, and the trial table (`Ledger`) is
 folded from the same lines that are written: what a resumed driver reads back is by construction
 what this one knew. The rule for the order is: a line is on the disk (`commit`) before anybody
@@ -25,11 +44,12 @@ from luthier.errors import RecordError, RunError, VersionError
 from luthier.faults import Fault
 from luthier.study import protocol
 from luthier.study.driver import directory as directories
-from luthier.study.driver.admission import Admission, Admitted, kind_of
+from luthier.study.driver.admission import Admission, ValidatedTrial, kind_of
 from luthier.study.driver.directory import StudyDirectory
 from luthier.study.driver.journal import Journal
-from luthier.study.driver.sampling import Asked, Pruning, Suggester, grid_resolution
+from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, grid_resolution
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
+from luthier.study.objectives import Objective
 from luthier.study.protocol import (
     Back,
     Event,
@@ -42,7 +62,7 @@ from luthier.study.protocol import (
     TrialWork,
     Work,
 )
-from luthier.study.space import num_points, told
+from luthier.study.space import num_points, override_text
 from luthier.study.study import Packed, Study
 
 WATCH_SECONDS = 10.0
@@ -64,22 +84,22 @@ _COUNTED = (Fault.CODE.value, Fault.DATA.value, Fault.VERSION.value, KILLED)
 
 
 class View(Protocol):
-    """Shows people how a study stands."""
+    """A display of a study's status."""
 
     def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:
-        """Show how it stands now; called often."""
+        """Show the status now; called after every round of the loop."""
 
 
 @dataclasses.dataclass
 class _Slice:
-    """A slice, and what runs on it.
+    """A device group, and the trials on it.
 
     Args:
       info: Which one.
       running: The trials on it.
       packed: How the work on it runs, or the last work ran.
       is_away: Whether it has no worker yet.
-      excluded: Why it takes no more trials; empty where it does.
+      excluded: Why it accepts no more trials; empty where it does.
       is_gone: Whether that is because no worker was to come any more.
       num_faults: Faults of its machine in a row.
       fault_fence: The newest lease of the study when the last of them was counted: the lanes of
@@ -131,6 +151,9 @@ class _Slice:
         self._share()
         return sum(self._shares.values())
 
+    # Integrates device time between two changes of the set of trials. Each interval is divided by
+    # the number of trials that were there in it, so a trial that shares its group with seven others
+    # pays an eighth, and the sum over trials is what the group was leased for.
     def _share(self) -> None:
         # The monotonic clock: neither a clock that is set nor a suspended machine counts.
         now = time.monotonic()
@@ -148,11 +171,11 @@ class Parts:
       study: The study.
       directory: Its folder, locked.
       journal: Its journal.
-      ledger: What the journal says.
+      ledger: The trial table of the journal.
       admission: Decides on trials.
       suggester: Suggests settings.
       pruning: Ends trials early; None ends none.
-      view: Shows how it stands.
+      view: Displays its status.
     """
 
     study: Study
@@ -166,7 +189,7 @@ class Parts:
 
 
 class _Trials:
-    """The trials of a study: asks for them, admits them, ends them and tells what came of them.
+    """The trials of a study: requests, validates and ends them, and reports them to the sampler.
 
     Args:
       parts: What it works with.
@@ -179,14 +202,14 @@ class _Trials:
         self,
         parts: Parts,
         engine: TrialEngine,
-        waiting: Mapping[int, Asked],
+        waiting: Mapping[int, Suggestion],
         baseline: Mapping[str, Any] | None,
     ):
         self._parts, self._engine, self._baseline = parts, engine, baseline
         self._study, self._ledger = parts.study, parts.ledger
         self._waiting = dict(waiting)
         self._slices: list[_Slice] = []
-        self._queue: collections.deque[Admitted] = collections.deque()
+        self._queue: collections.deque[ValidatedTrial] = collections.deque()
         self._copies: dict[int, list[int]] = {}
         self._is_exhausted = False
         self._failed: list[int] = []  # trials that failed one after another
@@ -220,7 +243,7 @@ class _Trials:
         self._ledger.follow(self._parts.journal.add(kind, **fields))
 
     def _queue_again(self) -> None:
-        """Go on where the journal ends: tell what was not told, queue what has not ended."""
+        """Resume where the journal ends: report results that were not reported, queue the rest."""
         # First the trials that ran when the last driver died: their workers died with it, perhaps
         # after the result was written. Then settings in the order of their numbers, as an
         # uninterrupted driver would have admitted them: duplicates are decided by which trial came
@@ -228,8 +251,8 @@ class _Trials:
         for left in [t for t in self._ledger.trials if t.state == "running"]:
             if not self._take_result(left):
                 self._put_back(left, "the driver died")
-        for number, asked in sorted(self._waiting.items()):
-            self._tell(number, {})
+        for number, suggestion in sorted(self._waiting.items()):
+            self._report_to_sampler(number, {})
             for repeat, trial in enumerate(self._ledger.settings[number].trials):
                 state = self._ledger.trials[trial]
                 if state.state in ENDED:
@@ -240,13 +263,14 @@ class _Trials:
                 elif graph is not None:
                     self._queue_placed(self._parts.admission.place(trial, graph))
                 else:
-                    self._admit(trial, asked, repeat)
+                    self._admit(trial, suggestion, repeat)
         self._waiting.clear()
 
     def _ask(self) -> bool:
-        """Ask for one more setting; return whether there is one."""
+        """Ask the sampler for one more setting; return whether there is one."""
         number, known = len(self._ledger.settings), len(self._ledger.trials)
         budget = self._study.budget
+        # A whole setting or none of it: a setting is judged by the mean over all of its seeds.
         trials = budget.num_trials
         if trials is not None and known and known + self._study.seeds > trials:
             return False
@@ -257,32 +281,36 @@ class _Trials:
         if number == 0:
             # Setting 0 is the experiment as it is, and no suggestion. Where the space holds it, the
             # sampler learns of it as if it had suggested it.
-            asked: Asked | None = Asked(self._baseline or {})
+            suggestion: Suggestion | None = Suggestion(self._baseline or {})
         else:
-            asked = self._parts.suggester.ask(number)
-        if asked is None:
+            suggestion = self._parts.suggester.ask(number)
+        if suggestion is None:
+            # Once the sampler has no more, it is not asked again: a grid would be asked in every
+            # round.
             self._is_exhausted = True
             return False
+        # `restore`, not `ask`: the sampler did not choose it, but a model-based one should learn
+        # from its result like from any other.
         if number == 0 and self._baseline is not None:
-            self._parts.suggester.restore(0, asked)
+            self._parts.suggester.restore(0, suggestion)
         # The baseline is the base itself, whatever it would be in the space.
-        assignment = asked.assignment if number else {}
-        words = [told(o) for o in self._study.space.overrides(assignment)]
+        assignment = suggestion.assignment if number else {}
+        words = [override_text(o) for o in self._study.space.overrides(assignment)]
         self._note(
             "asked",
             setting=number,
             trials=list(range(known, known + self._study.seeds)),
-            assignment=dict(asked.assignment),
+            assignment=dict(suggestion.assignment),
             words=words,
-            **({"notes": dict(asked.notes)} if asked.notes else {}),
+            **({"notes": dict(suggestion.notes)} if suggestion.notes else {}),
         )
         for repeat, trial in enumerate(self._ledger.settings[number].trials):
-            self._admit(trial, asked, repeat)
+            self._admit(trial, suggestion, repeat)
         return True
 
-    def _admit(self, trial: int, asked: Asked, repeat: int) -> None:
+    def _admit(self, trial: int, suggestion: Suggestion, repeat: int) -> None:
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
-        assignment = asked.assignment if setting.number else {}
+        assignment = suggestion.assignment if setting.number else {}
         try:
             # The trial's folder is written before its line `admitted`: with the line there is
             # always a graph. A kill in between leaves a folder without a line, and the same folder
@@ -294,12 +322,12 @@ class _Trials:
                     trial,
                     admitted.graph,
                     setting.words,
-                    assignment=dict(asked.assignment),
-                    notes=dict(asked.notes),
+                    assignment=dict(suggestion.assignment),
+                    notes=dict(suggestion.notes),
                     copy_of=admitted.copy_of,
                 )
         except RecordError as error:  # its graph holds what no record can
-            admitted = Admitted(trial, None, f"cannot be recorded: {error.problems[0]}")
+            admitted = ValidatedTrial(trial, None, f"cannot be recorded: {error.problems[0]}")
         if admitted.copy_of is not None:
             self._note("admitted", trial=trial, copy_of=admitted.copy_of)
             self._copy(trial, admitted.copy_of)
@@ -308,7 +336,7 @@ class _Trials:
             self._note("admitted", trial=trial, mark=admitted.mark)
         self._queue_placed(admitted)
 
-    def _queue_placed(self, admitted: Admitted) -> None:
+    def _queue_placed(self, admitted: ValidatedTrial) -> None:
         if admitted.reason:
             self._end(admitted.trial, "infeasible", admitted.reason)
         else:
@@ -326,12 +354,13 @@ class _Trials:
         return self._ledger.device_seconds + running >= hours * 3600
 
     def _finish(self, event: TrialEnded) -> None:
-        """Take in that a trial ended, from its worker or from its `result.json`."""
+        """Process the end of a trial, from its worker's message or from its `result.json`."""
         outcome, reason = event.outcome, event.reason
         fault = str(event.result.get("fault", ""))
         facts = dict(event.result.get("facts", {}))
         # A result with a device time of its own was not run here: a plan knows what a run takes.
         seconds = self._free(event.trial)
+        # Put into the facts before the objectives are evaluated: `DeviceHours` reads it from there.
         facts["device_seconds"] = seconds = float(facts.get("device_seconds") or seconds)
         result = {**event.result, "facts": facts}
         found = [objective.value(result) for objective in self._study.objectives]
@@ -341,8 +370,10 @@ class _Trials:
         if outcome == "complete" and len(values) < len(found):
             named = zip(self._study.objectives, found, strict=True)
             missing = [objective.name for objective, value in named if value is None]
-            outcome, reason = "failed", f"its result does not tell {', '.join(missing)}"
+            outcome, reason = "failed", f"its result lacks {', '.join(missing)}"
             fault = Fault.CODE.value
+        # A pruned trial keeps the values that it reached, for tables and reports. A failed one has
+        # none, even where an early evaluation produced some.
         is_judged = len(values) == len(found) and outcome in ("complete", "pruned")
         self._end(event.trial, outcome, reason, values if is_judged else None, seconds, fault)
 
@@ -355,7 +386,7 @@ class _Trials:
         device_seconds: float | None = None,
         fault: str = "",
     ) -> None:
-        """A trial is over: write it down, and tell the sampler where its setting is over too."""
+        """Record the end of a trial; report its setting to the sampler if that has ended."""
         if device_seconds is None:
             device_seconds = self._free(trial)
         state = self._ledger.trials[trial]
@@ -368,28 +399,37 @@ class _Trials:
             values=None if values is None else list(values),
             device_seconds=round(device_seconds, 6),
             **({"fault": fault} if fault else {}),
+            # With the line: a sampler takes the intermediate values of pruned trials, and a resumed
+            # driver must report the same ones.
             **({"series": sorted(series.items())} if outcome == "pruned" else {}),
         )
+        # A copy never ran: the pruner has seen no report of it.
         if self._parts.pruning is not None and state.copy_of is None:
             self._parts.pruning.end(trial, outcome, values[0] if values else None, series)
-        self._tell(state.setting, series)
+        self._report_to_sampler(state.setting, series)
         self._count_failure(state)
         self._copy_if_ended(trial)
 
     def _count_failure(self, trial: Trial) -> None:
         """Stop the study where trials fail one after another, or where the baseline cannot run."""
+        # A copy of a failed trial is no new evidence that the code is broken.
         if trial.copy_of is not None:
             return
         has_failed = trial.state == "failed" and trial.fault in _COUNTED
         if has_failed:
             self._failed.append(trial.number)
+        # An infeasible trial neither counts nor resets: it says nothing about the code.
         elif trial.state in ("complete", "pruned"):
+            # "In a row" is by the order of ends, not of numbers: with several device groups, trials
+            # end out of order.
             self._failed.clear()
         limit = self._study.budget.failures
         if limit is None:
             return
-        came = self._ledger.outcome_of(self._ledger.settings[trial.setting])
-        is_bad = came is not None and came[0] in ("failed", "infeasible")
+        # The baseline is judged by its whole setting: with several seeds, one that diverges does
+        # not stop the study.
+        outcome = self._ledger.outcome_of(self._ledger.settings[trial.setting])
+        is_bad = outcome is not None and outcome[0] in ("failed", "infeasible")
         if trial.setting == 0 and is_bad and (has_failed or trial.state == "infeasible"):
             what = "failed" if has_failed else "is infeasible"
             self._stop("failures", f"the baseline {what}: {trial.reason}")
@@ -402,16 +442,16 @@ class _Trials:
         if not self.stopped:
             self.stopped, self.stopped_by = why, by
 
-    def _tell(self, number: int, series: Mapping[int, float]) -> None:
+    def _report_to_sampler(self, number: int, series: Mapping[int, float]) -> None:
         setting = self._ledger.settings[number]
-        came = self._ledger.outcome_of(setting)
-        if came is None or setting.is_told:
+        outcome = self._ledger.outcome_of(setting)
+        if outcome is None or setting.is_reported:
             return
-        # Written down although it follows from the ends of trials: when the sampler was told,
+        # Written down although it follows from the ends of trials: when a result was reported,
         # relative to when it was asked, decides what it suggests, and a resumed driver replays
         # exactly this order.
         self._note("told", setting=number)
-        self._parts.suggester.tell(number, *came, series)
+        self._parts.suggester.record(number, *outcome, series)
 
     def _copy_if_ended(self, first: int) -> None:
         """End the trials whose graph is that of a trial that ended, as that one did."""
@@ -456,7 +496,7 @@ class _Trials:
 
 
 class Driver(_Trials):
-    """Drives a study to its end, or until it is told to stop.
+    """Drives a study to its end, or until it is asked to stop.
 
     Args:
       parts: What it works with.
@@ -468,6 +508,7 @@ class Driver(_Trials):
     def run(self) -> bool:
         """Run the study; return whether it is over, and not only stopped."""
         infos = self._engine.open(str(self._parts.directory.path))
+        # Stays False if anything below raises: the study can then be resumed.
         is_over = False
         try:
             self._slices = [_Slice(info) for info in infos]
@@ -507,6 +548,8 @@ class Driver(_Trials):
                 self._handle(event)
             self._end_slow_trials()
             self._show()
+        # The limit of failures was reached by the very last trials: the study is over all the same,
+        # and resuming it would find nothing to run.
         if self.stopped_by == "failures" and not self.stop_asked and self._is_done():
             self.stopped = self.stopped_by = ""  # there is nothing left to stop
             return True
@@ -514,12 +557,16 @@ class Driver(_Trials):
 
     def _is_done(self) -> bool:
         """Return whether every trial that there can be has ended."""
+        # "Done" is stronger than "nothing is queued": a sampler that looks back may still be asked
+        # for more.
         trials, known = self._study.budget.num_trials, len(self._ledger.trials)
         is_full = trials is not None and known + self._study.seeds > trials
         return (is_full or self._is_exhausted) and self._ledger.count(*ENDED) == known
 
     def _waits(self) -> bool:
         """Return whether there are trials for slices that are away, or rest after a fault."""
+        # Asking here may put a trial into the queue although no group is free: the study must not
+        # end while one that is away could still take it.
         may_come = any(not s.excluded and not s.is_free for s in self._slices)
         return may_come and not self._is_spent() and (bool(self._queue) or self._ask())
 
@@ -527,7 +574,9 @@ class Driver(_Trials):
         """Stop a study whose last trials only met faults of the machine."""
         if self._held and not self._is_spent():
             trial, reason = next(iter(self._held.items()))
-            self._stop("place", f"trial {trial} met {MAX_TRIAL_FAULTS} such faults: {reason}")
+            self._stop(
+                "place", f"trial {trial} met {MAX_TRIAL_FAULTS} faults of the machine: {reason}"
+            )
         elif self._queue and not self._is_spent() and not self.is_late:
             trial = self._queue[0].trial
             reason = next((s.excluded for s in self._slices if s.excluded), "")
@@ -537,7 +586,7 @@ class Driver(_Trials):
         self._parts.view.update(self._ledger, [slice.info for slice in self._slices])
 
     def _fill(self) -> None:
-        """Give every free slice, and every free lane, something to do."""
+        """Give every free device group, and every free lane, a trial."""
         for slice in self._slices:
             if not slice.is_free:
                 continue
@@ -549,11 +598,12 @@ class Driver(_Trials):
                     break
                 work = self._lease(slice, more)
                 self._parts.journal.commit()
+                # Committed before it is sent, as every lease is.
                 self._engine.refill(slice.info.index, work)
 
     def _start(self, slice: _Slice) -> None:
         # A slice that is free takes the trial at the head of the queue, preferably one of the
-        # program that ran there last, which its worker has compiled. Lanes that stay empty are told
+        # program that ran there last, which its worker has compiled. Lanes that stay empty go
         # to the worker as spare: they are filled while the others run (`_fill`).
         first = self._next(slice, None)
         if first is None:
@@ -577,8 +627,8 @@ class Driver(_Trials):
             ),
         )
 
-    def _next(self, slice: _Slice, key: str | None) -> Admitted | None:
-        """Take a trial from the queue that may run on a slice; ask for more where there is none.
+    def _next(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
+        """Take a trial that may run on a slice from the queue; ask the sampler for more if needed.
 
         Args:
           slice: Where it will run.
@@ -586,6 +636,8 @@ class Driver(_Trials):
         """
         if self._is_spent():
             return None
+        # Without looking back, the order of suggestions does not depend on results, so a longer
+        # queue lets `_next` pick trials that share a program.
         ahead = 1 if self._parts.suggester.looks_back else _AHEAD * len(self._slices)
         while len(self._queue) < ahead and self._ask():
             pass
@@ -597,16 +649,18 @@ class Driver(_Trials):
                 fitting = same
             if fitting:
                 taken = (same or fitting)[0]
+                # Out of the queue and leased in the same round, without a commit in between: a
+                # crash here leaves the trial waiting in the journal.
                 self._queue.remove(taken)
                 return taken
-            # What waits is for slices of another kind, or for another program.
+            # Waiting trials are for slices of another kind, or for another program.
             # Bounded, because trials that fit no slice that is free now would otherwise pile up
             # without end.
             is_full = len(self._queue) >= ahead + len(self._slices)
             if key is not None or is_full or not self._ask():
                 return None
 
-    def _shuns(self, admitted: Admitted, slice: _Slice) -> bool:
+    def _shuns(self, admitted: ValidatedTrial, slice: _Slice) -> bool:
         """Return whether a trial was lost on this slice, and another one can take it."""
         return self._lost_on.get(admitted.trial) == slice.info.index and any(
             other is not slice
@@ -615,7 +669,9 @@ class Driver(_Trials):
             for other in self._slices
         )
 
-    def _lease(self, slice: _Slice, admitted: Admitted) -> TrialWork:
+    def _lease(self, slice: _Slice, admitted: ValidatedTrial) -> TrialWork:
+        # The fence grows over all leases of the study, also over drivers (`Ledger.follow`), so two
+        # leases never share one, and a late message can be matched to its lease.
         fence, trial = self._ledger.fence + 1, admitted.trial
         self._note("leased", trial=trial, slice=slice.info.index, fence=fence)
         slice.lease(trial)
@@ -627,13 +683,15 @@ class Driver(_Trials):
             slice.is_away = False
             if slice.is_gone:  # a worker came after all: somebody started its job again
                 slice.excluded, slice.is_gone = "", False
-                self._note("noted", notice=f"device group {slice.info.name} takes trials again")
+                self._note("noted", notice=f"device group {slice.info.name} accepts trials again")
             return
         if isinstance(event, Lost):
             slice = self._slices[event.slice]
             slice.is_away = event.is_away
             for trial in sorted(slice.running):
                 self._lose(trial, event)
+            # Trials are put back before the group is excluded: `_exclude` may stop the study, and
+            # they must be waiting in the journal by then.
             if event.is_gone:
                 slice.is_gone = slice.is_gone or not slice.excluded
                 self._exclude(slice, event.reason)
@@ -646,6 +704,8 @@ class Driver(_Trials):
         elif isinstance(event, Faulted):
             self._take_fault(trial_state, event)
         else:
+            # Any result shows that the machine works: only faults with nothing in between count as
+            # a row.
             self._slices[event.slice].num_faults = 0
             self._finish(event)
 
@@ -653,6 +713,8 @@ class Driver(_Trials):
         """A fault of the machine: queue the trial again, and exclude a slice that has had two."""
         slice, number = self._slices[event.slice], trial.number
         self._put_back(trial, event.reason)
+        # Another group should take the trial next, where there is one (`_shuns`): the fault may be
+        # of this machine only.
         self._lost_on[number] = event.slice
         self._faults[number] += 1
         if self._faults[number] >= MAX_TRIAL_FAULTS:
@@ -672,7 +734,7 @@ class Driver(_Trials):
     def _exclude(self, slice: _Slice, reason: str) -> None:
         if not slice.excluded:
             slice.excluded = reason
-            what = f"device group {slice.info.name} takes no more trials"
+            what = f"device group {slice.info.name} accepts no more trials"
             self._note("noted", notice=f"{what}: {reason}")
         if all(other.excluded for other in self._slices):
             self._stop("place", f"no device group is left: {reason}")
@@ -680,10 +742,14 @@ class Driver(_Trials):
     def _queue_left(self, trial: int) -> None:
         """Put a trial that ran before in front of the queue."""
         graph = self._parts.directory.read_trial(trial)
+        # Placed again, because the group that it ran on may be excluded by now, and a resumed study
+        # may have other groups.
         placed = self._parts.admission.place(trial, graph)
         if placed.reason:
             self._end(trial, "infeasible", placed.reason)
         else:
+            # In front: it has checkpoints and the others do not, and its setting holds back a
+            # sampler that waits for results.
             self._queue.appendleft(placed)
 
     def _report(self, trial: Trial, event: Reported) -> None:
@@ -691,10 +757,14 @@ class Driver(_Trials):
         raw, pruning, go_on = event.metrics.get(objective.name), self._parts.pruning, True
         if raw is not None:
             self._note("reported", trial=trial.number, step=event.step, value=float(raw))
+            # The pruner compares what the objective would be if the trial ended now (best so far,
+            # or mean of the last ones), not the raw metric.
             value = reduced(objective, trial.series or {})
             if value is not None and pruning is not None:
                 go_on = pruning.report(trial.number, event.step, value)
         if pruning is not None:
+            # Answered in any case where a pruner exists, also without the metric: the worker blocks
+            # until it has an answer (`TrialWatcher.evaluated`).
             self._engine.answer(event.slice, trial.number, event.fence, go_on)
 
     def _lose(self, trial: int, lost: Lost) -> None:
@@ -716,6 +786,8 @@ class Driver(_Trials):
 
     def _end_slow_trials(self) -> None:
         limit = self._study.budget.trial_seconds
+        # By the monotonic clock since the lease, so that time in the queue, and before a restart,
+        # does not count.
         for slice in self._slices if limit is not None else ():
             for trial in sorted(slice.running):
                 state = self._ledger.trials[trial]
@@ -735,23 +807,23 @@ class Driver(_Trials):
                     self._put_back(state, "the study was stopped")
 
     def _watch_source(self) -> None:
-        """Tell once about each package that was edited since the study began."""
+        """Note each package that was edited since the study began, every `WATCH_SECONDS`."""
         if time.monotonic() - self._watched < WATCH_SECONDS:
             return
         self._watched = time.monotonic()
-        self.tell_edits()
+        self.note_edits()
 
-    def tell_edits(self) -> None:
+    def note_edits(self) -> None:
         """Note the packages that were edited since the study began, each once."""
-        for name in directories.edited(self._parts.directory.path):
+        for name in directories.edited_packages(self._parts.directory.path):
             notice = (
                 f"the source of {name} was edited since the study began: "
-                "its trials go on with the source that it began with"
+                "its trials keep running the source that it began with"
             )
             if notice not in self._ledger.notices:
                 self._note("noted", notice=notice)
 
-    def tell_points(self) -> None:
+    def note_cut_grid(self) -> None:
         """Note that the budget cuts the grid off, once."""
         if (notice := grid_notice(self._study)) and notice not in self._ledger.notices:
             self._note("noted", notice=notice)
@@ -770,7 +842,7 @@ def grid_notice(study: Study) -> str:
     return f"{needed}, and budget.trials={trials} leaves {left} of its settings out"
 
 
-def reduced(objective: Any, series: Mapping[int, float]) -> float | None:
+def reduced(objective: Objective, series: Mapping[int, float]) -> float | None:
     """Return the value of an objective after the reports so far."""
     return objective.at_report(
         [(step, {objective.name: value}) for step, value in sorted(series.items())]

@@ -17,12 +17,15 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.errors import BadInput, Problem, RunError
 from luthier.records.redaction import redact
 from luthier.storage import Lock, read_json
 from luthier.study.driver.journal import read_journal
+
+if TYPE_CHECKING:  # it imports JAX, which views and the mirror do without
+    from luthier.study.study import Study
 
 VARIABLE = "LUTHIER_STORAGE"
 """The variable of the environment with the URL of a storage that must not be recorded."""
@@ -34,8 +37,8 @@ _POLL_SECONDS = 1.0
 _HIDDEN = re.compile(r"\*\*\*|\[[A-Z][A-Z_]+\]")  # what `redact` leaves
 
 
-def describe(study: Any) -> dict[str, Any]:
-    """Return what those must know of a study who do not build it, as plain JSON.
+def study_facts(study: Study) -> dict[str, Any]:
+    """Return the facts of a study for those that do not build it, as plain JSON.
 
     Args:
       study: The study.
@@ -51,6 +54,8 @@ def describe(study: Any) -> dict[str, Any]:
         "trials": study.budget.num_trials,
         "directions": [objective.direction for objective in study.objectives],
         "metrics": [objective.name for objective in study.objectives],
+        # In Optuna's own format, so that the mirror and the importance in reports need not build
+        # the space.
         "distributions": {
             named.name: distribution_to_json(distribution(named.dimension))
             for named in study.space.every()
@@ -59,7 +64,7 @@ def describe(study: Any) -> dict[str, Any]:
 
 
 def read_facts(directory: pathlib.Path) -> dict[str, Any]:
-    """Return what `describe` said of the study in a folder; nothing where that is missing.
+    """Read the facts of a study that `study_facts` returned; empty where they are missing.
 
     Args:
       directory: The study's folder.
@@ -72,7 +77,7 @@ def read_facts(directory: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-def storage_of(study: Any) -> str | None:
+def storage_of(study: Study) -> str | None:
     """Return where Optuna's copy is kept; a password that was not recorded is asked for.
 
     Args:
@@ -95,17 +100,19 @@ def begin(directory: pathlib.Path, storage: str) -> subprocess.Popen[bytes]:
 
     Args:
       directory: The study's folder.
-      storage: Where the copy is kept; told by the environment, because it may hold a password.
+      storage: Where the copy is kept; passed in the environment, because it may hold a password.
     """
     command = [sys.executable, "-m", "luthier.study.driver.mirror", str(directory)]
     with open(directory / "optuna.log", "ab") as log:
-        told = {**os.environ, VARIABLE: storage}
-        # The pipe is never written to: its end, also by the driver's death, tells the mirror to
+        variables = {**os.environ, VARIABLE: storage}
+        # The pipe is never written to: its end, also by the driver's death, is the signal to
         # finish.
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=told)
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=variables
+        )
 
 
-def mirror(directory: pathlib.Path) -> int:
+def update_mirror(directory: pathlib.Path) -> int:
     """Add the settings that ended to Optuna's copy; return how many were added.
 
     Args:
@@ -113,28 +120,29 @@ def mirror(directory: pathlib.Path) -> int:
     """
     import optuna
 
-    said = read_facts(directory)
+    facts = read_facts(directory)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Loaded if it exists: each call starts from what the copy holds, whoever wrote it.
     study = optuna.create_study(
-        study_name=said["name"],
-        storage=_open_storage(directory, os.environ.get(VARIABLE) or said["storage"]),
-        directions=["minimize" if d == "lower" else "maximize" for d in said["directions"]],
+        study_name=facts["name"],
+        storage=_open_storage(directory, os.environ.get(VARIABLE) or facts["storage"]),
+        directions=["minimize" if d == "lower" else "maximize" for d in facts["directions"]],
         load_if_exists=True,
     )
-    # What is there is found by our own number, and not by Optuna's, which counts what was added in
-    # whatever order, perhaps by several mirrors one after another.
+    # Existing trials are found by our own number, and not by Optuna's, which counts what was added
+    # in whatever order, perhaps by several mirrors one after another.
     known = {
         (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
         for trial in study.get_trials(deepcopy=False)
     }
-    if not known and len(said["metrics"]) == len(set(said["metrics"])):
+    if not known and len(facts["metrics"]) == len(set(facts["metrics"])):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.set_metric_names(said["metrics"])
+            study.set_metric_names(facts["metrics"])
     added = 0
     for setting in _ended_settings(directory):
         if (setting["setting"], setting["retries"]) not in known:
-            study.add_trial(_as_trial(setting, said))
+            study.add_trial(_as_trial(setting, facts))
             added += 1
     return added
 
@@ -162,7 +170,7 @@ def _mend(path: pathlib.Path) -> None:
 
 
 def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the settings that were told, with what came of them."""
+    """Return the settings that were reported to the sampler, with their outcomes."""
     from luthier.study.driver.trial_table import Ledger
 
     ledger, asked, found = Ledger(), {}, []
@@ -177,20 +185,23 @@ def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
             assert came is not None
             trials = [ledger.trials[number] for number in setting.trials]
             reasons = [trial.reason for trial in trials if trial.reason]
-            told = {"came": came, "reasons": reasons, "told": line["at"]}
+            outcome = {"came": came, "reasons": reasons, "told": line["at"]}
+            # A retried setting is reported once more, and a trial of Optuna cannot be changed: it
+            # is added again, under the number of its retry.
             again = retries[setting.number]
             retries[setting.number] += 1
-            found.append({**asked[setting.number], **told, "retries": again})
+            found.append({**asked[setting.number], **outcome, "retries": again})
     return found
 
 
-def _as_trial(setting: Mapping[str, Any], said: Mapping[str, Any]) -> Any:
+def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     import datetime
 
     import optuna
     from optuna.distributions import json_to_distribution
 
     state, values = setting["came"]
+    # Not NaN, which Optuna takes in no complete trial.
     is_complete = state == "complete" and all(value == value for value in values)
     kind = _STATES[state] if is_complete or state != "complete" else "FAIL"
     assignment = setting["assignment"]
@@ -198,7 +209,7 @@ def _as_trial(setting: Mapping[str, Any], said: Mapping[str, Any]) -> Any:
         state=optuna.trial.TrialState[kind],
         params=assignment,
         distributions={
-            name: json_to_distribution(said["distributions"][name]) for name in assignment
+            name: json_to_distribution(facts["distributions"][name]) for name in assignment
         },
         values=list(values) if is_complete else None,
         user_attrs={
@@ -209,15 +220,17 @@ def _as_trial(setting: Mapping[str, Any], said: Mapping[str, Any]) -> Any:
             "reasons": setting["reasons"],
             **({"retries": setting["retries"]} if setting["retries"] else {}),
         },
+        # Optuna has no state for infeasible trials; a violated constraint is how it marks them.
         constraints={"cannot run": float(state == "infeasible")},
     )
+    # Set afterwards, because `create_trial` takes the time of the call.
     made.datetime_start = datetime.datetime.fromtimestamp(setting["at"])
     made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
     return made
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Mirror a study until nobody is at the other end of the input, and once more after that."""
+    """Mirror a study until standard input ends, and once more after that."""
     import threading
 
     directory = pathlib.Path(arguments[0])
@@ -230,9 +243,13 @@ def main(arguments: Sequence[str]) -> None:
     threading.Thread(target=wait, daemon=True).start()
     try:
         lock = Lock(directory / "optuna.lock", patience_seconds=30.0)
+    # Another mirror is still at its last look: it adds what there is, and the next driver what is
+    # left.
     except RunError:
         return
     with lock:
+        # The size stands for the contents: the journal is only appended to, and `repair` needs the
+        # study's lock.
         size, pause = -1, _POLL_SECONDS
         while True:
             # The end is noticed before the last look, so that what the driver wrote last is in the
@@ -242,9 +259,11 @@ def main(arguments: Sequence[str]) -> None:
             if now != size:
                 start = time.monotonic()
                 try:
-                    mirror(directory)
+                    update_mirror(directory)
                 except Exception:
                     print(redact(traceback.format_exc()), file=sys.stderr)
+                    # Without a further attempt: the driver notes the failure, and the study goes on
+                    # without its copy.
                     raise SystemExit(1) from None
                 size = now
                 # Each look reads everything anew, so that it is worth less and less often.

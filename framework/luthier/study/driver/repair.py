@@ -50,8 +50,8 @@ class Repaired:
     old: pathlib.Path | None = None
 
 
-def repair(name: str) -> Repaired:
-    """Make the journal of a study again; a whole one is left as it is.
+def repair_journal(name: str) -> Repaired:
+    """Rebuild the journal of a study; a whole one is left as it is.
 
     Args:
       name: The study's folder, or its name.
@@ -73,10 +73,10 @@ def repair(name: str) -> Repaired:
         # not have been written are put in: a report needs a lease, an end needs its reports, a
         # lease needs that its trial was asked. What no later line implies is added at the end
         # (`finish`), as far as the trials' folders know of it.
-        made = _Repair(directory, contents.whole)
+        repair = _Repair(directory, contents.whole)
         for line in contents.whole:
-            made.take(line)
-        made.finish()
+            repair.take(line)
+        repair.finish()
         old = None
         if directory.journal_path.exists():
             # A copy and then an atomic replacement: a kill in between leaves the damaged journal in
@@ -84,18 +84,18 @@ def repair(name: str) -> Repaired:
             old = copy_to_trash(directory.journal_path, f"repaired: {'; '.join(problems)}")
         try:
             with replacing(directory.journal_path) as file:
-                for number, line in enumerate(made.lines):
+                for number, line in enumerate(repair.lines):
                     text = redact(encode_line(line)).encode()
                     file.write(seal(text, number, FORMAT if number == 0 else None))
         except OSError as error:
             raise run_error("write", directory.journal_path, error) from error
-    kept = len(contents.whole) - made.num_left_out
-    num_made = len(made.lines) - kept
-    return Repaired(directory.path, problems, kept, num_made, made.num_left_out, old)
+    kept = len(contents.whole) - repair.num_left_out
+    num_made = len(repair.lines) - kept
+    return Repaired(directory.path, problems, kept, num_made, repair.num_left_out, old)
 
 
 class _Repair:
-    """Takes in the whole lines of a journal, and puts what is missing between them."""
+    """Replays the whole lines of a journal, and inserts what is missing between them."""
 
     def __init__(self, directory: StudyDirectory, whole: Sequence[Mapping[str, Any]]):
         self._directory = directory
@@ -107,7 +107,7 @@ class _Repair:
         )
         self._ledger = Ledger()
         self._at = 0.0
-        self._owed: int | None = None  # a setting that the sampler is to be told of next
+        self._owed: int | None = None  # a setting whose line `told` comes next
         shelves, packages = directory.read_modules()
         self._study = studies.build(directory.read_study())
         self._editing = Editing(shelves, packages)
@@ -115,33 +115,48 @@ class _Repair:
         self.num_left_out = 0
 
     def take(self, line: dict[str, Any]) -> None:
-        """Take in a line that is whole."""
+        """Replay a whole line, after making those that must precede it."""
         self._at = line["at"]
+        # In the order in which a driver writes: the setting is asked, the trial is admitted,
+        # leased, reported, ended. For each of them that this line implies and the journal lacks,
+        # the line is made from the trial's folder first. What the line contradicts (an end of a
+        # trial that has ended) is left out.
         kind, ledger = line["kind"], self._ledger
         if kind in ("asked", "told"):
+            # A line `told` needs its own setting, too; a line `asked` only those before it.
             self._ask_up_to(line["setting"] + (kind == "told"))
         if "trial" in line:
+            # Fields of trials are only numbers: the lost line `asked` of this one is somewhere
+            # before.
             while line["trial"] >= len(ledger.trials):
                 self._ask()
         if kind == "told":
             setting = ledger.settings[line["setting"]]
+            # A setting is reported to the sampler only when all of its trials have ended: so they
+            # had.
             for trial in setting.trials:
                 self._end(trial)
-            if setting.is_told or ledger.outcome_of(setting) is None:
+            if setting.is_reported or ledger.outcome_of(setting) is None:
                 self.num_left_out += 1
                 return
         if kind == "retried":
+            # Only a trial that ended is retried, so its end is what was lost.
             if ledger.trials[line["trial"]].state == "running":
                 self._end(line["trial"])
+            # Counted down: the last lease of the trial, which `result.json` is of, comes only after
+            # the last line `retried`.
             self._retries[line["trial"]] -= 1
         elif kind in ("leased", "ended"):
             self._try_again(line["trial"], line.get("fence"), line.get("outcome"))
+        # Made again already, from a folder, because a later line stood before this one; or written
+        # twice.
         is_repeated = (kind == "asked" and line["setting"] < len(ledger.settings)) or (
             kind == "ended" and ledger.trials[line["trial"]].state in ENDED
         )
         if is_repeated:
             self.num_left_out += 1
             return
+        # Not for `ended`: a trial may end without being admitted (infeasible, or a copy).
         if kind in ("leased", "reported"):
             self._admit(line["trial"])
         if kind == "ended":
@@ -151,7 +166,7 @@ class _Repair:
             self._report(line["trial"], ended, before=line.get("step"))
         self._add(line)
         if kind == "ended":
-            self._tell(line["trial"])
+            self._owe_report(line["trial"])
 
     def finish(self) -> None:
         """Add what is missing at the end."""
@@ -162,7 +177,7 @@ class _Repair:
                 continue  # it was made, and never asked: the next driver makes it again
             while trial >= len(self._ledger.trials):
                 self._ask()
-        # What is left has no later line that would imply its end, only files.
+        # The remaining trials have no later line that would imply their end, only files.
         for state in list(self._ledger.trials):
             self._try_again(state.number)
             self._end(state.number)
@@ -171,14 +186,17 @@ class _Repair:
 
     def _add(self, line: dict[str, Any]) -> None:
         owed, self._owed = self._owed, None
-        # A driver tells the sampler right after the trial that ended a setting; that line is put
-        # back just there, because its place decides what the sampler knew at the next suggestion.
+        # A driver reports to the sampler right after the trial that ended a setting; that line is
+        # put back just there, because its place decides what the sampler knew at the next
+        # suggestion.
         if owed is not None and (line["kind"], line.get("setting")) != ("told", owed):
             self._made("told", setting=owed)
         self.lines.append(line)
         self._ledger.follow(line)
 
     def _made(self, kind: str, **fields: Any) -> None:
+        # The time of the line before which it is put: the true one is lost, and times must not run
+        # backwards in reports.
         self._add({"kind": kind, "at": self._at, "repaired": True, **fields})
 
     def _ask_up_to(self, setting: int) -> None:
@@ -186,27 +204,29 @@ class _Repair:
             self._ask()
 
     def _ask(self) -> None:
-        """Make the line of the next setting again, and what follows from its trials' graphs."""
+        """Rebuild the line of the next setting, and those that follow from its trials' graphs."""
         number, first = len(self._ledger.settings), len(self._ledger.trials)
         trials = list(range(first, first + self._study.seeds))
         # Any trial of the setting will do: all of them have the same assignment, and differ in the
         # seed.
-        found = next(filter(None, (_assignment(self._directory, t) for t in trials)), None)
-        if found is None:
-            found = self._located(trials, number)
+        assignment_file = next(
+            filter(None, (_assignment(self._directory, t) for t in trials)), None
+        )
+        if assignment_file is None:
+            assignment_file = self._located(trials, number)
         self._made(
             "asked",
             setting=number,
             trials=trials,
-            assignment=found["assignment"],
-            words=list(found["words"]),
-            **({"notes": found["notes"]} if found.get("notes") else {}),
+            assignment=assignment_file["assignment"],
+            words=list(assignment_file["words"]),
+            **({"notes": assignment_file["notes"]} if assignment_file.get("notes") else {}),
         )
         for trial in trials:
             self._admit(trial)
 
     def _located(self, trials: list[int], setting: int) -> Mapping[str, Any]:
-        """Return what was asked, from a graph: folders of earlier versions do not tell it."""
+        """Return a suggestion from a graph: folders of earlier versions do not hold it."""
         for trial in trials:
             try:
                 graph = self._directory.read_trial(trial)
@@ -218,9 +238,10 @@ class _Repair:
                 continue
             assignment = locate(graph, self._study.space, self._editing)
             words = _read_assignment(self._directory, trial)
+            # `locate` searches the space for choices that reproduce the graph; there may be none.
             if assignment is not None:
                 return {"assignment": assignment, "words": words.get("words", ())}
-        what = f"what setting {setting} of {self._directory.path} chose is nowhere"
+        what = f"the choices of setting {setting} of {self._directory.path} are lost"
         remedy = f"restore {self._directory.trial_path(trials[0])} from a copy of the study"
         raise RunError(Problem(what, remedy=remedy))
 
@@ -240,6 +261,7 @@ class _Repair:
         state = self._ledger.trials[trial]
         if state.state in ENDED:
             return
+        # A copy has no result of its own: it ends as its first trial did.
         if state.copy_of is not None:
             first = self._ledger.trials[state.copy_of]
             if first.state in ENDED:
@@ -254,9 +276,11 @@ class _Repair:
             return
         ended = results_of(self._directory, trial)
         # Of an earlier lease than the last one: that trial was put back, and runs again.
-        # Fences order the leases of a trial, so a result tells which lease it ended.
+        # Fences order the leases of a trial, so a result shows which lease it ended.
         if ended is None or ended.fence < state.fence:
             return
+        # The same lease, but a line says that it was lost or put back since: the driver did not
+        # take this result, and the next one will run the trial again.
         if ended.fence == state.fence and state.state != "running":
             return
         self._admit(trial)
@@ -264,11 +288,12 @@ class _Repair:
             self._made("leased", trial=trial, slice=ended.slice, fence=ended.fence)
         self._report(trial, ended)
         outcome, reason, values, fault = self._study_values(ended)
+        # The time of the lease was on the lost line alone; 0 errs on the side of more budget.
         seconds = float(ended.result.get("facts", {}).get("device_seconds") or 0.0)
         self._end_line(trial, outcome, reason, values, seconds, fault)
 
     def _try_again(self, trial: int, fence: int | None = None, outcome: str | None = None) -> None:
-        """Add that a trial was tried again, where it had ended and what follows shows that it was.
+        """Add the line `retried` of a trial that had ended, where later lines show that it was.
 
         Args:
           trial: The trial.
@@ -279,6 +304,8 @@ class _Repair:
         if state.state not in ENDED or self._retries[trial] > 0:
             return
         ended = None if state.copy_of is not None else results_of(self._directory, trial)
+        # A lease of a trial that has ended can only follow a retry; so can another outcome of a
+        # copy.
         if fence is not None or (state.copy_of is not None and outcome not in (None, state.state)):
             self._made("retried", trial=trial)
         elif ended is not None and ended.fence > state.fence:
@@ -298,7 +325,7 @@ class _Repair:
         found = [objective.value(ended.result) for objective in self._study.objectives]
         values = [value for value in found if value is not None]
         if ended.outcome == "complete" and len(values) < len(found):
-            return "failed", "its result does not tell every objective", None, Fault.CODE.value
+            return "failed", "its result lacks an objective", None, Fault.CODE.value
         is_judged = len(values) == len(found) and ended.outcome in ("complete", "pruned")
         fault = str(ended.result.get("fault", ""))
         return ended.outcome, ended.reason, values if is_judged else None, fault
@@ -312,6 +339,7 @@ class _Repair:
         seconds: float,
         fault: str = "",
     ) -> None:
+        # Written as a driver writes it (`loop._end`): the next driver reads both alike.
         series = sorted((self._ledger.trials[trial].series or {}).items())
         self._made(
             "ended",
@@ -323,7 +351,7 @@ class _Repair:
             **({"fault": fault} if fault else {}),
             **({"series": [list(pair) for pair in series]} if outcome == "pruned" else {}),
         )
-        self._tell(trial)
+        self._owe_report(trial)
 
     def _report(self, trial: int, ended: TrialEnded | None, before: int | None = None) -> None:
         """Add the reports of a trial that are lost, before a later one or its end."""
@@ -332,15 +360,17 @@ class _Repair:
         known = self._ledger.trials[trial].series or {}
         name = self._study.objectives[0].name
         for step, metrics in ended.result.get("series", ()):
+            # Only those before the report that follows: later ones have lines of their own, or come
+            # at the end.
             if before is not None and step >= before:
                 return
             if step not in known and metrics.get(name) is not None:
                 self._made("reported", trial=trial, step=step, value=float(metrics[name]))
 
-    def _tell(self, trial: int) -> None:
-        """See that the next line is that the sampler was told: a driver does so at once."""
+    def _owe_report(self, trial: int) -> None:
+        """Have the line `told` follow next where the setting has ended, as a driver writes it."""
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
-        if not setting.is_told and self._ledger.outcome_of(setting) is not None:
+        if not setting.is_reported and self._ledger.outcome_of(setting) is not None:
             self._owed = setting.number
 
 
@@ -357,7 +387,7 @@ def results_of(directory: StudyDirectory, trial: int) -> TrialEnded | None:
 
 
 def _assignment(directory: StudyDirectory, trial: int) -> Mapping[str, Any] | None:
-    """Return what a trial's folder tells of its setting; None where it tells it not."""
+    """Return the suggestion that a trial's folder records; None where it records none."""
     found = _read_assignment(directory, trial)
     return found if "assignment" in found else None
 

@@ -16,7 +16,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import optuna
 from optuna.study import StudyDirection
@@ -36,11 +36,14 @@ from luthier.study.space import (
     grid_points,
 )
 
-# What a sampler looks back on: a study of Optuna in memory, in the order of the settings.
+if TYPE_CHECKING:  # it imports JAX, which reports and the mirror do without
+    from luthier.study.study import Study
+
+# The memory of a sampler: a study of Optuna in memory, in the order of the settings.
 #
-# It is kept small: when it has grown to twice what the sampler may look back on, a new one is begun
-# with the best and the newest settings. When that happens depends on the settings alone, so a study
-# that is read from its journal has the same past.
+# It is kept small: when it has grown to twice what the sampler may look back on, a new one is
+# started with the best and the newest settings. When that happens depends on the settings alone, so
+# a study that is read from its journal has the same past.
 
 _BEST = 100
 _CANNOT_RUN = "cannot run"
@@ -51,7 +54,7 @@ _TRANSIENT = "tpe:relative_params"
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class Suggestion:
     """A suggestion.
 
     Args:
@@ -63,8 +66,8 @@ class Asked:
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class Past:
-    """Settings that were asked and told, as Optuna keeps them.
+class InMemoryStudy:
+    """The settings of a study and their results, in a study of Optuna in memory.
 
     Args:
       directions: Of the objectives: `lower` or `higher`.
@@ -89,8 +92,10 @@ class Past:
     def _id(self) -> int:
         return self._storage.get_study_id_from_name(self._study.study_name)
 
-    def ask(self, setting: int, sampler: Any, choose: Callable[[Any], dict[str, Any]]) -> Asked:
-        """Return what a sampler suggests.
+    def ask(
+        self, setting: int, sampler: Any, choose: Callable[[Any], dict[str, Any]]
+    ) -> Suggestion:
+        """Return the suggestion of a sampler.
 
         Args:
           setting: The number of the setting.
@@ -101,6 +106,7 @@ class Past:
         # Samplers write into the attributes of the trial or of the study, and do not say which:
         # what changed over the call is what they wrote.
         before = dict(self._storage.get_study_system_attrs(self._id))
+        # Set on the study, because `Study.ask` takes it from there: Optuna has no argument for it.
         self._study.sampler = sampler
         trial = self._study.ask()
         assignment = choose(trial)
@@ -113,11 +119,15 @@ class Past:
                 if before.get(key) != value
             },
         }
+        # The trial stays RUNNING in Optuna's study until `record`: samplers with a constant liar
+        # see it as pending, as they would in a study of Optuna's own.
         self._keep(setting, trial.number)
-        return Asked(assignment, {key: found for key, found in notes.items() if found})
+        return Suggestion(assignment, {key: found for key, found in notes.items() if found})
 
-    def restore(self, setting: int, asked: Asked, distributions: Mapping[str, Any]) -> None:
-        """Take in a suggestion that was made before.
+    def restore(
+        self, setting: int, suggestion: Suggestion, distributions: Mapping[str, Any]
+    ) -> None:
+        """Add a suggestion that an earlier driver made.
 
         Args:
           setting: The number of the setting.
@@ -125,14 +135,16 @@ class Past:
           distributions: Of its dimensions.
         """
         self._make_room()
-        for key, value in asked.notes.get("study", {}).items():
+        # The attributes first: the sampler of the next setting reads them through the study,
+        # whichever trial wrote them.
+        for key, value in suggestion.notes.get("study", {}).items():
             self._storage.set_study_system_attr(self._id, key, value)
         self._study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
-                params=dict(asked.assignment),
+                params=dict(suggestion.assignment),
                 distributions=dict(distributions),
-                system_attrs=dict(asked.notes.get("trial", {})),
+                system_attrs=dict(suggestion.notes.get("trial", {})),
             )
         )
         self._keep(setting, self._size)
@@ -141,14 +153,14 @@ class Past:
         self._running[setting] = number
         self._size += 1
 
-    def tell(
+    def record(
         self,
         setting: int,
         state: str,
         values: Sequence[float] | None,
         series: Mapping[int, float],
     ) -> None:
-        """Take in what came of a setting; one that was never asked is passed over.
+        """Record the outcome of a setting; one that was never asked is ignored.
 
         Args:
           setting: The number of the setting.
@@ -157,6 +169,8 @@ class Past:
           series: Value by step, of a setting that was pruned.
         """
         number = self._running.pop(setting, None)
+        # Happens for the baseline where the space does not hold it: no sampler could have suggested
+        # it.
         if number is None:
             return
         # `Study.tell` calls `after_trial` of the study's sampler, and that one belongs to another
@@ -164,11 +178,12 @@ class Past:
         self._study.sampler = optuna.samplers.RandomSampler()
         id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
         if state in ("complete", "infeasible"):
-            # An infeasible setting is told as a violated constraint, so that constrained samplers
+            # An infeasible setting is a violated constraint, so that constrained samplers
             # move away from it; a failure would be passed over and suggested again.
             # As `Trial.set_constraint` does; there is no handle of a trial that was read back.
             key = f"constraints:{_CANNOT_RUN}"
             self._storage.set_trial_system_attr(id, key, float(state == "infeasible"))
+        # `Study.tell` rejects NaN; such a trial has FAIL below, which samplers ignore.
         if state == "complete" and values and not any(map(math.isnan, values)):
             self._study.tell(number, list(values))
             return
@@ -176,6 +191,7 @@ class Past:
         if state == "pruned" and len(self._directions) == 1:
             for step, value in series.items():
                 self._storage.set_trial_intermediate_value(id, step, value)
+        # PRUNED and not FAIL, so that samplers look at it.
         is_known = state in ("pruned", "infeasible")
         self._study.tell(number, state=TrialState.PRUNED if is_known else TrialState.FAIL)
 
@@ -190,6 +206,8 @@ class Past:
         running = {number: setting for setting, number in self._running.items()}
         kept = self._choose_kept([t for t in trials if t.number not in running])
         self._begin()
+        # Trial numbers are those of the new study from here on: running ones get theirs below, in
+        # the order in which they are added.
         self._running.clear()
         for key, value in attributes.items():
             self._storage.set_study_system_attr(self._id, key, value)
@@ -204,7 +222,10 @@ class Past:
     def _choose_kept(self, ended: Sequence[Any]) -> set[int]:
         """Return the numbers of the settings that are kept: the newest, and the best of all."""
         assert self._most is not None
+        # The newest show where the search is now, the best what it must not forget.
         newest = {trial.number for trial in ended[-(self._most - _BEST) :]}
+        # By the first objective. Samplers for several objectives keep all (`keeps_all`), where they
+        # are of the genetic kind.
         sign = 1 if self._directions[0] is StudyDirection.MINIMIZE else -1
         complete = [t for t in ended if t.state == TrialState.COMPLETE]
         best = sorted(complete, key=lambda t: (sign * t.values[0], t.number))
@@ -213,49 +234,49 @@ class Past:
 
 
 def _lasting(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a sampler wrote down, without what counts only until the trial is asked."""
+    """Return the attributes that a sampler wrote, without those that it needs for one call only."""
     return {k: v for k, v in attributes.items() if not k.startswith(_TRANSIENT)}
 
 
 def as_direction(direction: str) -> StudyDirection:
-    """Return what Optuna calls `lower` and `higher`."""
+    """Convert `lower` or `higher` to Optuna's direction."""
     return StudyDirection.MINIMIZE if direction == "lower" else StudyDirection.MAXIMIZE
 
 
-# What to try next: a sampler of Optuna or a grid, asked for one setting after the other.
+# The next setting: a sampler of Optuna or a grid, asked for one setting after the other.
 #
 # The sampler is made anew for every setting, with a seed that comes from the study's seed and the
-# number of the setting. So what it suggests depends on what it was told before, and on nothing
+# number of the setting. So what it suggests depends on what it was reported before, and on nothing
 # else.
 
 
 class Suggester(Protocol):
-    """Suggests settings, in the order of their numbers."""
+    """A source of settings, in the order of their numbers."""
 
     looks_back: bool
-    """Whether a suggestion depends on what was told."""
+    """Whether a suggestion depends on earlier results."""
 
-    def ask(self, setting: int) -> Asked | None:
+    def ask(self, setting: int) -> Suggestion | None:
         """Return the suggestion for a setting; None where there are no more."""
 
-    def restore(self, setting: int, asked: Asked) -> None:
-        """Take in a suggestion that was made before."""
+    def restore(self, setting: int, suggestion: Suggestion) -> None:
+        """Add a suggestion that an earlier driver made."""
 
-    def retry(self, setting: int, asked: Asked) -> None:
-        """Take in that a setting runs again, whose failure was told."""
+    def retry(self, setting: int, suggestion: Suggestion) -> None:
+        """Add a setting that runs again after its failure was reported."""
 
-    def tell(
+    def record(
         self,
         setting: int,
         state: str,
         values: Sequence[float] | None,
         series: Mapping[int, float],
     ) -> None:
-        """Take in what came of a setting."""
+        """Record the outcome of a setting."""
 
 
 class GridSuggester:
-    """Hands out the points of a grid.
+    """Suggests the points of a grid, one after another.
 
     Args:
       space: What may be chosen.
@@ -267,27 +288,27 @@ class GridSuggester:
     def __init__(self, space: Space, resolution: int):
         self._points = grid_points(space, resolution)
 
-    def ask(self, setting: int) -> Asked | None:
-        """Return the next point; `setting` only counts."""
+    def ask(self, setting: int) -> Suggestion | None:
+        """Return the next point, whatever the number of the setting."""
         del setting
         point = next(self._points, None)
-        return None if point is None else Asked(point)
+        return None if point is None else Suggestion(point)
 
-    def restore(self, setting: int, asked: Asked) -> None:
-        """Skip a point; the baseline is setting 0, and none."""
-        del asked
+    def restore(self, setting: int, suggestion: Suggestion) -> None:
+        """Skip a point; setting 0 is the baseline, which is not a point of the grid."""
+        del suggestion
         if setting:
             next(self._points, None)
 
-    def retry(self, setting: int, asked: Asked) -> None:
-        """Do nothing: its point was handed out."""
+    def retry(self, setting: int, suggestion: Suggestion) -> None:
+        """Do nothing: its point was suggested before."""
 
-    def tell(self, *told: Any) -> None:
+    def record(self, *outcome: Any) -> None:
         """Do nothing: a grid does not look back."""
 
 
 class _WholeSpace(optuna.samplers.BaseSampler):
-    """Lets a quasi-random sampler see all dimensions from its first point on.
+    """Gives a quasi-random sampler all dimensions from its first point on.
 
     By itself it takes them from the first trial that ended, so that which point a setting gets
     would depend on how fast trials are.
@@ -314,7 +335,7 @@ class _WholeSpace(optuna.samplers.BaseSampler):
 
 
 class OptunaSuggester:
-    """Asks a sampler of Optuna.
+    """Suggestions of a sampler of Optuna.
 
     Args:
       space: What may be chosen.
@@ -337,8 +358,9 @@ class OptunaSuggester:
         self.looks_back = not self._is_a("RandomSampler", "QMCSampler", "BruteForceSampler")
         # These find their population by the trials of the study: forgetting some of them would
         # change it.
+        # `_is_a` ignores names that this version of Optuna lacks.
         keeps_all = self._is_a("BaseGASampler", "NSGAIISampler", "NSGAIIISampler", "CmaEsSampler")
-        self._past = Past(directions, None if keeps_all else remembered)
+        self._past = InMemoryStudy(directions, None if keeps_all else remembered)
         self._all = {named.name: distribution(named.dimension) for named in space.every()}
 
     def _is_a(self, *names: str) -> bool:
@@ -347,7 +369,7 @@ class OptunaSuggester:
         return isinstance(self._kind, type) and issubclass(self._kind, found)
 
     def _sampler(self, setting: int) -> Any:
-        """Return the sampler that is asked for a setting."""
+        """Build the sampler of a setting."""
         values: dict[str, Any] = {}
         known = graphs.signatures.arguments(self._kind).names
         if "seed" in known:
@@ -362,38 +384,38 @@ class OptunaSuggester:
             made = graphs.build(self._node, values)
         return _WholeSpace(made, self._all) if self._is_a("QMCSampler") else made
 
-    def ask(self, setting: int) -> Asked | None:
-        """Return what the sampler suggests for a setting."""
+    def ask(self, setting: int) -> Suggestion | None:
+        """Return the suggestion for a setting."""
         with _quiet():
             return self._past.ask(setting, self._sampler(setting), self._choose)
 
     def _choose(self, trial: Any) -> dict[str, Stored]:
         return self._space.choose(lambda name, dimension: _suggest(trial, name, dimension))
 
-    def restore(self, setting: int, asked: Asked) -> None:
-        """Take in a suggestion that was made before."""
-        distributions = {name: self._all[name] for name in asked.assignment}
+    def restore(self, setting: int, suggestion: Suggestion) -> None:
+        """Add a suggestion that an earlier driver made."""
+        distributions = {name: self._all[name] for name in suggestion.assignment}
         with _quiet():
-            self._past.restore(setting, asked, distributions)
+            self._past.restore(setting, suggestion, distributions)
 
-    def retry(self, setting: int, asked: Asked) -> None:
-        """Take in that a setting runs again; samplers pass over the failure that was told."""
-        self.restore(setting, asked)
+    def retry(self, setting: int, suggestion: Suggestion) -> None:
+        """Add a setting that runs again; samplers ignore the failure that was reported."""
+        self.restore(setting, suggestion)
 
-    def tell(
+    def record(
         self,
         setting: int,
         state: str,
         values: Sequence[float] | None,
         series: Mapping[int, float],
     ) -> None:
-        """Take in what came of a setting."""
+        """Record the outcome of a setting."""
         with _quiet():
-            self._past.tell(setting, state, values, series)
+            self._past.record(setting, state, values, series)
 
 
-def make_suggester(study: Any) -> Suggester:
-    """Return what suggests the settings of a study."""
+def make_suggester(study: Study) -> Suggester:
+    """Build the suggester of a study."""
     node, resolution = study.sampler, grid_resolution(study.sampler)
     if resolution is not None:
         return GridSuggester(study.space, resolution)
@@ -403,6 +425,7 @@ def make_suggester(study: Any) -> Suggester:
 
 def grid_resolution(node: Any) -> int | None:
     """Return the resolution of the grid that a node of a sampler describes; None of any other."""
+    # The sampler may be a node (from a config) or built (a study that was made in Python).
     if isinstance(node, Grid) or getattr(node, "__fn_or_cls__", None) is Grid:
         return graphs.build(node).resolution
     return None
@@ -425,6 +448,7 @@ def distribution(dimension: Any) -> Any:
     if isinstance(dimension, Int):
         step = dimension.step
         return optuna.distributions.IntDistribution(dimension.low, dimension.high, step=step)
+    # The exponent is stored, so that a step of the sampler is a factor of two.
     if isinstance(dimension, Pow2):
         exponents = dimension.exponents
         return optuna.distributions.IntDistribution(exponents[0], exponents[-1])
@@ -445,7 +469,7 @@ def _suggest(trial: Any, name: str, dimension: Any) -> Stored:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Run a block without Optuna's remarks on new studies, and on what is experimental."""
+    """Run a block without Optuna's log of new studies and its warnings of experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(max(before, logging.WARNING))
     try:
@@ -460,7 +484,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Pruning:
-    """Which trials go on after an evaluation.
+    """Decides after each evaluation whether a trial is pruned, with a pruner of Optuna.
 
     Args:
       pruner: A pruner of Optuna.
@@ -484,7 +508,7 @@ class Pruning:
         self._size = 0
 
     def report(self, trial: int, step: int, value: float) -> bool:
-        """Take in a report; return whether the trial goes on.
+        """Record an evaluation; return whether the trial continues.
 
         Args:
           trial: Its number.
@@ -495,12 +519,14 @@ class Pruning:
         self._storage.set_trial_intermediate_value(id, step, value)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            # The pruner is called directly: `Trial.should_prune` only looks the trial up and does
+            # the same, and needs the pruner to be the study's.
             return not self._pruner.prune(self._study, self._storage.get_trial(id))
 
     def end(
         self, trial: int, outcome: str, value: float | None, series: Mapping[int, float]
     ) -> None:
-        """Take in how a trial ended.
+        """Record the end of a trial.
 
         Args:
           trial: Its number.
@@ -508,6 +534,7 @@ class Pruning:
           value: Of the objective.
           series: Value by step, of a trial that is read back and was not reported here.
         """
+        # A failed trial is no yardstick for others: it leaves the comparison.
         if outcome not in ("complete", "pruned"):
             if trial in self._numbers:
                 id = self._find(trial)
@@ -519,6 +546,7 @@ class Pruning:
         for step, reported in series.items():
             if step not in known:
                 self._storage.set_trial_intermediate_value(id, step, reported)
+        # `value == value` is false for NaN, which Optuna does not take as a value.
         if outcome == "complete" and value is not None and value == value:
             self._storage.set_trial_state_values(id, TrialState.COMPLETE, [value])
         else:
@@ -536,6 +564,8 @@ class Pruning:
         return self._storage.get_trial_id_from_study_id_trial_number(study, self._numbers[trial])
 
     def _make_room(self) -> None:
+        # As `InMemoryStudy._make_room`: pruners compare with all trials at each report, which would
+        # grow without end.
         if self._size < 2 * self._remembered:
             return
         trials = self._study.get_trials(deepcopy=False)

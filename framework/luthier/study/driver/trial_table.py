@@ -15,9 +15,9 @@ class Trial:
     """One trial.
 
     Args:
-      number: Its number; it keeps it however often it is begun.
+      number: Its number; it keeps it however often it is restarted.
       setting: The number of its setting; several trials of one setting differ in the seed.
-      state: Where it stands.
+      state: Its state.
       values: Its objectives' values, where it has them.
       reason: Why it is not complete, or whose result it has.
       is_admitted: Whether its graph was made, and may run.
@@ -56,14 +56,14 @@ class ParameterSet:
     Args:
       number: Its number; 0 is the baseline.
       trials: Its trials.
-      words: What it sets, in words.
-      is_told: Whether the sampler knows what came of it.
+      words: Its overrides.
+      is_reported: Whether its outcome was reported to the sampler.
     """
 
     number: int
     trials: tuple[int, ...]
     words: tuple[str, ...] = ()
-    is_told: bool = False
+    is_reported: bool = False
 
 
 class Ledger:
@@ -86,7 +86,7 @@ class Ledger:
         self.last_at = 0.0  # the time of the last line, in seconds since 1970
 
     def follow(self, line: Mapping[str, Any]) -> None:
-        """Take in one line of the journal.
+        """Apply one line of the journal.
 
         Args:
           line: What was read, or is written.
@@ -96,13 +96,17 @@ class Ledger:
         self.fence = max(self.fence, line.get("fence", 0))
         self.last_at = max(self.last_at, line.get("at", 0.0))
         if kind == "asked":
+            # Numbers of trials and settings are their places in these lists: lines `asked` come in
+            # order, which `journal._Consistency` checks.
             trials = tuple(line["trials"])
             number = line["setting"]
             self.settings.append(ParameterSet(number, trials, tuple(line["words"])))
             self.trials += [Trial(trial, number) for trial in trials]
         elif kind == "told":
-            self.settings[line["setting"]].is_told = True
+            self.settings[line["setting"]].is_reported = True
         elif kind == "opened":
+            # A driver that is killed leaves no line `closed`: from its line `opened` on, the study
+            # counts as not over.
             self.is_over, self.stopped, self.stopped_by = False, "", ""
             self.num_devices = {s["index"]: s["num_devices"] for s in line.get("slices", ())}
         elif kind == "closed":
@@ -120,6 +124,7 @@ class Ledger:
         if kind == "admitted":
             trial.is_admitted, trial.copy_of = True, line.get("copy_of")
             if "mark" in line:
+                # The first trial of a fingerprint keeps it.
                 self.marks.setdefault(line["mark"], trial.number)
         elif kind == "leased":
             trial.state, trial.slice = "running", line["slice"]
@@ -141,12 +146,12 @@ class Ledger:
             # Reports matter only while a trial runs; ten thousand trials with a hundred reports
             # each would fill the driver's memory.
             trial.series = None
-        # As if it had only been asked; the sampler keeps the failure that it was told
+        # As if it had only been asked; the sampler keeps the failure that was reported
         # (`Suggester.retry`).
         elif kind == "retried":
             trial.state, trial.reason, trial.fault = "waiting", "", ""
             trial.values, trial.losses, trial.lost = None, 0, ""
-            self.settings[trial.setting].is_told = False
+            self.settings[trial.setting].is_reported = False
 
     def _spend(self, trial: Trial, line: Mapping[str, Any]) -> None:
         seconds = line.get("device_seconds", 0.0)
@@ -154,11 +159,11 @@ class Ledger:
         self.device_seconds += seconds
 
     def count(self, *states: str) -> int:
-        """Return how many trials stand so."""
+        """Return how many trials are in one of these states."""
         return sum(trial.state in states for trial in self.trials)
 
     def outcome_of(self, setting: ParameterSet) -> tuple[State, tuple[float, ...] | None] | None:
-        """Return what came of a setting; None while one of its trials has not ended.
+        """Return the outcome of a setting; None while one of its trials has not ended.
 
         It is complete where one of its trials is, and its values are their means; else it is what
         the first trial that ran came to.
@@ -169,6 +174,8 @@ class Ledger:
         values = [trial.values for trial in trials if trial.state == "complete" and trial.values]
         if values:
             return "complete", tuple(_mean(column) for column in zip(*values, strict=True))
+        # A setting of which one seed was pruned counts as pruned although another failed: pruned is
+        # a result, and samplers ignore failures.
         for state in ("pruned", "failed", "infeasible"):
             for trial in trials:
                 if trial.state == state:

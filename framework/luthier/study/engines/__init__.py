@@ -1,5 +1,79 @@
-"""Engines, which run trials on device groups."""
+"""Engines, which run trials on device groups, and what their workers are made of.
 
-from luthier.study.engines.local import Local
+The names are imported at their first use: an engine in the driver needs no JAX, its workers do.
+"""
 
-__all__ = ["Local"]
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "Answer": "messages",
+    "Close": "messages",
+    "Devices": "local",
+    "EXIT_ORPHANED": "execution",
+    "Execution": "execution",
+    "Inbox": "execution",
+    "LaneRunner": "packed_trials",
+    "LaneVector": "packed_trials",
+    "Local": "local",
+    "LocalSlice": "local",
+    "MessageWriter": "messages",
+    "Pack": "packed_trials",
+    "PackingChoice": "packed_trials",
+    "Planned": "planned",
+    "Plans": "execution",
+    "Refill": "messages",
+    "StepCost": "packed_trials",
+    "Stop": "messages",
+    "TrialTask": "execution",
+    "TrialWatcher": "execution",
+    "compile_lanes": "packed_trials",
+    "cut": "local",
+    "decode": "messages",
+    "encode": "messages",
+    "environment": "local",
+    "failed": "execution",
+    "read_messages": "messages",
+    "summary": "execution",
+    "why_infeasible": "execution",
+}
+
+__all__ = [
+    "EXIT_ORPHANED",
+    "Answer",
+    "Close",
+    "Devices",
+    "Execution",
+    "Inbox",
+    "LaneRunner",
+    "LaneVector",
+    "Local",
+    "LocalSlice",
+    "MessageWriter",
+    "Pack",
+    "PackingChoice",
+    "Planned",
+    "Plans",
+    "Refill",
+    "StepCost",
+    "Stop",
+    "TrialTask",
+    "TrialWatcher",
+    "compile_lanes",
+    "cut",
+    "decode",
+    "encode",
+    "environment",
+    "failed",
+    "read_messages",
+    "summary",
+    "why_infeasible",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'luthier.study.engines' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"luthier.study.engines.{_HOMES[name]}"), name)

@@ -27,7 +27,7 @@ from luthier.records import events
 from luthier.records.metrics_file import read_events
 from luthier.records.redaction import redact
 from luthier.storage import read_json
-from luthier.study.engines.messages import Answer, Close, Refill, Stop, messages
+from luthier.study.engines.messages import Answer, Close, Refill, Stop, read_messages
 from luthier.study.gate import memory_problem, step_bytes
 from luthier.study.hoisting import Discoveries, program_key
 from luthier.study.protocol import (
@@ -54,7 +54,7 @@ _LONGEST_REASON = 500
 
 
 class TrialWatcher(Watcher):
-    """Reports the evaluations of a trial, and ends it when it is told to.
+    """Reports the evaluations of a trial to the driver, and ends it on request.
 
     Args:
       slice: Where the trial runs.
@@ -72,20 +72,22 @@ class TrialWatcher(Watcher):
         self._answers: queue.Queue[bool | None] = queue.Queue()
 
     def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Report an evaluation; wait for the answer where the trial could go on."""
+        """Report an evaluation; wait for the answer where the trial could continue."""
         work = self._work
         self._send(Reported(self._slice, work.trial, work.fence, step, dict(metrics)))
+        # After the last evaluation there is nothing left to prune, and a trial that was stopped
+        # gets no answer.
         if not self._asks or last or self.requested is not None:
             return None
         # Blocks the training loop until the driver has answered; `stop` wakes it by None.
         return PRUNED if self._answers.get() is False else None
 
     def answer(self, go_on: bool) -> None:
-        """Take in the answer to the last report; from another thread."""
+        """Pass on the answer to the last report; called from another thread."""
         self._answers.put(go_on)
 
     def stop(self) -> None:
-        """Have the trial saved and left at its next step; from another thread."""
+        """Have the trial saved and left at its next step; called from another thread."""
         self.requested = INTERRUPTED
         self._answers.put(None)
 
@@ -98,7 +100,7 @@ def ended(
     result: Result,
     peak_bytes: int | None,
 ) -> TrialEnded | None:
-    """Write down how a trial ended; return it, or None where it was left to go on later.
+    """Write how a trial ended; return it, or None where it was interrupted and can be resumed.
 
     Args:
       slice: Where the trial ran.
@@ -109,6 +111,8 @@ def ended(
       peak_bytes: Bytes on one device that its compiled step needs.
     """
     outcomes: dict[str, Outcome] = {FINISHED: "complete", PRUNED: "pruned"}
+    # Interrupted: its checkpoint is the result, and the driver has put the trial back into the
+    # queue.
     if result.status not in outcomes:
         return None
     reason = "" if result.status == FINISHED else f"pruned after step {result.step}"
@@ -123,7 +127,7 @@ def ended(
 def failed(
     slice: int, work: TrialWork, mode: Mapping[str, Any], error: BaseException
 ) -> TrialEnded | Faulted:
-    """Write down that a trial cannot run, or went wrong, with its traceback; return it.
+    """Write that a trial cannot run, or failed, with its traceback; return that.
 
     A fault of the machine is not the trial's: it gets no result, and is run again.
 
@@ -133,6 +137,8 @@ def failed(
       mode: How it was run.
       error: What was raised.
     """
+    # The whole chain of causes: the error that arrives here is mostly that of the code around the
+    # save.
     if any(isinstance(link, LockLost) for link in faults.chain(error)):
         # The folder is another process's now: nothing is written there.
         return Faulted(slice, work.trial, work.fence, _one_line(error))
@@ -148,6 +154,7 @@ def failed(
             found["fault"] = fault.value
             text = "".join(traceback.format_exception(error))
             path = pathlib.Path(work.directory, TRACEBACK)
+            # Before the result: whoever sees that the trial failed finds the traceback, too.
             path.write_text(redact(text), encoding="utf-8")
         return _written(work, TrialEnded(slice, work.trial, work.fence, outcome, line, found))
     except (OSError, LuthierError) as refused:  # the disk does not even take that it failed
@@ -155,16 +162,17 @@ def failed(
 
 
 def why_infeasible(error: BaseException) -> str | None:
-    """Return why a trial can never run on its slice; None where the error says nothing of it."""
+    """Return why a trial can never run on its slice; None for other errors."""
     if isinstance(error, ShardingError | ValidationError):
         return _one_line(error)
+    # JAX has one class for all errors of XLA; the status code is in the text only.
     if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
         return f"out of memory: {_one_line(error)}"[:_LONGEST_REASON]
     return None
 
 
 def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the driver is told of a run, from its record, however often it was resumed.
+    """Return the result of a run, from its record, however often it was resumed.
 
     Args:
       metrics_path: The run's metrics.jsonl.
@@ -183,6 +191,8 @@ def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, An
             steps = step
     metrics: dict[str, float] = {}
     for values in series.values():
+        # Later evaluations replace earlier ones, so the last value of each metric remains, also
+        # where evaluation sets have schedules of their own.
         metrics |= values
     return {
         "metrics": metrics,
@@ -205,7 +215,7 @@ def _one_line(error: BaseException) -> str:
     return text[:_LONGEST_REASON]
 
 
-# What the driver wants of a worker: read by a thread, taken by the thread that trains.
+# Requests of the driver: read by a thread, taken by the thread that trains.
 
 EXIT_ORPHANED = 3
 
@@ -226,7 +236,7 @@ class TrialTask:
 
 
 class Inbox:
-    """The trials that wait in a worker.
+    """The trials that wait in a worker, and the driver's messages to those that run.
 
     A driver that dies without a word takes its workers with it, at once: another driver may want
     the directories of their trials.
@@ -244,6 +254,8 @@ class Inbox:
         self._last: Work | None = None
         self._closing = False
         self._changed = threading.Condition()
+        # A thread, because the main thread trains: a request to stop, or the driver's death, must
+        # be noticed in the middle of a step.
         self._thread = threading.Thread(target=self._read, name="luthier-inbox", daemon=True)
         self._thread.start()
 
@@ -262,12 +274,13 @@ class Inbox:
         """Wait for a trial; return whether there is one, which is not so when the worker ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._tasks or self._closing)
+            # False although trials wait: a worker that closes begins none of them.
             return not self._closing
 
     def close(self) -> None:
-        """Have what runs saved, and no trial begun any more; from another thread."""
+        """Have running trials saved and start no more; called from another thread."""
         with self._changed:
-            self._heed(Close())
+            self._handle(Close())
             self._changed.notify_all()
 
     @property
@@ -277,16 +290,16 @@ class Inbox:
 
     def _read(self) -> None:
         with self._stream:
-            for message in messages(self._stream):
+            for message in read_messages(self._stream):
                 with self._changed:
-                    self._heed(message)
+                    self._handle(message)
                     self._changed.notify_all()
         # The stream has ended without `Close`: the driver is dead. `os._exit`, because the main
         # thread is in a compiled step, or in user code, and cannot be asked to leave.
         if not self._closing:
             os._exit(EXIT_ORPHANED)
 
-    def _heed(self, message: object) -> None:
+    def _handle(self, message: object) -> None:
         if isinstance(message, Work):
             self._last = message
             for trial in message.trials:
@@ -315,7 +328,7 @@ class Inbox:
         self._tasks.append(TrialTask(work, trial, watcher))
 
 
-# What a worker does with work: plans are made once for each program, trials are run one by one.
+# Work in a worker: plans are made once for each program, trials are run one by one.
 
 NUM_PLANS = 8
 """Programs that a worker keeps compiled."""
@@ -341,7 +354,7 @@ class Plans:
     def key(
         self, graph: Graph, candidates: Sequence[str], num_devices: int = 0
     ) -> tuple[str, tuple[str, ...]]:
-        """Return what is equal for all graphs of one program, and the leaves that are hoisted.
+        """Return the key of a graph's program, and the leaves that are hoisted.
 
         Of a program that is new, this makes the plan, with all leaves hoisted that may be: where
         it can be traced, as it mostly can, nothing is traced twice.
@@ -383,12 +396,16 @@ class Plans:
         name = self._name(key, num_devices)
         if name in self._plans:
             self._plans.move_to_end(name)
+            # The same compiled functions over this trial's graph: its hoisted leaves have other
+            # values.
             return self._plans[name].of(graph)
         plan = planner.make(graph, self.devices[: num_devices or None], hoist)
         self._keep(name, plan)
         return plan
 
     def _name(self, key: str, num_devices: int) -> str:
+        # The key is that of equal devices; the same trial may be planned for one of them (lanes of
+        # `shard`) and for all.
         return f"{key} on {num_devices or len(self.devices)}"
 
     def _keep(self, name: str, plan: planner.Plan) -> None:
@@ -424,7 +441,7 @@ class Execution:
         self._send = send
         self.is_broken = False  # whether a fault of the devices may have left them unusable
 
-    def read(self, work: TrialWork) -> Any:
+    def read(self, work: TrialWork) -> Graph:
         """Return the graph of a trial, which is valid.
 
         Raises:
@@ -435,6 +452,8 @@ class Execution:
         history = read_json(path.with_name("config.history.json"))
         if history:
             graphs.restore_history(graph, history)
+        # Again, although the driver validated it: the file was read back, and user code may differ
+        # between the driver and a worker elsewhere.
         graphs.validate(graph, self._packages)
         return graph
 
@@ -462,24 +481,26 @@ class Execution:
         request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
         return open_session(plan.program.graph, plan, step, request, watcher)
 
-    def tell(self, event: TrialEnded | Faulted | None) -> None:
+    def report(self, event: TrialEnded | Faulted | None) -> None:
         """Send how a trial ended, if it did."""
         if event is not None:
             self._send(event)
 
-    def tell_failed(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> None:
-        """Send that a trial cannot run, went wrong, or met a fault of the machine."""
+    def report_failure(
+        self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException
+    ) -> None:
+        """Send that a trial cannot run, failed, or met a fault of the machine."""
         event = failed(self.slice, trial, mode, error)
         # After an error of a device, such as ECC, a process cannot use it any more: this one ends,
         # and the engine starts another. A full disk does not matter to what is in memory.
         if isinstance(event, Faulted) and faults.error_number(error) is None:
             self.is_broken = True
-        self.tell(event)
+        self.report(event)
 
     def run(self, work: Work, trial: TrialWork, watcher: TrialWatcher) -> None:
         """Run one trial by itself, from where it was left to its end.
 
-        What is wrong with the trial is told to the driver; nothing is raised for it.
+        Errors of the trial are reported to the driver; nothing is raised for them.
         """
         # Filled in again once the plan is known: a failure before that must be reported, too.
         mode = self.mode(())
@@ -492,9 +513,9 @@ class Execution:
             # A step of its own for each trial: the state of the last one is freed with it.
             with self.open(plan, CompiledStep(plan.program), trial, watcher) as session:
                 session.run()
-            self.tell(ended(self.slice, trial, plan, mode, session.outcome, step_bytes(plan)))
+            self.report(ended(self.slice, trial, plan, mode, session.outcome, step_bytes(plan)))
         except RAISED as error:
-            self.tell_failed(trial, mode, error)
+            self.report_failure(trial, mode, error)
 
 
 def trace_evaluations(program: Program) -> None:

@@ -20,7 +20,7 @@ from luthier import environment as environments
 from luthier.errors import EXIT_REQUEUE, BadInput, Problem, RunError
 from luthier.records import crash
 from luthier.storage import read_json
-from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, messages
+from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, read_messages
 from luthier.study.protocol import Event, Lost, SliceInfo, TrialWork, Work
 
 # The devices of this machine, cut into slices, each seen by one process only.
@@ -51,6 +51,7 @@ class Devices:
         Raises:
           BadInput: The text reads otherwise.
         """
+        # One number is a count (`cuda:4`), several are a list (`cuda:0,2`).
         found = re.fullmatch(r"(cpu|cuda|gpu|rocm|tpu):(\d+(?:,\d+)*)", text)
         numbers = [int(number) for number in found[2].split(",")] if found else []
         if found and len(numbers) == 1:
@@ -64,15 +65,15 @@ class Devices:
         """Return the devices that this machine has, as a process of its own counts them.
 
         Raises:
-          RunError: JAX cannot say.
+          RunError: JAX cannot be asked.
         """
         # In a process of its own: once JAX is initialized here, this process would hold the
         # accelerators (most of the GPU memory, all of a TPU) that the workers need.
-        told = subprocess.run([sys.executable, "-c", _COUNTING], capture_output=True, text=True)
+        process = subprocess.run([sys.executable, "-c", _COUNTING], capture_output=True, text=True)
         try:
-            kind, number = json.loads(told.stdout.splitlines()[-1])
+            kind, number = json.loads(process.stdout.splitlines()[-1])
         except (ValueError, IndexError):
-            lines = told.stderr.strip().splitlines() or ["it says nothing"]
+            lines = process.stderr.strip().splitlines() or ["it printed nothing"]
             what = f"JAX finds no devices: {lines[-1]}"
             raise RunError(Problem(what, "devices", remedy=_FORM)) from None
         return cls(_KINDS.get(kind, kind), tuple(range(number)))
@@ -105,13 +106,15 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
     Raises:
       BadInput: The devices do not suffice, or are not divisible.
     """
+    # All problems of the sizes first, then the devices in the order of their numbers.
     there = len(devices.numbers)
     if isinstance(slices, int):
         if slices < 1 or there % slices:
-            what = f"{there} devices cannot be cut into {slices} equal slices"
+            what = f"{there} devices cannot be split into {slices} equal slices"
             fitting = [n for n in range(1, there + 1) if there % n == 0]
             remedy = f"use one of {', '.join(map(str, fitting))}, or name the size of each slice"
             raise BadInput(Problem(what, "slices", remedy=remedy))
+        # Names are the numbers, so that both forms continue alike.
         slices = {str(i): there // slices for i in range(slices)}
     wanted = sum(slices.values())
     empty = [name for name, number in slices.items() if number < 1]
@@ -129,7 +132,7 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
 
 
 def _cores(num_slices: int) -> list[tuple[int, ...]]:
-    """Share the cores of this process out; slices share them where there are too few."""
+    """Split the cores of this process evenly; too few are used by all slices."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     each = len(cores) // num_slices
     if num_slices == 1 or not each:
@@ -155,6 +158,7 @@ def environment(
     made["JAX_PLATFORMS"] = slice.kind
     if slice.kind == "cpu":
         count = "--xla_force_host_platform_device_count"
+        # A count that stands there is of another process; this worker has the devices of its slice.
         flags = [f for f in made.get("XLA_FLAGS", "").split() if not f.startswith(count)]
         made["XLA_FLAGS"] = " ".join([*flags, f"{count}={len(slice.devices)}"])
         # It would overrule the flag.
@@ -166,6 +170,7 @@ def environment(
     elif slice.kind == "rocm":
         made["ROCR_VISIBLE_DEVICES"] = _among(made.get("ROCR_VISIBLE_DEVICES"), slice.devices)
     elif slice.kind == "tpu":
+        # libtpu otherwise takes all chips of the host, and locks them against other processes.
         made |= {"TPU_VISIBLE_CHIPS": numbers, "TPU_PROCESS_BOUNDS": "1,1,1"}
         bounds = _TPU_BOUNDS.get(len(slice.devices), f"1,{len(slice.devices)},1")
         made["TPU_CHIPS_PER_PROCESS_BOUNDS"] = bounds
@@ -240,13 +245,15 @@ class Local:
         try:
             for worker in self._workers:
                 worker.start()
+            # All are started before any is waited for: imports take seconds, and side by side no
+            # longer.
             return [worker.wait_until_ready() for worker in self._workers]
         except BaseException:
             self.close()
             raise
 
     def start(self, slice: int, work: Work) -> None:
-        """Begin work on a slice."""
+        """Start work on a slice."""
         self._workers[slice].send(work)
 
     def refill(self, slice: int, trial: TrialWork) -> None:
@@ -262,7 +269,7 @@ class Local:
         self._workers[slice].send(Stop(trial, fence))
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return what happened; wait up to `timeout` seconds for the first event.
+        """Return new events; wait up to `timeout` seconds for the first.
 
         A slice whose worker died again and again before it was ready is lost for good.
         """
@@ -287,7 +294,7 @@ class Local:
                 found.append(event)
 
     def close(self) -> None:
-        """End all workers; trials that run are saved first, so that they can go on later."""
+        """End all workers; trials that run are saved first, so that they can be resumed."""
         for worker in self._workers:
             worker.ask_to_close()
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -313,7 +320,7 @@ class _Worker:
       slice: What it sees.
       directory: The study's folder.
       memory_bytes: Memory of one device that trials may use; None means what the device has.
-      events: Where what it says goes.
+      events: The queue of its messages.
     """
 
     def __init__(
@@ -401,33 +408,33 @@ class _Worker:
         self.start()
 
     def wait_until_ready(self) -> SliceInfo:
-        """Return what the worker says of its slice.
+        """Return the description that the worker sends of its slice.
 
         Raises:
-          RunError: It died, or says nothing.
+          RunError: It died, or did not answer.
         """
         while True:
             try:
-                told = self._ready.get(timeout=START_SECONDS)
+                answer = self._ready.get(timeout=START_SECONDS)
             except queue.Empty:
-                raise self._broken(f"it says nothing for {START_SECONDS:.0f} s") from None
-            if isinstance(told, SliceInfo):
-                return told
+                raise self._broken(f"it did not answer for {START_SECONDS:.0f} s") from None
+            if isinstance(answer, SliceInfo):
+                return answer
             # A worker that was ended by a signal (the kernel's OOM killer, somebody's kill) is
             # started again; one that ended by itself has a cause that would not go away.
             if self._process.wait() >= 0:  # by itself: it would do so again
-                raise self._broken(told.reason)
-            self.start_again(told)
+                raise self._broken(answer.reason)
+            self.start_again(answer)
 
     def send(self, message: object) -> None:
-        """Send a message; one to a worker that just died is lost, as `Lost` will tell."""
+        """Send a message; one to a worker that just died is lost, and `Lost` will follow."""
         if isinstance(message, Work):
             self._mark_log()
         with contextlib.suppress(OSError, ValueError):
             self._writer.send(message)
 
     def ask_to_close(self) -> None:
-        """Have it save what runs, and end."""
+        """Ask the worker to save running trials, and to end."""
         self._closing = True
         if hasattr(self, "_writer"):
             self.send(Close())
@@ -449,7 +456,7 @@ class _Worker:
         process, is_ready = self._process, False
         assert process.stdout is not None
         with process.stdout:
-            for message in messages(process.stdout):
+            for message in read_messages(process.stdout):
                 if isinstance(message, SliceInfo):
                     is_ready = True
                     # A worker that was ready may die of its trial, as often as the driver lets it.

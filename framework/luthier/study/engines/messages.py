@@ -13,7 +13,7 @@ from luthier.study.protocol import Faulted, Lost, Reported, SliceInfo, TrialEnde
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The answer to a report: whether the trial goes on."""
+    """The answer to a report: whether the trial continues."""
 
     trial: int
     fence: int
@@ -30,14 +30,14 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True)
 class Refill:
-    """One more trial for the work that is going on."""
+    """One more trial for the current work."""
 
     trial: TrialWork
 
 
 @dataclasses.dataclass(frozen=True)
 class Close:
-    """Save what runs, and end."""
+    """Save running trials, and end."""
 
 
 KINDS: dict[str, type] = {
@@ -57,6 +57,8 @@ _KIND_OF = {kind: name for name, kind in KINDS.items()}
 
 def encode(message: Any) -> bytes:
     """Return a message as one line; numbers that are not finite keep their Python names."""
+    # Numbers that are not finite stay `NaN` and `Infinity`, which Python's own reader takes back:
+    # nobody else reads this stream.
     fields = dataclasses.asdict(message)
     return json.dumps({"kind": _KIND_OF[type(message)], **fields}).encode() + b"\n"
 
@@ -70,6 +72,7 @@ def decode(line: bytes) -> Any:
     try:
         fields = json.loads(line)
         kind = KINDS[fields.pop("kind")]
+        # `asdict` has turned the inner dataclasses and tuples into dicts and lists.
         if kind is Work:
             fields["trials"] = tuple(TrialWork(**trial) for trial in fields["trials"])
             fields["hoist"] = tuple(fields["hoist"])
@@ -77,7 +80,7 @@ def decode(line: bytes) -> Any:
             fields["trial"] = TrialWork(**fields["trial"])
         return kind(**fields)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{line!r} is no message") from error
+        raise ValueError(f"{line!r} is not a message") from error
 
 
 class MessageWriter:
@@ -102,13 +105,14 @@ class MessageWriter:
             self._stream.flush()
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """Close the stream."""
         with self._lock:
             self._stream.close()
 
 
-def messages(stream: IO[bytes]) -> Iterator[Any]:
-    """Yield what the other side sends until it ends; a line torn by its death is left out."""
+def read_messages(stream: IO[bytes]) -> Iterator[Any]:
+    """Yield the messages of a stream until it ends; a torn last line is left out."""
     for line in stream:
+        # A line without its end is what the other side was writing when it died.
         if line.endswith(b"\n"):
             yield decode(line)

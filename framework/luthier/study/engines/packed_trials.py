@@ -59,7 +59,7 @@ class PackedProgram:
       put: From leaves, the leaves of one trial and a lane to leaves.
       empty: Returns leaves of zeros.
       whole: The sharding of what every device holds whole.
-      step_bytes: Bytes on one device that the compiled step needs, if the compiler tells.
+      step_bytes: Bytes on one device that the compiled step needs, if that is known.
     """
 
     program: Program
@@ -80,7 +80,7 @@ def compile_lanes(
 
     Args:
       program: The program of one trial.
-      lanes: `vmap` computes all lanes at once, `map` one after another, `shard` shares them out
+      lanes: `vmap` computes all lanes at once, `map` one after another, `shard` splits them
         over the devices, one after another on each.
       num_lanes: K; with `shard`, a multiple of the devices.
       devices: What the lanes are split over.
@@ -95,6 +95,11 @@ def compile_lanes(
 def _compile(
     program: Program, lanes: Lanes, num_lanes: int, devices: Sequence[jax.Device]
 ) -> PackedProgram:
+    # How it works: the state of one trial is a flat tuple of leaves. Here each leaf gets a leading
+    # axis of K lanes, and the step is mapped over that axis (`_over_lanes`). Besides the step there
+    # are three small functions: `take` and `put` move the state of one trial out of and into a
+    # lane, so that trials can come and go while the others continue, and `empty` makes the first
+    # state. All are compiled once for K and reused for every trial of the program.
     mesh = program.mesh
     # Within a lane arrays are sharded as they would be alone; the lane axis is not sharded, except
     # for `shard`, where a lane is whole on its device and the mesh has the lane axis only.
@@ -131,6 +136,8 @@ def _compile(
     def empty() -> Leaves:
         return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in abstract)
 
+    # K batches come as K arguments and are stacked inside of the program: each trial's loader
+    # places its own batch, and no copy is made by a separate dispatch.
     over = _over_lanes(program, lanes, mesh)
     # Lowered with real values and abstract arrays: scalars must be weakly typed here exactly as
     # they will be in the calls, or the compiled step refuses its arguments.
@@ -144,6 +151,7 @@ def _compile(
     active = jax.ShapeDtypeStruct((num_lanes,), jnp.bool_, sharding=whole)
     # The state is donated: K trials of optimizer state would otherwise exist twice.
     step = jax.jit(over, donate_argnums=1, out_shardings=(stacked, whole))
+    # Compiled ahead of time, so that `memory_analysis` is known before a state is allocated.
     lowered = step.lower(values, abstract, (entries,) * num_lanes, active)
     compiled = lowered.compile(program.compiler_options)
     return PackedProgram(
@@ -167,6 +175,7 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
         leaves, scalars = program.step(values, leaves, batch)
         return leaves, vector_of(scalars)
 
+    # `lax.cond` needs both branches to return the same types; the zeros are never read.
     def rest(values: Values, leaves: Leaves, batch: Arrays) -> tuple[Leaves, jax.Array]:
         return leaves, jnp.zeros(num_scalars, jnp.result_type(float))
 
@@ -180,6 +189,8 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
         return jax.tree.map(lambda *entries: jnp.stack(entries), *batches)
 
     if lanes == "vmap":
+        # Without `active`: under vmap a `cond` becomes a `select` that computes both branches, so
+        # skipping a lane would save nothing.
         return lambda values, leaves, batches, active: jax.vmap(one)(
             values, leaves, stacked(batches)
         )
@@ -227,6 +238,9 @@ class Pack:
         try:
             self._vectors = self.step(batches)
         except Exception as error:
+            # Kept and not raised: it belongs to no single trial. Each loop meets it in its own
+            # `LaneStep`, inside of its own session, which then closes as if its own step had
+            # failed.
             self._failure = error
 
     @property
@@ -235,7 +249,7 @@ class Pack:
         return self._failure is not None
 
     def taken(self, lane: int) -> LaneVector:
-        """Return the scalars of a lane after `take_steps`; raise what that raised."""
+        """Return the scalars of a lane after `take_steps`, or raise its error."""
         if self._failure is not None:
             raise self._failure
         return LaneVector(self._vectors, lane)
@@ -259,12 +273,16 @@ class Pack:
         active = jax.device_put(
             np.array([i in batches for i in range(packed.num_lanes)]), packed.whole
         )
+        # The old leaves are donated: after an error in this line the states of all trials are gone
+        # (`has_failed`).
         self._leaves, vectors = packed.step(self._values, self._leaves, rows, active)
         return vectors
 
     def load(self, lane: int, values: Values, leaves: Leaves) -> None:
         """Put the state of a trial into a lane."""
         if self.packed.lanes == "shard":
+            # The program of a lane was planned for one device; from there its state goes to all of
+            # them, and `put` keeps it on the lane's.
             leaves = jax.device_put(leaves, self.packed.whole)
         self._leaves = self.packed.put(self._leaves, leaves, np.int32(lane))
         self._lane_values[lane] = values
@@ -272,6 +290,7 @@ class Pack:
 
     def leaves(self, lane: int) -> Leaves:
         """Return the state of the trial in a lane, where it would be if it were alone."""
+        # A copy: the trial saves it while the pack donates its own array to the next step.
         leaves = self.packed.take(self._leaves, np.int32(lane))
         if self.packed.lanes != "shard":
             return leaves
@@ -343,7 +362,7 @@ def _stack(scalars: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
     return jax.device_put(jnp.stack([jnp.asarray(np.asarray(x).item()) for x in scalars]), sharding)
 
 
-# How many trials share a slice, and how: found by a few steps of each, where that can pay.
+# The choice of lanes: measured by a few steps of each kind, where that can pay.
 
 # Measuring costs compiles; it must pay for itself within the study.
 SHARE = 0.04
@@ -407,6 +426,7 @@ def choose(
       memory_bytes: Memory of one device; None where it has no limit of its own.
     """
     plan = plan_for(0)
+    # The compile of the single program is not wasted where lanes lose: trials then run with it.
     alone = measure_alone(plan)
     steps = plan.program.experiment.training.steps
 
@@ -415,6 +435,7 @@ def choose(
         return measure_lanes(shared, lanes, num_lanes, devices, memory_bytes)
 
     counts: dict[Lanes, Sequence[int]] = dict.fromkeys(("vmap", "map"), powers(num_trials))
+    # At least one lane for each device, or some would compute nothing.
     if len(devices) > 1:  # each lane on one device, instead of all lanes on all of them
         each = powers(num_trials // len(devices))
         counts["shard"] = [len(devices) * number for number in (1, *each)]
@@ -469,6 +490,8 @@ def measure_alone(plan: Plan) -> StepCost:
     """Measure steps of one trial that has the slice to itself."""
     program = plan.program
     start = time.perf_counter()
+    # Real steps on a batch of zeros: no loader need be opened, and the cost hardly depends on the
+    # values.
     step = CompiledStep(program)
     step.prepare()
     compiled = time.perf_counter() - start
@@ -503,8 +526,10 @@ def measure_lanes(
     program, start = plan.program, time.perf_counter()
     packed = compile_lanes(program, lanes, num_lanes, devices)
     compiled = time.perf_counter() - start
+    # Checked before a state is allocated: running out of memory could end the worker.
     if memory_bytes is not None and (packed.step_bytes or 0) > memory_bytes:
         return None
+    # All lanes get the same state and batch: only the time is looked at.
     pack, values = Pack(packed), program.values()
     for lane in range(num_lanes):
         pack.load(lane, values, program.init(values))
@@ -512,7 +537,7 @@ def measure_lanes(
     return StepCost(_median_seconds(lambda: pack.step(batches)) / num_lanes, compiled)
 
 
-def _blank(program: Any) -> dict[str, jax.Array]:
+def _blank(program: Program) -> dict[str, jax.Array]:
     return {
         name: jax.device_put(jnp.zeros(entry.shape, entry.dtype), entry.sharding)
         for name, entry in program.batch.items()
@@ -568,6 +593,8 @@ class _Running:
         self.task, self.plan, self.mode = task, plan, mode
         self.batch: Batch | None = None
         self._opening = opening
+        # By hand and not by `with`: the block of the session is spread over many calls of
+        # `advance`, with the steps of other trials in between.
         self.session = opening.__enter__()
         self._go_on(self.begin)
 
@@ -590,6 +617,8 @@ class _Running:
             take()
             if self.session.loop is not None:
                 self.batch = self.session.loop.next_batch()
+        # `BaseException`, as a `with` statement would: the session must release its lock and its
+        # files, whatever leaves the block.
         except BaseException as error:
             self._opening.__exit__(type(error), error, error.__traceback__)
             raise
@@ -613,7 +642,7 @@ class LaneRunner:
     def run(self, task: TrialTask, choice: PackingChoice | None = None, lane: int = 0) -> None:
         """Run a trial, with all that wait or come and are served by the same program.
 
-        What is wrong with a trial is told to the driver; nothing is raised for it.
+        Errors of a trial are reported to the driver; nothing is raised for them.
 
         Args:
           task: The trial.
@@ -626,6 +655,8 @@ class LaneRunner:
             key, _ = execution.plans.key(graph, work.hoist)
             choice = choice or self._choice(key, graph, task)
             if choice.lanes == "single":
+                # Measured to be the fastest, or asked for: one trial after another through the
+                # ordinary step.
                 return execution.run(work, task.trial, task.watcher)
             plan = execution.plans.plan(graph, work.hoist, choice.num_devices)
             devices = execution.plans.devices
@@ -636,7 +667,9 @@ class LaneRunner:
                 raise problem
         except Exception as error:
             mode = execution.mode((), work.lanes)
-            return execution.tell_failed(task.trial, mode, error)
+            return execution.report_failure(task.trial, mode, error)
+        # Outside of the `try`: from here on each trial has its own error handling, and this task
+        # may end long before the others do.
         _Lanes(execution, self._inbox, packed, key, choice).run(task, lane)
 
     def _choice(self, key: str, graph: Graph, task: TrialTask) -> PackingChoice:
@@ -688,8 +721,11 @@ class _Lanes:
                     if running.batch is not None
                 }
             )
+            # A list, because `_advance` removes trials that end.
             for lane in list(self._running):
                 self._advance(lane)
+            # The states of all lanes are lost. Trials that wait are left in the inbox: the next
+            # `run` makes a new pack for them.
             if self._pack.has_failed:
                 return
             self._fill()
@@ -698,6 +734,7 @@ class _Lanes:
         for lane in range(self._choice.num_lanes):
             while lane not in self._running:
                 task = self._inbox.take(self._fits)
+                # Nothing fits now; a trial that comes later is found after the next step.
                 if task is None:
                     return
                 self._begin(lane, task)
@@ -709,7 +746,7 @@ class _Lanes:
         try:
             graph = self._execution.read(task.trial)
             fits = self._execution.plans.key(graph, task.work.hoist)[0] == self._key
-        except Exception:  # told when its turn comes
+        except Exception:  # reported when its turn comes
             fits = False
         if not fits:
             self._others.add(identity)
@@ -726,32 +763,36 @@ class _Lanes:
             opening = execution.open(plan, step, task.trial, task.watcher)
             running = _Running(task, plan, mode, opening)
         except RAISED as error:
-            execution.tell_failed(task.trial, mode, error)
+            execution.report_failure(task.trial, mode, error)
         else:
             self._keep(lane, running)
 
     def _advance(self, lane: int) -> None:
         """Let the loop of a trial take its step."""
+        # Out before its step and back after it: where the step raises, or ends the trial, the lane
+        # is free.
         running = self._running.pop(lane)
         try:
             running.advance()
         except RAISED as error:
-            self._execution.tell_failed(running.task.trial, running.mode, error)
+            self._execution.report_failure(running.task.trial, running.mode, error)
         else:
             self._keep(lane, running)
 
     def _keep(self, lane: int, running: _Running) -> None:
-        """Keep a trial that has a next step; tell the result of one that has none."""
+        """Keep a trial that has a next step; report the result of one that has none."""
         if running.batch is not None:
             self._running[lane] = running
         else:
             result = running.session.outcome
-            self._tell(running.task, running.plan, running.mode, result)
+            self._report_end(running.task, running.plan, running.mode, result)
 
-    def _tell(self, task: TrialTask, plan: Plan, mode: dict[str, Any], result: Result) -> None:
+    def _report_end(
+        self, task: TrialTask, plan: Plan, mode: dict[str, Any], result: Result
+    ) -> None:
         execution, step_bytes = self._execution, self._pack.packed.step_bytes
         try:
             event = ended(execution.slice, task.trial, plan, mode, result, step_bytes)
         except Exception as error:  # its result cannot be written
-            return execution.tell_failed(task.trial, mode, error)
-        execution.tell(event)
+            return execution.report_failure(task.trial, mode, error)
+        execution.report(event)

@@ -42,7 +42,7 @@ class Planned:
 
     Args:
       slice: What is planned for: `v5e-16`, `2xv4-8`, `h100:8`, `cpu:8`.
-      level: `compile`, or `shapes`, which takes seconds and tells less.
+      level: `compile`, or `shapes`, which takes seconds and is less exact.
       workers: How many trials are planned at a time.
       packages: The user's modules that graphs may name.
     """
@@ -55,6 +55,7 @@ class Planned:
     packages: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        # Filled by the threads of the pool, and emptied by the driver's thread alone.
         self._events: queue.Queue[Event] = queue.Queue()
         self._stopped: set[int] = set()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
@@ -70,11 +71,12 @@ class Planned:
             what, remedy = f"there is no level {self.level!r}", f"write {' or '.join(LEVELS)}"
             raise BadInput(Problem(what, "engine.level", remedy=remedy))
         target = read(self.slice)
-        told = missing_compiler(target) if self.level == COMPILE else ""
-        if told:
-            raise BadInput(Problem(told, "engine.slice", remedy="or set engine.level=shapes"))
+        problem = missing_compiler(target) if self.level == COMPILE else ""
+        if problem:
+            raise BadInput(Problem(problem, "engine.slice", remedy="or set engine.level=shapes"))
         self._pool = concurrent.futures.ThreadPoolExecutor(self.workers)
         chip = target.chip
+        # A target of CPUs has no chip, and no limit of memory that a plan could exceed.
         kind, limit = ("cpu", None) if chip is None else (chip.device_kind, chip.limit_bytes)
         return [
             SliceInfo(i, f"{target} (planned)", target.num_devices, kind, limit)
@@ -95,7 +97,7 @@ class Planned:
         """Do nothing: a plan reports nothing before its end."""
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
-        """Forget a trial; its plan, if it goes on, is told nobody."""
+        """Forget a trial; its plan, if it is still being made, is not reported."""
         self._stopped.add(fence)
 
     def events(self, timeout: float) -> Sequence[Event]:
@@ -108,8 +110,9 @@ class Planned:
         return found
 
     def close(self) -> None:
-        """Drop what waits, and wait for what is being planned."""
+        """Drop trials that wait, and wait for those that are being planned."""
         if self._pool is not None:
+            # Trials that wait are dropped without a result: a resumed study plans them again.
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
@@ -121,8 +124,12 @@ class Planned:
             outcome, reason = _outcome(report)
             result = _result(report)
         except (LuthierError, OSError) as error:
+            # A graph that cannot be planned for the target cannot run there; anything else is an
+            # error.
             outcome = "infeasible" if isinstance(error, BadInput) else "failed"
             reason, result = " ".join(str(error).split()), {}
+        # Before the result is written: a stopped trial has ended in the journal, and must not have
+        # another result on the disk.
         if trial.fence in self._stopped:
             return
         ended = TrialEnded(slice, trial.trial, trial.fence, outcome, reason, result)
@@ -143,6 +150,8 @@ def _result(report: Report) -> dict[str, Any]:
         "steps": 0,
         "facts": {
             "step_seconds": report.step["step_seconds"],
+            # In the facts, because the time of the lease is that of planning; the driver prefers
+            # this one.
             "device_seconds": report.step["run_seconds"] * devices["count"],
             "peak_bytes": report.memory.needed_bytes,
             "parameters": report.subject.parameters["total"],

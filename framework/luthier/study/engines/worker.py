@@ -18,7 +18,7 @@ from luthier.records.redaction import redact_output
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run trials until the driver says that it is over, or dies.
+    """Run trials until the driver closes the study or dies.
 
     Args:
       arguments: The command line; None means that of the process.
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _own_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Return the driver's streams, and let nobody else in this process have them."""
+    """Return the driver's streams, and hide them from all other code of this process."""
     # The streams move to new descriptors; 0 reads nothing from here on, and 1 leads to standard
     # error, also for C code: a `print` in user code must not become a line of the protocol.
     received, sent = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

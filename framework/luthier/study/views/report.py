@@ -21,10 +21,10 @@ from luthier.study.driver.journal import read_journal
 from luthier.study.driver.mirror import read_facts
 from luthier.study.driver.sampling import as_direction
 from luthier.study.driver.trial_table import Trial
-from luthier.study.views.text import StudyStatus, headline, read_standing
+from luthier.study.views.text import StudyStatus, headline, read_status
 from luthier.view.page import document
 
-# What happened when: which trial was on which slice, read from a study's journal.
+# The timeline: which trial was on which slice and when, read from a study's journal.
 
 
 @dataclasses.dataclass(slots=True)
@@ -47,8 +47,8 @@ class Span:
 
 
 @dataclasses.dataclass
-class Chronicle:
-    """The events of a study by time; time without a driver does not count.
+class Timeline:
+    """The events of a study by time, without the time in which no driver ran.
 
     Args:
       spans: Trials on slices, in the order in which they began.
@@ -63,8 +63,8 @@ class Chronicle:
     seconds: float = 0.0
 
 
-def read_chronicle(directory: pathlib.Path) -> Chronicle:
-    """Return what happened in the study in a folder.
+def read_timeline(directory: pathlib.Path) -> Timeline:
+    """Read the timeline of the study in a folder.
 
     Args:
       directory: The study's folder.
@@ -72,22 +72,24 @@ def read_chronicle(directory: pathlib.Path) -> Chronicle:
     Raises:
       RunError: Its journal is damaged.
     """
-    return chronicle_of(read_journal(directory / JOURNAL))
+    return timeline_of(read_journal(directory / JOURNAL))
 
 
-def chronicle_of(lines: Iterable[Mapping[str, Any]]) -> Chronicle:
-    """Return what the lines of a journal tell.
+def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
+    """Build a timeline from the lines of a journal.
 
     Args:
       lines: The lines.
     """
-    found = Chronicle()
+    found = Timeline()
     begun: dict[int, Span] = {}
     last = idle = None
     for line in lines:
         kind, at = line["kind"], line["at"]
         if last is None or idle is None:
             last = idle = at
+        # The clock of the timeline stops between two drivers: from the last line of the one to the
+        # first of the next.
         if kind == "opened":
             idle += at - last
             found.slices |= {info["index"]: info["name"] for info in line["slices"]}
@@ -107,24 +109,24 @@ def chronicle_of(lines: Iterable[Mapping[str, Any]]) -> Chronicle:
     return found
 
 
-# Which settings mattered, by Optuna's PED-ANOVA: it takes no forest, and well under a second.
+# Hyperparameter importance, by Optuna's PED-ANOVA: it takes no forest, and well under a second.
 #
 # Source: Watanabe, Bansal, Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in
 # Arbitrary Subspaces", IJCAI 2023, arXiv:2304.10255.
 
 FEWEST, MOST = 10, 500
-"""Settings that are needed to say anything, and that are looked at."""
+"""The fewest settings for an estimate, and the most that are looked at."""
 
 
 def importance(
-    told: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
+    complete: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
     distributions: Mapping[str, str],
     directions: Sequence[str],
 ) -> tuple[dict[str, float], int]:
-    """Return the share of each dimension in what made settings good, and of how many that is said.
+    """Return the importance of each dimension, and the number of settings that it is based on.
 
     Args:
-      told: What was chosen in each setting that is complete, and its objectives' values.
+      complete: The assignment of each complete setting, and its objectives' values.
       distributions: Of the dimensions, as Optuna writes them.
       directions: Of the objectives: `lower` or `higher`.
 
@@ -136,9 +138,10 @@ def importance(
     import optuna
     from optuna.distributions import json_to_distribution
 
+    # Settings without an infinite or missing value: PED-ANOVA ranks settings, and NaN has no rank.
     usable = [
         (assignment, values)
-        for assignment, values in told
+        for assignment, values in complete
         if assignment and all(map(math.isfinite, values))
     ]
     if len(usable) < FEWEST:
@@ -156,12 +159,12 @@ def importance(
         )
         study.add_trial(trial)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that little is known, which the page says itself
+        warnings.simplefilter("ignore")  # of few trials, which the page shows
         shares = optuna.importance.get_param_importances(study)
     return {name: float(share) for name, share in shares.items()}, len(usable)
 
 
-# A study as one HTML file: what was tried, what came of it, and what mattered.
+# A study as one HTML file: its trials, their results, and the importance of settings.
 #
 # It is read from the study's folder; nothing that the study names is imported.
 
@@ -205,12 +208,12 @@ def render(directory: pathlib.Path, way: str = "") -> str:
       RunError: The journal is damaged.
     """
     data = describe(directory, way)
-    told = "This page needs JavaScript. The command `luthier sweep show` prints the same."
-    return document(data["name"], data, _FILES, told)
+    fallback = "This page needs JavaScript. The command `luthier sweep show` prints the same."
+    return document(data["name"], data, _FILES, fallback)
 
 
 def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
-    """Return what the report of the study in a folder shows, as plain JSON.
+    """Return the contents of a study's report, as plain JSON.
 
     Args:
       directory: The study's folder.
@@ -219,10 +222,13 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
     Raises:
       RunError: The journal is damaged.
     """
-    standing, chronicle = read_standing(directory), read_chronicle(directory)
+    # Everything that the page shows, as data: the page is static, and its scripts draw from this.
+    # It is read from the study's files only, so that a report can be made where the user's packages
+    # are not installed.
+    standing, timeline = read_status(directory), read_timeline(directory)
     best = [trial.number for trial in standing.best()]
     trials = standing.ledger.trials
-    seconds = _seconds_of(chronicle)
+    seconds = _seconds_of(timeline)
     return {
         "version": 1,
         "name": standing.name,
@@ -233,15 +239,15 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
         "directions": list(standing.directions),
         "best": best,
         "device_seconds": standing.ledger.device_seconds,
-        "seconds": chronicle.seconds,
+        "seconds": timeline.seconds,
         "study": _reference(directory, standing.name),
         "trials": [
             {"link": _link(trial, way), **_trial(standing, trial, seconds)} for trial in trials
         ],
-        "importance": _importance(directory, standing, chronicle),
-        "slices": [{"index": i, "name": chronicle.slices[i]} for i in sorted(chronicle.slices)],
-        "spans": [[s.trial, s.slice, s.start, s.end, s.outcome] for s in chronicle.spans],
-        "matrix": _matrix(standing, chronicle, directory, _chosen(standing, best), way),
+        "importance": _importance(directory, standing, timeline),
+        "slices": [{"index": i, "name": timeline.slices[i]} for i in sorted(timeline.slices)],
+        "spans": [[s.trial, s.slice, s.start, s.end, s.outcome] for s in timeline.spans],
+        "matrix": _matrix(standing, timeline, directory, _chosen(standing, best), way),
     }
 
 
@@ -262,55 +268,64 @@ def _link(trial: Trial, way: str) -> str:
     return f"{way}trials/{trial.number:04d}/"
 
 
-def _seconds_of(chronicle: Chronicle) -> dict[int, float]:
+def _seconds_of(timeline: Timeline) -> dict[int, float]:
     """Return how long each trial was on slices."""
     found: dict[int, float] = {}
-    for span in chronicle.spans:
+    for span in timeline.spans:
         found[span.trial] = found.get(span.trial, 0.0) + span.end - span.start
     return found
 
 
 def _reference(directory: pathlib.Path, name: str) -> str:
-    """Return what `luthier train` calls the study: its name, or its folder if it is elsewhere."""
+    """Return the study's reference for `luthier train`: its name, or its folder if elsewhere."""
+    # A name is enough only where `luthier` looks for studies by itself, from the project's folder.
     is_here = directory.name == name and directory.parent.name == STUDIES
     return "study:" + shlex.quote(name if is_here else str(directory))
 
 
 def _importance(
-    directory: pathlib.Path, standing: StudyStatus, chronicle: Chronicle
+    directory: pathlib.Path, standing: StudyStatus, timeline: Timeline
 ) -> dict[str, Any]:
     ledger = standing.ledger
-    told = []
+    complete = []
     for setting in ledger.settings:
         outcome = ledger.outcome_of(setting)
         if outcome is not None and outcome[0] == "complete" and outcome[1]:
-            told.append((chronicle.assignments.get(setting.number, {}), outcome[1]))
-    shares, count = importance(told, _distributions(directory), standing.directions)
+            complete.append((timeline.assignments.get(setting.number, {}), outcome[1]))
+    shares, count = importance(complete, _distributions(directory), standing.directions)
     rows = [{"path": path, "share": share} for path, share in shares.items()]
     return {"rows": rows, "settings": count, "fewest": FEWEST}
 
 
 def _distributions(directory: pathlib.Path) -> dict[str, str]:
-    """Return what may be chosen in each dimension, as Optuna writes it."""
+    """Return the distribution of each dimension, as Optuna writes it."""
     found: dict[str, str] = read_facts(directory).get("distributions", {})
     return found
 
 
 def _matrix(
     standing: StudyStatus,
-    chronicle: Chronicle,
+    timeline: Timeline,
     directory: pathlib.Path,
     trials: Sequence[Trial],
     way: str,
 ) -> dict[str, Any]:
-    """Return what varied: a row for each path, a column for each trial."""
-    said = {setting.number: said_by(setting.words) for setting in standing.ledger.settings}
-    paths = list(dict.fromkeys(path for found in said.values() for path in found))
-    if 0 in said:
-        said[0] = {**_base_texts(directory, paths), **_base_choices(directory, chronicle, said)}
+    """Return the settings that varied: a row for each path, a column for each trial."""
+    texts_by_setting = {
+        setting.number: override_texts(setting.words) for setting in standing.ledger.settings
+    }
+    paths = list(dict.fromkeys(path for found in texts_by_setting.values() for path in found))
+    if 0 in texts_by_setting:
+        # The baseline has no overrides of its own, and its column would be empty: its cells are
+        # what its graph has at those paths, and its choices in the space where it is one of its
+        # points.
+        texts_by_setting[0] = {
+            **_base_texts(directory, paths),
+            **_base_choices(directory, timeline, texts_by_setting),
+        }
     rows = []
     for path in paths:
-        texts = [said[trial.setting].get(path, "") for trial in trials]
+        texts = [texts_by_setting[trial.setting].get(path, "") for trial in trials]
         rows.append({"path": path, "texts": texts, "values": [_number(text) for text in texts]})
     objectives = [
         {
@@ -323,7 +338,7 @@ def _matrix(
         )
     ]
     columns = [{"title": str(t.number), "state": t.state, "link": _link(t, way)} for t in trials]
-    title = f"What {standing.name} varied"
+    title = f"Settings of {standing.name}"
     left_out = len(standing.ledger.trials) - len(trials)
     found = {"version": 1, "title": title, "columns": columns, "left_out": left_out}
     return {**found, "objectives": objectives, "rows": rows}
@@ -338,6 +353,7 @@ def _chosen(standing: StudyStatus, best: Sequence[int]) -> list[Trial]:
     complete = [t for t in trials if t.state == "complete" and t.values]
     complete.sort(key=lambda t: signs[0] * t.values[0])  # type: ignore[index]
     half = MOST_COLUMNS // 2
+    # By the first objective; of several, the trials that no other beats come first.
     kept = [*best[:half], *(trial.number for trial in complete)]
     numbers = {0, *list(dict.fromkeys(kept))[: half - 1]}
     for trial in reversed(trials):
@@ -347,8 +363,8 @@ def _chosen(standing: StudyStatus, best: Sequence[int]) -> list[Trial]:
     return [trial for trial in trials if trial.number in numbers]
 
 
-def said_by(words: Sequence[str]) -> dict[str, str]:
-    """Return what words set, by path; words that set no path stand under `fiddlers`.
+def override_texts(words: Sequence[str]) -> dict[str, str]:
+    """Return the values that overrides set, by path; those without a path are under `fiddlers`.
 
     Args:
       words: Words of the override grammar.
@@ -364,29 +380,31 @@ def said_by(words: Sequence[str]) -> dict[str, str]:
 
 
 def _base_choices(
-    directory: pathlib.Path, chronicle: Chronicle, said: Mapping[int, Mapping[str, str]]
+    directory: pathlib.Path, timeline: Timeline, texts_by_setting: Mapping[int, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Return what the experiment itself would be in the space, in the words of other settings."""
-    stored = chronicle.assignments.get(0, {})
+    """Return the baseline's choices, in the text that other settings have for the same choices."""
+    stored = timeline.assignments.get(0, {})
     found = {
         path: repr(stored[path])
         for path, text in _distributions(directory).items()
         if path in stored and json.loads(text)["name"] == "FloatDistribution"
     }
-    for number, words in said.items():
-        chosen = chronicle.assignments.get(number, {})
+    for number, words in texts_by_setting.items():
+        chosen = timeline.assignments.get(number, {})
         found |= {p: w for p, w in words.items() if p in stored and chosen.get(p) == stored[p]}
     return found
 
 
 def _base_texts(directory: pathlib.Path, paths: Sequence[str]) -> dict[str, str]:
-    """Return what the experiment itself has at paths, where its record says it plainly."""
+    """Return the values of the experiment itself at paths, where they are plain."""
     try:
         record = json.loads((directory / "trials" / "0000" / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     found = {}
     for path in paths:
+        # The path is followed through the record as plain data, without importing the classes that
+        # it names. What is not found so stays an empty cell.
         at = record.get("graph")
         for part in re.findall(r"[^.\[\]]+", path):
             inside = at.get("arguments", at) if isinstance(at, dict) else at

@@ -17,7 +17,7 @@ from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import TRACEBACK, SliceInfo
 from luthier.terminal import Printable, cell
 
-# How a study stands, read from its folder; nothing that it names is imported.
+# The status of a study, read from its folder; nothing that it names is imported.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StudyStatus:
     problems: Sequence[str] = ()
 
     def words(self, trial: Trial) -> str:
-        """Return what a trial sets, in words."""
+        """Return the overrides of a trial as text."""
         if trial.setting == 0:
             return "(the baseline)"
         return " ".join(self.ledger.settings[trial.setting].words) or "(nothing)"
@@ -51,17 +51,19 @@ class StudyStatus:
     def best(self) -> list[Trial]:
         """Return the best complete trial; with several objectives, those that none beats."""
         complete = [t for t in self.ledger.trials if t.state == "complete" and t.copy_of is None]
-        told = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
+        ranked = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
+        # All objectives are turned into ones to be minimized.
         signs = [1.0 if direction == "lower" else -1.0 for direction in self.directions]
         keys = {
-            t.number: tuple(s * v for s, v in zip(signs, t.values or (), strict=True)) for t in told
+            t.number: tuple(s * v for s, v in zip(signs, t.values or (), strict=True))
+            for t in ranked
         }
         if len(signs) == 1:
-            return sorted(told, key=lambda t: (keys[t.number], t.number))[:1]
+            return sorted(ranked, key=lambda t: (keys[t.number], t.number))[:1]
         front: list[Trial] = []
         # In lexicographic order a trial can only be beaten by one before it, so that comparing with
         # the front so far is enough.
-        for trial in sorted(told, key=lambda t: (keys[t.number], t.number)):
+        for trial in sorted(ranked, key=lambda t: (keys[t.number], t.number)):
             key = keys[trial.number]
             if not any(_beats(keys[other.number], key) for other in front):
                 front.append(trial)
@@ -72,8 +74,8 @@ def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first != second and all(a <= b for a, b in zip(first, second, strict=True))
 
 
-def read_standing(directory: pathlib.Path) -> StudyStatus:
-    """Return how the study in a folder stands.
+def read_status(directory: pathlib.Path) -> StudyStatus:
+    """Read the status of the study in a folder.
 
     Args:
       directory: The study's folder.
@@ -103,10 +105,10 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
-    """Yield a study as lines of text: how it stands, its trials, the best of them.
+    """Yield a study as lines of text: its status, its trials, the best of them.
 
     Args:
-      standing: How it stands.
+      standing: Its status.
       most: Most trials that are listed, the newest; None for all.
     """
     yield headline(standing)
@@ -115,13 +117,18 @@ def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
     yield from map(cell, standing.ledger.notices)
     if standing.ledger.stopped:
         yield cell(f"stopped: {standing.ledger.stopped}")
+    # The newest trials are what somebody who looks at a running study wants; the best are listed
+    # below in any case.
     trials = standing.ledger.trials
     listed = trials if most is None else trials[-most:]
     if len(listed) < len(trials):
         yield f"the newest {len(listed)} of {len(trials)} trials (--all lists them all):"
     yield from _table(
-        ["trial", "state", *standing.metrics, "what it sets"],
-        [[str(t.number), t.state, *_values(standing, t), _told(standing, t)] for t in listed],
+        ["trial", "state", *standing.metrics, "overrides"],
+        [
+            [str(t.number), t.state, *_values(standing, t), _overrides_and_reason(standing, t)]
+            for t in listed
+        ],
     )
     yield from best_lines(standing)
 
@@ -161,7 +168,7 @@ def best_lines(standing: StudyStatus) -> Iterator[str]:
 
 
 def headline(standing: StudyStatus) -> str:
-    """Return in one line how a study stands."""
+    """Return the status of a study in one line."""
     ledger = standing.ledger
     ended = ledger.count(*ENDED)
     limit = "" if standing.num_trials is None else f" of {standing.num_trials}"
@@ -197,8 +204,8 @@ def ended_line(standing: StudyStatus, trial: Trial) -> str:
         f"{name} {value:.6g}"
         for name, value in zip(standing.metrics, trial.values or (), strict=False)
     )
-    said = [trial.state, *([values] if values else []), *([trial.reason] if trial.reason else [])]
-    return cell(f"trial {trial.number}: {'; '.join(said)}; {standing.words(trial)}")
+    parts = [trial.state, *([values] if values else []), *([trial.reason] if trial.reason else [])]
+    return cell(f"trial {trial.number}: {'; '.join(parts)}; {standing.words(trial)}")
 
 
 def _values(standing: StudyStatus, trial: Trial) -> list[str]:
@@ -207,12 +214,14 @@ def _values(standing: StudyStatus, trial: Trial) -> list[str]:
     return [f"{value:.6g}" for value in trial.values]
 
 
-def _told(standing: StudyStatus, trial: Trial) -> str:
+def _overrides_and_reason(standing: StudyStatus, trial: Trial) -> str:
     words = standing.words(trial)
     return f"{words}  ({trial.reason})" if trial.reason else words
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    # Texts come from user code and from logs: `cell` keeps control characters from reaching the
+    # terminal.
     rows = [[cell(text) for text in row] for row in rows]
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     for row in [heads, *rows]:
@@ -247,8 +256,8 @@ class LiveView:
         self._facts = (name, tuple(metrics), tuple(directions), num_trials)
         self._stream = stream or sys.stdout
         self._is_terminal = self._stream.isatty()
-        self._told: set[int] = set()
-        self._next = -1  # all trials before it are told; -1 before the first look
+        self._printed: set[int] = set()
+        self._next = -1  # all trials before it are printed; -1 before the first look
         self._notices = 0
         self._live: Any = None
         self._last = self._started = 0.0
@@ -269,7 +278,7 @@ class LiveView:
             self._live.stop()
 
     def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:
-        """Show how the study stands now.
+        """Show the current status.
 
         Args:
           ledger: Its trials.
@@ -278,13 +287,15 @@ class LiveView:
         standing = StudyStatus(*self._facts, ledger)
         if self._next < 0:
             self._started, self._next = time.monotonic(), 0
-            self._told = {trial.number for trial in ledger.trials if trial.state in ENDED}
-            self._ended_before = len(self._told)
+            self._printed = {trial.number for trial in ledger.trials if trial.state in ENDED}
+            # Trials that an earlier driver ran are not printed again, and do not count in the rate
+            # of `_time_left`.
+            self._ended_before = len(self._printed)
         for notice in ledger.notices[self._notices :]:
             self._print(f"notice: {notice}")
         self._notices = len(ledger.notices)
         if not self._is_terminal:
-            self._tell_ended(standing)
+            self._print_ended(standing)
             return
         everything = all(trial.state in ENDED for trial in ledger.trials)
         if everything or time.monotonic() - self._last >= _SECONDS:
@@ -298,13 +309,15 @@ class LiveView:
         else:
             print(line, file=self._stream, flush=True)
 
-    def _tell_ended(self, standing: StudyStatus) -> None:
-        while self._next in self._told:
-            self._told.discard(self._next)
+    def _print_ended(self, standing: StudyStatus) -> None:
+        # Trials end out of order, and this is called after every round of the loop: only those from
+        # the first that has not ended are looked at, and only their numbers are kept.
+        while self._next in self._printed:
+            self._printed.discard(self._next)
             self._next += 1
         for trial in standing.ledger.trials[self._next :]:
-            if trial.state in ENDED and trial.number not in self._told:
-                self._told.add(trial.number)
+            if trial.state in ENDED and trial.number not in self._printed:
+                self._printed.add(trial.number)
                 print(ended_line(standing, trial), file=self._stream, flush=True)
 
     def _table(self, standing: StudyStatus, slices: Sequence[SliceInfo]) -> Any:
@@ -312,10 +325,11 @@ class LiveView:
 
         ledger = standing.ledger
         table = rich.table.Table(title=headline(standing), title_justify="left")
-        for head in ("slice", "trial", "state", standing.metrics[0], "what it sets"):
+        for head in ("slice", "trial", "state", standing.metrics[0], "overrides"):
             table.add_column(head, overflow="fold")
         running = [trial for trial in ledger.trials if trial.state == "running"]
         for info in slices:
+            # Several with lanes, none while the group is free or away.
             here = [trial for trial in running if trial.slice == info.index]
             if not here:
                 table.add_row(info.name, "", "free", "", "")

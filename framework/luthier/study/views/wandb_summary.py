@@ -22,21 +22,21 @@ from luthier.study.views.text import StudyStatus
 def mirror_study(
     directory: pathlib.Path, graph: Graph, standing: StudyStatus, pages: Mapping[str, str]
 ) -> Mirrored | None:
-    """Make the W&B run that sums a study up, or make it anew.
+    """Write the W&B run that summarizes a study, or replace it.
 
     It is in the group of the trials' runs, and goes where they go.
 
     Args:
       directory: The study's folder.
       graph: The study's graph.
-      standing: How it stands.
+      standing: Its status.
       pages: Title and path of HTML pages that go with it.
 
     Returns:
       Where it is; None where the experiment is not mirrored.
 
     Raises:
-      RunError: It cannot be done; the message says why.
+      RunError: It cannot be done; the message has the reason.
     """
     node = wandb_of(graphs.get(graph, "base"))
     if node is None:
@@ -44,7 +44,7 @@ def mirror_study(
     return mirror_summary(node, directory, summary_of(graph, standing, node, pages))
 
 
-def wandb_of(base: Any) -> Wandb | None:
+def wandb_of(base: Graph) -> Wandb | None:
     """Return how the runs of an experiment are mirrored; None where they are not."""
     try:
         node = graphs.get(base, "records.wandb")
@@ -57,14 +57,16 @@ def wandb_of(base: Any) -> Wandb | None:
 def summary_of(
     graph: Graph, standing: StudyStatus, node: Wandb, pages: Mapping[str, str]
 ) -> Summary:
-    """Return what W&B is told of a study.
+    """Return the summary of a study for W&B.
 
     Args:
       graph: The study's graph.
-      standing: How it stands.
+      standing: Its status.
       node: How the trials' runs are mirrored.
       pages: Title and path of HTML pages that go with it.
     """
+    # A table with a row for each trial, and a history with a step for each *complete* one: the best
+    # so far is a curve in W&B only if it is logged step by step, in the order of the trials.
     ledger = standing.ledger
     settings = [_settings(standing, trial) for trial in ledger.trials]
     paths = list(dict.fromkeys(path for found in settings for path in found))
@@ -76,9 +78,9 @@ def summary_of(
         rows.append([*row, *[found.get(path) for path in paths], trial.reason])
         if trial.state == "complete" and values:
             best |= _better(standing, best, values)
-            told = {f"objectives/{name}": value for name, value in values.items()}
+            objectives = {f"objectives/{name}": value for name, value in values.items()}
             so_far = {f"best/{name}": value for name, value in best.items()}
-            history.append({"trial": trial.number, **told, **so_far})
+            history.append({"trial": trial.number, **objectives, **so_far})
     found_best = standing.best()
     facts: dict[str, Any] = {
         "device_hours": ledger.device_seconds / 3600,
@@ -106,7 +108,7 @@ _STATES = ("complete", "pruned", "infeasible", "failed")
 
 
 def _settings(standing: StudyStatus, trial: Trial) -> dict[str, str]:
-    """Return what a trial sets, by path; a word that sets nothing by path stands for itself."""
+    """Return the values that a trial sets, by path; other overrides by their own text."""
     found = {}
     for word in standing.ledger.settings[trial.setting].words:
         path, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-from luthier.study.driver.trial_table import Ledger
+from luthier.study.driver import Ledger
 
 
 def _follow(*lines):

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from luthier.errors import BadInput, RunError
+from luthier.launch import Job, Kubernetes, Resources, Standing
 from luthier.launch import kubernetes as engines
-from luthier.launch.engine import Job, Resources, Standing
-from luthier.launch.kubernetes import Kubernetes, standing_of
+from luthier.launch.kubernetes import job_set, resource_name, standing_of
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 
@@ -21,7 +21,7 @@ def test_what_a_group_gets():
     assert Kubernetes(image="i", topology="4x8", accelerator="a").layout == Resources(8, 1)
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(BadInput) as refusal:
         Kubernetes(hosts=0, topology="2x3")
     assert str(refusal.value).splitlines() == [
@@ -29,7 +29,7 @@ def test_all_that_is_wrong_is_told_at_once():
         "image=...",
         "kubernetes: hosts is less than 1",
         "kubernetes: hosts of 4 chips do not make up 2x3; set chips_per_host",
-        "kubernetes: topology needs accelerator; say which TPUs: accelerator=tpu-v6e-slice",
+        "kubernetes: topology needs accelerator; set the type of TPU: accelerator=tpu-v6e-slice",
     ]
     with pytest.raises(BadInput, match="cannot read topology '4x'; write it as 4x4"):
         Kubernetes(image="i", topology="4x", accelerator="a")
@@ -56,7 +56,7 @@ def test_groups_are_applied_looked_at_and_deleted(cluster, group, tmp_path):
     assert {namespace for namespace, _ in cluster} == {"research"}
     assert {job.place for job in jobs} == {'{"context": "lab", "namespace": "research"}'}
     written = list(yaml.safe_load_all((tmp_path / "jobsets.yaml").read_text()))
-    assert [{k: told[k] for k in written[0]} for told in cluster.values()] == written
+    assert [{k: applied[k] for k in written[0]} for applied in cluster.values()] == written
     assert engine.submit(groups, str(tmp_path)) == jobs, "applying it again changes nothing"
     waiting = Standing("waiting", "it has no pods yet")
     assert engine.standings(jobs) == [waiting] * 2
@@ -77,7 +77,7 @@ def test_what_the_cluster_refuses_is_one_line(cluster, group, tmp_path):
     Kubernetes(image="i").submit([found], str(tmp_path))
     with pytest.raises(RunError) as refusal:
         Kubernetes(image="another").submit([found], str(tmp_path))
-    assert str(refusal.value).startswith("the cluster refuses: ")
+    assert str(refusal.value).startswith("the cluster rejected the request: ")
     assert "field is immutable" in str(refusal.value)
     with pytest.raises(RunError, match=r"limits\.memory: 'lots' is no quantity"):
         Kubernetes(image="i", limits={"memory": "lots"}).submit([found], str(tmp_path / "b"))
@@ -145,3 +145,67 @@ def test_without_kubectl_the_manifests_are_written_for_whoever_has_it(group, tmp
 )
 def test_how_a_job_set_stands(status, standing):
     assert standing_of(status) == standing
+
+
+MANIFESTS = pathlib.Path(__file__).parent / "manifests"
+GPUS = Kubernetes(
+    image="registry.example/lab:1",
+    namespace="research",
+    hosts=2,
+    gpus=8,
+    limits={"cpu": 64, "memory": "512Gi"},
+    volumes={"/shared": "research-runs"},
+    queue="gpus",
+)
+TPUS = Kubernetes(
+    image="registry.example/lab:1",
+    topology="4x4",
+    accelerator="tpu-v6e-slice",
+    volumes={"/shared": "research-runs"},
+    node_selector={"cloud.google.com/gke-spot": "true"},
+)
+ONE = Kubernetes(image="registry.example/lab:1", devices="cpu")
+
+
+@pytest.mark.parametrize(("name", "engine"), [("gpus", GPUS), ("tpus", TPUS), ("one", ONE)])
+def test_manifests_are_those_that_were_looked_at(name, engine, group, request):
+    groups = [group()] if name != "tpus" else [group(), group("lab-1", restarts=0)]
+    ((file, text),) = engine.files(groups, "/shared/studies/lab/launch/1").items()
+    assert file == "jobsets.yaml"
+    assert text == (MANIFESTS / f"{name}.yaml").read_text()
+    for document in yaml.safe_load_all(text):
+        assert kubernetes_cluster.problems(document, kubernetes_cluster.JOB_SET) == []
+        assert kubernetes_cluster.refusals(document) == []
+
+
+def test_the_pods_of_a_group_find_each_other(group):
+    manifest = job_set(group(), TPUS._pods)
+    (replicated,) = manifest["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    assert (job["parallelism"], job["completions"]) == (4, 4)
+    (container,) = job["template"]["spec"]["containers"]
+    variables = {entry["name"]: entry["value"] for entry in container["env"]}
+    name = manifest["metadata"]["name"]
+    host, _, port = variables["JAX_COORDINATOR_ADDRESS"].partition(":")
+    # The name of a pod in its network: of the JobSet, the job in it, and the index of the pod.
+    assert host == f"{name}-group-0-0.{manifest['spec']['network']['subdomain']}"
+    assert (variables["JAX_NUM_PROCESSES"], port) == ("4", "8476")
+    assert "export JAX_PROCESS_ID=$JOB_COMPLETION_INDEX\n" in container["command"][2]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("lab-0", "lab-0-"),
+        ("My_Study 7", "my-study-7-"),
+        ("7", "group-7-"),
+        ("a" * 80, "a" * 40 + "-"),
+        ("__", "group-"),
+    ],
+)
+def test_names_are_those_of_hosts(name, found):
+    made = resource_name(name, "/shared/a")
+    assert made.startswith(found)
+    assert kubernetes_cluster._LABEL.fullmatch(made)
+    assert len(made) <= 52
+    assert made != resource_name(name, "/shared/b")

@@ -8,11 +8,24 @@ import jax
 import numpy as np
 import pytest
 
+from luthier import program as programs
+from luthier.errors import ValidationError
 from luthier.records.metrics_file import read_metrics
-from luthier.study.engines.execution import Execution, Inbox, Plans
-from luthier.study.engines.messages import MessageWriter, Refill
-from luthier.study.engines.packed_trials import LaneRunner, PackingChoice, choose
-from luthier.study.protocol import Reported, TrialEnded, Work
+from luthier.study import Reported, TrialEnded, Work
+from luthier.study.engines import (
+    Execution,
+    Inbox,
+    LaneRunner,
+    LaneVector,
+    MessageWriter,
+    Pack,
+    PackingChoice,
+    Plans,
+    Refill,
+    StepCost,
+    compile_lanes,
+)
+from luthier.study.engines.packed_trials import best, choose, powers
 
 PEAK = "optimizer.learning_rate.peak"
 HOIST = (PEAK, "optimizer.b2", "seed")
@@ -24,7 +37,7 @@ class Slice:
 
     def __init__(self, plans, memory_bytes=None):
         received, sent = os.pipe()
-        self.events, self.heed = [], lambda event: None
+        self.events, self.on_event = [], lambda event: None
         self.execution = Execution(0, plans, (), memory_bytes, self._send)
         self.inbox = Inbox(os.fdopen(received, "rb"), self.execution.watcher)
         self.writer = MessageWriter(os.fdopen(sent, "wb"))
@@ -32,7 +45,7 @@ class Slice:
 
     def _send(self, event):
         self.events.append(event)
-        self.heed(event)
+        self.on_event(event)
 
     def run(self, work, refills=()):
         """Run work to its end; return how its trials ended."""
@@ -116,12 +129,12 @@ def test_a_pruned_lane_is_refilled_without_compiling(plans, tiny, write_trial, t
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS)]
     slice = Slice(plans)
 
-    def heed(event):
+    def on_event(event):
         if isinstance(event, Reported) and event.step == 5:
             watcher = slice.inbox._watchers[event.trial, event.fence]
             watcher.answer(event.trial != 1)
 
-    slice.heed = heed
+    slice.on_event = on_event
     compiled = set(plans.plan(tiny(), HOIST).program.compiled)
     work = Work(trials[:2], hoist=HOIST, lanes="vmap", asks=True)
     found = slice.run(work, refills=trials[2:])
@@ -173,14 +186,14 @@ def test_a_lane_that_is_stopped_leaves_the_others_alone_and_goes_on_later(
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS[:2])]
     slice = Slice(plans)
 
-    def heed(event):
+    def on_event(event):
         if isinstance(event, Reported) and (event.trial, event.step) == (1, 5):
             slice.inbox._watchers[1, 1].stop()
 
-    slice.heed = heed
+    slice.on_event = on_event
     work = Work(trials, hoist=HOIST, lanes="vmap")
     assert set(slice.run(work)) == {0}
-    slice.heed = lambda event: None
+    slice.on_event = lambda event: None
     again = slice.run(Work(trials[1:], hoist=HOIST, lanes="vmap", spare_lanes=1))
     expected, other = alone
     _assert_equal(again, tmp_path, expected, other, 1e-5)
@@ -214,3 +227,129 @@ def test_on_two_devices_lanes_of_one_device_each_are_weighed_too(tiny):
     choice = choose(plan_for, plans.devices, 2, None)
     assert asked == [0, 0, 0, 1]
     assert (choice.lanes == "shard") == (choice.num_devices == 1)
+
+
+PACK_HOIST = ("optimizer.learning_rate.peak", "optimizer.b2", "seed")
+
+
+@pytest.fixture(scope="module")
+def program(tiny):
+    """Return the program of one trial on one device."""
+    return programs.make(tiny(), jax.devices()[:1], PACK_HOIST)
+
+
+def _batch(program, seed):
+    rows = next(iter(program.experiment.data.iterator(global_batch_size=4, seed=seed)))
+    return {n: jax.device_put(rows[n], s.sharding) for n, s in program.batch.items()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("lanes", ["vmap", "map", "shard"])
+def test_the_first_update_of_a_lane_is_that_of_the_step_alone(program, tiny, lanes):
+    graphs = [tiny(f"{PACK_HOIST[0]}={0.01 * i}", f"seed={i}") for i in (1, 2)]
+    pack = Pack(compile_lanes(program, lanes, 2, jax.devices()[:2]))
+    step, expected = program.compile_step(), []
+    for lane, graph in enumerate(graphs):
+        values = program.values(graph)
+        lane_step = pack.train_step(lane)
+        leaves = lane_step.leaves(lane_step.load(values, program.init(values)))
+        for own, wanted in zip(leaves, program.init(values), strict=True):
+            np.testing.assert_array_equal(own, wanted)
+        expected.append(step(values, program.init(values), _batch(program, lane)))
+    vectors = pack.step({lane: _batch(program, lane) for lane in (0, 1)})
+    for lane, (leaves, vector) in enumerate(expected):
+        np.testing.assert_allclose(np.asarray(LaneVector(vectors, lane)), vector, rtol=1e-6)
+        for name, own, wanted in zip(program.names, pack.leaves(lane), leaves, strict=True):
+            apart = np.linalg.norm(np.float64(own) - np.float64(wanted))
+            assert apart <= 1e-6 * max(np.linalg.norm(np.float64(wanted)), 1e-30), name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("lanes", ["map", "shard"])
+def test_a_lane_without_a_trial_is_not_computed(program, lanes):
+    pack, values = Pack(compile_lanes(program, lanes, 2, jax.devices()[:2])), program.values()
+    for lane in (0, 1):
+        pack.load(lane, values, program.init(values))
+    pack.step({1: _batch(program, 0)})
+    (name,) = [i for i, n in enumerate(program.names) if n == "step"]
+    assert [int(pack.leaves(lane)[name]) for lane in (0, 1)] == [0, 1]
+
+
+@pytest.mark.full
+def test_what_is_compiled_is_shared_by_all_graphs_of_the_program(program, tiny):
+    devices = jax.devices()[:1]
+    packed = compile_lanes(program, "map", 2, devices)
+    assert compile_lanes(program.of(tiny("seed=9")), "map", 2, devices) is packed
+    assert compile_lanes(program, "map", 3, devices) is not packed
+    assert packed.step_bytes > 0
+
+
+def test_lanes_that_cannot_be_shared_out_are_refused(program):
+    with pytest.raises(ValidationError) as caught:
+        compile_lanes(program, "shard", 3, jax.devices()[:2])
+    assert str(caught.value) == ("packing.num_lanes: 3 lanes cannot be split over 2 devices")
+
+
+KINDS = {"vmap": (2, 4, 8), "map": (2, 4, 8)}
+
+
+def _measured(table, asked):
+    def measure(lanes, num_lanes):
+        asked.append((lanes, num_lanes))
+        seconds = table.get((lanes, num_lanes))
+        return None if seconds is None else StepCost(seconds, 0.0)
+
+    return measure
+
+
+def test_the_fastest_lanes_are_chosen():
+    asked = []
+    table = {("vmap", 2): 0.8, ("vmap", 4): 0.5, ("vmap", 8): 0.6, ("map", 2): 0.9, ("map", 4): 0.4}
+    choice = best(StepCost(1.0, 0.0), KINDS, 8, 10_000, _measured(table, asked))
+    assert choice == PackingChoice("map", 4)
+    assert asked == [("vmap", 2), ("vmap", 4), ("vmap", 8), ("map", 2), ("map", 4), ("map", 8)]
+
+
+def test_a_kind_is_left_where_it_gets_slower_or_does_not_fit():
+    asked = []
+    table = {("vmap", 2): 1.1}
+    assert best(StepCost(1.0, 0.0), KINDS, 8, 10_000, _measured(table, asked)) == PackingChoice(
+        "single"
+    )
+    assert asked == [("vmap", 2), ("map", 2)]
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(0.96, "single"), (0.94, "vmap")])
+def test_a_gain_of_less_than_five_percent_is_none(seconds, chosen):
+    choice = best(
+        StepCost(1.0, 0.0), {"vmap": (2,)}, 2, 10_000, _measured({("vmap", 2): seconds}, [])
+    )
+    assert choice.lanes == chosen
+
+
+def test_nothing_is_measured_that_costs_more_than_a_small_part_of_the_trials():
+    asked = []
+    # 16 trials of 50 steps of 4 ms are over before a compile of 6 s pays.
+    choice = best(StepCost(0.004, 3.0), KINDS, 16, 50, _measured({}, asked))
+    assert (choice, asked) == (PackingChoice("single"), [])
+    best(StepCost(0.004, 3.0), KINDS, 16, 5_000, _measured({}, asked))
+    assert asked == [("vmap", 2), ("map", 2)]
+
+
+def test_one_trial_has_nobody_to_share_with():
+    asked = []
+    best(StepCost(1.0, 0.0), KINDS, 1, 10_000, _measured({}, asked))
+    assert asked == []
+
+
+def test_lanes_of_one_device_each_are_weighed_in_multiples_of_the_devices():
+    asked = []
+    table = {("shard", 2): 0.7, ("shard", 4): 0.5, ("vmap", 2): 0.9, ("vmap", 4): 0.95}
+    counts = {"vmap": (2, 4), "shard": (2, 4, 8)}
+    choice = best(StepCost(1.0, 0.0), counts, 6, 10_000, _measured(table, asked))
+    assert choice == PackingChoice("shard", 4, num_devices=1)
+    assert asked == [("vmap", 2), ("vmap", 4), ("shard", 2), ("shard", 4)]
+
+
+def test_powers_of_two():
+    assert [powers(most) for most in (0, 1, 2, 7, 8)] == [[], [], [2], [2, 4], [2, 4, 8]]

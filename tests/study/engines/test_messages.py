@@ -3,7 +3,8 @@ import math
 
 import pytest
 
-from luthier.study.engines.messages import (
+from luthier.study import Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work
+from luthier.study.engines import (
     Answer,
     Close,
     MessageWriter,
@@ -11,9 +12,8 @@ from luthier.study.engines.messages import (
     Stop,
     decode,
     encode,
-    messages,
+    read_messages,
 )
-from luthier.study.protocol import Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work
 
 TRIAL = TrialWork(7, 3, "trials/0007")
 MESSAGES = [
@@ -43,7 +43,7 @@ def test_numbers_that_are_none_survive_too():
 
 
 @pytest.mark.parametrize("line", [b"{}", b"[1]", b'{"kind": "x"}', b'{"kind": "stop"}', b"no\n"])
-def test_what_is_no_message_is_told(line):
+def test_lines_that_are_not_messages_are_rejected(line):
     with pytest.raises(ValueError):
         decode(line)
 
@@ -54,7 +54,7 @@ def test_a_torn_line_at_the_end_is_left_out():
     writer.send(Stop(1, 2))
     writer.send(Stop(3, 4))
     text = stream.getvalue()
-    assert list(messages(io.BytesIO(text[:-4]))) == [Stop(1, 2)]
+    assert list(read_messages(io.BytesIO(text[:-4]))) == [Stop(1, 2)]
     writer.close()
     with pytest.raises(ValueError):
         writer.send(Close())

@@ -2,9 +2,21 @@ import fiddle as fdl
 import pytest
 import simulated_engine as toys
 
+from luthier import graph as graphs
 from luthier.graph import value
-from luthier.study import Choice, Int, Log, Option, Pow2, Space, Uniform
-from luthier.study.space_checks import Editing, check_space, violated
+from luthier.study import (
+    Choice,
+    Editing,
+    Int,
+    Log,
+    Option,
+    Pow2,
+    Space,
+    Uniform,
+    check_space,
+    locate,
+    violated,
+)
 
 EDITING = Editing(packages=toys.PACKAGES)
 
@@ -22,13 +34,13 @@ def test_a_good_space_has_no_problems():
     assert _lines(dimensions, constraints=["width % heads == 0"]) == []
 
 
-def test_a_path_that_does_not_exist_is_told_with_the_nearest():
+def test_a_path_that_does_not_exist_is_reported_with_the_nearest():
     assert _lines({"rates": Log(1e-4, 1e-1)}) == [
         "rates: does not exist [set by space: rates, at 0.0001]; did you mean rate?"
     ]
 
 
-def test_a_value_that_does_not_fit_the_annotation_is_told():
+def test_a_value_that_does_not_fit_the_annotation_is_reported():
     assert _lines({"width": Uniform(8, 64)}) == [
         "width: 25.82535362629228 is not an int [set by space: width, at 25.82535362629228]"
     ]
@@ -66,7 +78,7 @@ def test_the_space_of_an_option_overlaps_with_what_stands_beside_the_choice():
     ]
 
 
-def test_an_empty_space_and_broken_ranges_are_told_together_with_the_rest():
+def test_an_empty_space_and_broken_ranges_are_reported_together_with_the_rest():
     assert _lines({})[0].startswith("the space is empty; write --space")
     found = _lines({"rate": Log(1, 1e-3), "widht": Pow2(8, 16)})
     assert len(found) == 2
@@ -90,3 +102,29 @@ def test_a_constraint_is_broken_where_it_does_not_hold(predicate, expected):
     assert violated(fdl.Config(toys.Toy, width=8), predicate) is expected
     assert violated(fdl.Config(toys.Toy), lambda graph: False)
     assert not violated(fdl.Config(toys.Toy), "optimizer.decay < 0")  # it has none
+
+
+def test_the_history_of_a_trial_says_which_trial_set_what():
+    base = fdl.Config(toys.Toy)
+    space = Space({"rate": Log(1e-4, 1), "width": Pow2(8, 64)})
+    graph = EDITING.trial_graph(base, space, {"rate": 0.5, "width": 5}, 7)
+    assert (graph.rate, graph.width) == (0.5, 32)
+    assert graphs.origin_of(graph, "rate") == "trial 7: rate=0.5"
+    assert graphs.origin_of(graph, "width") == "trial 7: width=32"
+    assert "rate" not in base.__arguments__
+
+
+def test_the_base_is_found_in_its_space():
+    inner = Space({"optimizer.decay": Uniform(0.5, 0.9)})
+    choice = Choice((fdl.Config(toys.Momentum), Option(fdl.Config(toys.Adaptive), space=inner)))
+    space = Space({"rate": Log(1e-4, 1), "optimizer": choice})
+    base = fdl.Config(toys.Toy, rate=0.5, optimizer=fdl.Config(toys.Adaptive, decay=0.7))
+    assert locate(base, Space({"rate": Log(1e-4, 1)}), EDITING) == {"rate": 0.5}
+    changed = fdl.Config(toys.Toy, rate=0.5, optimizer=fdl.Config(toys.Momentum))
+    assert locate(changed, space, EDITING) == {"rate": 0.5, "optimizer": 0}
+
+
+def test_a_base_outside_of_its_space_has_no_assignment():
+    base = fdl.Config(toys.Toy, rate=0.5)
+    assert locate(base, Space({"rate": Log(1e-4, 1e-2)}), EDITING) is None
+    assert locate(base, Space({"width": Int(9, 12)}), EDITING) is None
