@@ -69,12 +69,12 @@ def test_all_wait_for_the_commit_and_raise_what_it_fails_over(tmp_path):
         for i in range(2)
     ]
     ends = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-    told, read = zip(*ends, strict=True)
+    outcomes, read = zip(*ends, strict=True)
     full = (
         f"{directory}: step 2 was not saved: the disk is full; free some space and rerun the "
         "command: it continues from step {}"
     )
-    assert told[0] == told[1] == {"1": True, "2": full.format(3), "3": True}
+    assert outcomes[0] == outcomes[1] == {"1": True, "2": full.format(3), "3": True}
     # Each process reads back the files that it wrote, and the primary what was merged from them.
     files = commit.read(tmp_path / "checkpoints" / "1").files
     assert sorted([*read[0], *read[1]]) == sorted(files)
@@ -87,10 +87,10 @@ class _Answered:
     """Rounds of a process that is told what the primary answers; None asks it, as the primary."""
 
     def __init__(self, others, answer=None):
-        self.others, self.answer, self.said = others, answer, []
+        self.others, self.answer, self.sent = others, answer, []
 
     def exchange(self, mine, decide):
-        self.said.append(mine)
+        self.sent.append(mine)
         return decide([mine, *self.others]) if self.answer is None else self.answer
 
 
@@ -109,7 +109,7 @@ THEIRS = {"arrays/ocdbt.process_1/manifest.ocdbt": (114, 8)}
 
 def _finish(rounds, pending, commit=lambda sums: None):
     finishing.finish(
-        pending, rounds, seal=lambda: SUMS, commit=commit, told=lambda error: f"told: {error}"
+        pending, rounds, seal=lambda: SUMS, commit=commit, summarize=lambda error: f"told: {error}"
     )
 
 
@@ -126,23 +126,23 @@ def test_nothing_is_committed_that_one_process_has_not_written():
     rounds = _Answered([("", {})])
     with pytest.raises(OSError, match=r"^mine$"):
         _finish(rounds, _Pending(OSError("mine")), committed.append)
-    assert rounds.said == [("told: mine", {})]
+    assert rounds.sent == [("told: mine", {})]
     assert not committed
 
 
-def test_a_commit_that_fails_is_raised_here_and_told_elsewhere():
+def test_a_commit_that_fails_is_raised_here_and_reported_elsewhere():
     def refuse(sums):
         raise OSError("no room")
 
-    told = []
+    answers = []
 
     class Rounds(_Answered):
         def exchange(self, mine, decide):
-            told.append(super().exchange(mine, decide))
-            return told[0]
+            answers.append(super().exchange(mine, decide))
+            return answers[0]
 
     with pytest.raises(OSError, match=r"^no room$"):
         _finish(Rounds([("", {})]), _Pending(), refuse)
-    assert told == ["told: no room"]
+    assert answers == ["told: no room"]
     with pytest.raises(CheckpointError, match=r"^told: no room$"):
-        _finish(_Answered([], answer=told[0]), _Pending())
+        _finish(_Answered([], answer=answers[0]), _Pending())

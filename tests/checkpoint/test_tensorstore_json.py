@@ -76,9 +76,9 @@ def test_without_the_view_each_array_of_each_save_leaves_four_objects(tmp_path):
 def test_the_spec_of_a_local_folder_is_what_tensorstore_says(path):
     given = {"driver": "file", "path": path}
     view = tensorstore_json._TensorStore(ts)
-    said = view.KvStore.Spec(given).to_json()
-    assert said == ts.KvStore.Spec(given).to_json()
-    assert said is not given
+    spec_json = view.KvStore.Spec(given).to_json()
+    assert spec_json == ts.KvStore.Spec(given).to_json()
+    assert spec_json is not given
 
 
 @pytest.mark.parametrize(

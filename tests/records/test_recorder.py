@@ -15,7 +15,7 @@ from luthier.records.recorder import Recorder
 
 
 class Memory:
-    """A sink that remembers, and fails where it is told to."""
+    """A sink that remembers, and fails where it is notices to."""
 
     def __init__(self, name="memory", essential=False, fails=(), log=None):
         self.name, self.essential, self.fails = name, essential, fails
@@ -48,15 +48,15 @@ def test_every_sink_gets_every_event_in_order():
 
 
 @pytest.mark.parametrize("verb", ["emit", "flush"])
-def test_a_failing_sink_is_dropped_and_told_once(verb):
+def test_a_failing_sink_is_dropped_and_reported_once(verb):
     good, bad = Memory("good"), Memory("bad", fails=[verb])
     recorder = Recorder([bad, good])
     for step in range(1, 4):
         recorder.emit(Step(step, {}))
         recorder.flush()
     recorder.close()
-    told = [event.text for event in good.events if isinstance(event, Notice)]
-    assert told == ["Memory stopped recording: what a day; training goes on"]
+    notices = [event.text for event in good.events if isinstance(event, Notice)]
+    assert notices == ["Memory stopped recording: what a day; training goes on"]
     assert [event.step for event in good.events if isinstance(event, Step)] == [1, 2, 3]
     assert ("bad", "close") not in bad.log
 

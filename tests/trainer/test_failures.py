@@ -215,8 +215,8 @@ def test_a_process_that_is_stopped_for_long_is_no_process_that_hangs(tmp_path):
     process.send_signal(signal.SIGSTOP)
     time.sleep(4)
     process.send_signal(signal.SIGCONT)
-    _, told = process.communicate(timeout=60)
-    assert (process.returncode, told) == (0, b"")
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (0, b"")
     assert not (tmp_path / "crash").exists(), "nothing was to be written"
 
 

@@ -33,7 +33,7 @@ def test_the_same_graph_changes_nothing(graph):
         "name=another",
     ],
 )
-def test_harmless_changes_pass_and_are_told(graph, override):
+def test_harmless_changes_pass_and_are_listed(graph, override):
     (line,) = _check(_compare(graph, override))
     assert line.startswith("does not change training: ")
     assert override.partition("=")[0].split(".")[0] in line

@@ -146,8 +146,8 @@ def test_a_full_disk_is_seen_before_the_start(tiny, tmp_path, monkeypatch):
 
 def test_what_is_next_fits_the_model(finished):
     directory = RunDirectory(finished.directory)
-    told = next_steps(directory, "finished", "luthier train x", 12, can_sample=True)
-    assert told.splitlines() == [
+    message = next_steps(directory, "finished", "luthier train x", 12, can_sample=True)
+    assert message.splitlines() == [
         f"to extend: luthier train x training.steps=24 --run {directory.id} --extend",
         f'to sample: luthier generate {directory.id} --prompt "To be"',
     ]
@@ -163,7 +163,7 @@ def test_what_is_next_fits_the_model(finished):
 
 
 @pytest.mark.full
-def test_the_header_tells_what_is_frozen(finished, tiny, tmp_path):
+def test_the_header_shows_what_is_frozen(finished, tiny, tmp_path):
     (header,) = _lines(finished, "header")
     assert header["notes"]["trained"] == ""
     mask = r"training.trainable=luthier.optim.Matching('norm\.scale$')"

@@ -399,7 +399,7 @@ def finish(
     *,
     seal: Callable[[], Sums],
     commit: Callable[[Sums], None],
-    told: Callable[[Exception], str],
+    summarize: Callable[[Exception], str],
 ) -> None:
     """Wait for the arrays of all processes, and have the primary commit them.
 
@@ -411,7 +411,7 @@ def finish(
       seal: Puts the files of this process onto the disk; returns their checksums.
       commit: Commits the checkpoint, with the checksums of all processes; called by the primary,
         when all arrays are written.
-      told: An error in one line, for other processes.
+      summarize: Returns an error in one line, for other processes.
 
     Raises:
       Exception: This process's own error.
@@ -422,13 +422,13 @@ def finish(
     # error, or report that of another.
     own: Exception | None = None
 
-    def commit_all(said: Sequence[tuple[str, Sums]]) -> str:
+    def commit_all(outcomes: Sequence[tuple[str, Sums]]) -> str:
         nonlocal own
-        if not (why := next((why for why, _ in said if why), "")):
+        if not (why := next((why for why, _ in outcomes if why), "")):
             try:
-                commit({path: entry for _, sums in said for path, entry in sums.items()})
+                commit({path: entry for _, sums in outcomes for path, entry in sums.items()})
             except Exception as error:
-                own, why = error, told(error)
+                own, why = error, summarize(error)
         return why
 
     sums: Sums = {}
@@ -440,7 +440,7 @@ def finish(
         sums = seal()
     except Exception as error:
         own = error
-    why = rounds.exchange(("" if own is None else told(own), sums), commit_all)
+    why = rounds.exchange(("" if own is None else summarize(own), sums), commit_all)
     if own is not None:
         raise own
     if why:

@@ -428,7 +428,7 @@ class Store:
             self._rounds(),
             seal=lambda: commit_lib.seal_own(path, arrays_lib.process_index()),
             commit=lambda sums: self._commit(path, commit, sums),
-            told=lambda error: _told(self, commit.step, error),
+            summarize=lambda error: _summary(self, commit.step, error),
         )
 
     def _agreed_token(self) -> str:
@@ -495,8 +495,8 @@ class _Unreadable(CheckpointError):
     """A checkpoint is there and cannot be read now."""
 
 
-def _told(store: Store, step: int, error: Exception) -> str:
-    """Return in one line why a step was not saved, to be told to other processes."""
+def _summary(store: Store, step: int, error: Exception) -> str:
+    """Return in one line why a step was not saved, for the messages of other processes."""
     try:
         _blame_disk(store, step, error)
     except CheckpointError as blamed:

@@ -289,8 +289,10 @@ def device_memory() -> dict[str, str]:
     with contextlib.suppress(Exception):  # a device that has failed may not even answer this
         for device in sys.modules["jax"].local_devices():
             stats: Mapping[str, Any] = device.memory_stats() or {}
-            told = ", ".join(f"{name} {value}" for name, value in stats.items())
-            found[f"device {device}"] = told or f"{device.device_kind}, which keeps no statistics"
+            summary = ", ".join(f"{name} {value}" for name, value in stats.items())
+            found[f"device {device}"] = (
+                summary or f"{device.device_kind}, which keeps no statistics"
+            )
     return found
 
 

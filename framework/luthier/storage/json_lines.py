@@ -236,10 +236,10 @@ class LineReader:
         """One line about everything that was left out; empty where the file is whole."""
         if not self.damage:
             return ""
-        told = [_describe(damage) for damage in self.damage[:3]]
+        descriptions = [_describe(damage) for damage in self.damage[:3]]
         more = sum(damage.count for damage in self.damage[3:])
-        told += [f"{more} more"] if more else []
-        return f"{self.path}: {', '.join(told)}; what is whole was read"
+        descriptions += [f"{more} more"] if more else []
+        return f"{self.path}: {', '.join(descriptions)}; what is whole was read"
 
 
 class LineFollower(LineReader):

@@ -53,7 +53,7 @@ class Rise:
         self.above = self.above + 1 if self.smoothed > self.best + rule.rise else 0
         return self.above >= rule.patience_steps
 
-    def told(self, rule: Divergence, step: int) -> str:
+    def describe(self, rule: Divergence, step: int) -> str:
         """Return the line about a loss that has diverged."""
         if self.nonfinite or rule.rise is None:
             steps = "step" if self.nonfinite == 1 else "steps"

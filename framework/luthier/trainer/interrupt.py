@@ -94,7 +94,7 @@ class StopSignals(Watcher):
         self._depth = 0
         self._previous: dict[int, Any] = {}
         self._wakeup = -1
-        self._heard, self._told = -1, -1
+        self._read_end, self._write_end = -1, -1
 
     def ready(self) -> None:
         """Take note that the first step is next: from now on a request ends the run in order."""
@@ -123,10 +123,10 @@ class StopSignals(Watcher):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
-        if self._told >= 0:
+        if self._write_end >= 0:
             signal.set_wakeup_fd(self._wakeup)
-            os.close(self._told)  # the thread reads the end of the pipe
-            self._told = -1
+            os.close(self._write_end)  # the thread reads the end of the pipe
+            self._write_end = -1
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -145,15 +145,15 @@ class StopSignals(Watcher):
         # Python runs handlers between bytecodes of the main thread, which may be inside XLA's
         # compiler for minutes. The C-level handler writes the number into this pipe at once
         # (`set_wakeup_fd`).
-        self._heard, self._told = os.pipe()
-        os.set_blocking(self._told, False)
-        self._wakeup = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         threading.Thread(target=self._leave, name="luthier-signals", daemon=True).start()
 
     def _leave(self) -> None:
         """End the process where a signal has not ended it by itself."""
-        with contextlib.closing(os.fdopen(self._heard, "rb", buffering=0)) as heard:
-            while numbers := heard.read(64):
+        with contextlib.closing(os.fdopen(self._read_end, "rb", buffering=0)) as pipe:
+            while numbers := pipe.read(64):
                 if not {signal.SIGTERM, signal.SIGHUP} & set(numbers):
                     continue
                 # The handler comes first, where it can: it raises `Preempted`, which closes things

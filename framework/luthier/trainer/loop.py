@@ -355,8 +355,8 @@ class Loop:
             values |= {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
             self._add_timings(values, elapsed, batch)
             self._emit(events.Step(progress.steps, values))
-            self._heed_guard(progress.steps, values)
-            self._heed_divergence(progress.steps, values)
+            self._check_guard(progress.steps, values)
+            self._check_divergence(progress.steps, values)
 
     def _count_seconds(self, elapsed: float) -> float:
         """Return the seconds trained by the clock of this process, a step longer."""
@@ -379,7 +379,7 @@ class Loop:
         if rates.peak_flops:
             values["mfu"] = rates.model_flops_per_step / elapsed / rates.peak_flops
 
-    def _heed_guard(self, step: int, values: Mapping[str, float]) -> None:
+    def _check_guard(self, step: int, values: Mapping[str, float]) -> None:
         guard = self._experiment.training.guard
         if guard is None:
             return
@@ -394,7 +394,7 @@ class Loop:
                 "optimizer.learning_rate, or look at the data of these steps"
             )
 
-    def _heed_divergence(self, step: int, values: Mapping[str, float]) -> None:
+    def _check_divergence(self, step: int, values: Mapping[str, float]) -> None:
         loss, guard = values["loss"], self._experiment.training.guard
         is_finite = math.isfinite(loss) and math.isfinite(values.get("gradient_norm", 0.0))
         # A guarded state may be whole after a step that was left out. Nobody knows, and so such a
@@ -402,14 +402,14 @@ class Loop:
         self._loss = loss if is_finite else math.nan
         rule, rise = self._experiment.training.divergence, self.position.rise
         if rule is not None and rise.observe(rule, step, loss, not is_finite and guard is None):
-            self._divergence = self._divergence or rise.told(rule, step)
+            self._divergence = self._divergence or rise.describe(rule, step)
 
-    def _heed_last_step(self) -> None:
+    def _check_last_step(self) -> None:
         """A run that ends with a loss that is not finite has diverged, however late that was."""
         rule, rise = self._experiment.training.divergence, self.position.rise
         if rule is not None and rise.nonfinite and not self.position.finished:
             step = self.position.progress.steps
-            self._divergence = self._divergence or rise.told(rule, step)
+            self._divergence = self._divergence or rise.describe(rule, step)
 
     def _stop_diverged(self) -> None:
         """End the run, and save what the guard has kept whole.
@@ -435,7 +435,7 @@ class Loop:
         }
         if due:
             self._verdict = self._evaluate(due)
-            self._heed_patience(due)
+            self._check_patience(due)
 
     def _evaluate(self, due: Mapping[str, int | None], last: bool = False) -> str | None:
         self._drain(0)
@@ -464,7 +464,7 @@ class Loop:
         """Return what decides how long a checkpoint of this step is kept."""
         return self._measured_now() | ({} if self._loss is None else {LOSS: self._loss})
 
-    def _heed_patience(self, due: Mapping[str, int | None]) -> None:
+    def _check_patience(self, due: Mapping[str, int | None]) -> None:
         rule = self._experiment.training.early_stopping
         if rule is None or rule.metric.evaluation not in due:
             return
@@ -513,7 +513,7 @@ class Loop:
 
     def _finish(self) -> None:
         self._drain(0)
-        self._heed_last_step()
+        self._check_last_step()
         if self._divergence is not None:
             self._stop_diverged()
         if not self.position.finished:

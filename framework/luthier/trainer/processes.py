@@ -79,13 +79,13 @@ class Agreeing:
         """
 
         def decide(
-            said: Sequence[tuple[int, str | None, dict[str, Any] | None]],
+            messages: Sequence[tuple[int, str | None, dict[str, Any] | None]],
         ) -> tuple[int, float, str | None]:
             # One process that was asked to stop stops all.
-            stop = next((reason for _, reason, _ in said if reason), None)
-            if times := [own for *_, own in said if own is not None]:
+            stop = next((reason for _, reason, _ in messages if reason), None)
+            if times := [own for *_, own in messages if own is not None]:
                 self.times.take_in(times)
-            return sum(count for count, *_ in said), self.seconds, stop
+            return sum(count for count, *_ in messages), self.seconds, stop
 
         self.batches += 1
         mine = (tokens, self._requested(), self.times.mine(batch_seconds))
@@ -276,7 +276,7 @@ class Times:
         self._path, self._fence = path, fence
         self._file: LineWriter | None = None
         self._first_step = 0
-        self._tell: Callable[[str], None] = lambda line: None
+        self._notify: Callable[[str], None] = lambda line: None
         self._batches: list[float] = []
         self._works: list[float] = []
         self._probe = Probe(self._works.append)
@@ -284,16 +284,16 @@ class Times:
         self._steps = 0
         self._since = time.perf_counter()
         self._suspects: dict[int, str] = {}
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
-    def begin(self, step: int, tell: Callable[[str], None]) -> None:
+    def begin(self, step: int, notify: Callable[[str], None]) -> None:
         """Say where training goes on.
 
         Args:
           step: Steps done.
-          tell: Tells the user a line; callable from any thread.
+          notify: Shows the user a line; may be called from any thread.
         """
-        self._first_step, self._tell, self._since = step, tell, time.perf_counter()
+        self._first_step, self._notify, self._since = step, notify, time.perf_counter()
 
     def stepped(self, vector: jax.Array) -> None:
         """Take note of a step that is on its way.
@@ -329,28 +329,28 @@ class Times:
             )
         )
 
-    def take_in(self, said: Sequence[dict[str, Any]]) -> None:
+    def take_in(self, reports: Sequence[dict[str, Any]]) -> None:
         """Write down what all processes told, and name who is slow for the second time in a row.
 
         Args:
-          said: What `mine` returned in each of them.
+          reports: The results of `mine`, one per process.
         """
-        line = {"step": self._first_step + self._number, "hosts": list(said)}
+        line = {"step": self._first_step + self._number, "hosts": list(reports)}
         try:
             if self._file is None:
                 self._file = LineWriter(self._path, self._fence)
             self._file.add(json.dumps(line))
             self._file.commit()
         except OSError as error:
-            self._tell(f"{run_error('write', self._path, error)}; training goes on")
+            self._notify(f"{run_error('write', self._path, error)}; training goes on")
         except (RunError, LockLost) as error:  # the metrics, which are essential, end the run
-            self._tell(f"{error}; training goes on")
-        slow = stragglers([HostTimes(**each) for each in said])
+            self._notify(f"{error}; training goes on")
+        slow = stragglers([HostTimes(**each) for each in reports])
         # Twice in a row, and once until it was well again: a single slow interval is a garbage
         # collection or a checkpoint.
-        for process in slow.keys() & self._suspects.keys() - self._told:
-            self._tell(slow[process])
-        self._told = (self._told | self._suspects.keys()) & slow.keys()
+        for process in slow.keys() & self._suspects.keys() - self._reported:
+            self._notify(slow[process])
+        self._reported = (self._reported | self._suspects.keys()) & slow.keys()
         self._suspects = slow
 
     def close(self) -> None:

@@ -287,8 +287,8 @@ def _open_loop(
         recorder.emit(_header(plan, opened, position, restored))
         changed = store.notices(last) if store is not None and last is not None else []
         fallback = [f"{problem}; going on from step {last}" for problem in damage]
-        told = [*left_out(experiment.data), *made_plans(experiment.data)]
-        for notice in [*opened.notices, *fallback, *missing, *changed, *told]:
+        data_notices = [*left_out(experiment.data), *made_plans(experiment.data)]
+        for notice in [*opened.notices, *fallback, *missing, *changed, *data_notices]:
             recorder.notice(notice)
         if agreeing is not None:
             watch.count(lambda: agreeing.batches)
@@ -649,7 +649,7 @@ def _saver(
             verification.check()
             extra = {"position": position.to_dict()}
             store.save(step, plan.program.named(leaves), feed, extra, metrics, **tier)
-        _tell_committed(store, recorder, directory)
+        _emit_committed(store, recorder, directory)
 
     return save
 
@@ -659,10 +659,10 @@ def _settle(store: Saves | None, recorder: Recorder, directory: RunDirectory) ->
     if store is not None:
         with recorder.goodput.span("save"):
             store.wait()
-        _tell_committed(store, recorder, directory)
+        _emit_committed(store, recorder, directory)
 
 
-def _tell_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -> None:
+def _emit_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -> None:
     for step in store.committed():
         recorder.emit(events.Saved(step))
         if hosts.is_primary() and step == store.latest():

@@ -297,7 +297,7 @@ class Watch:
         assert self._watchdog is not None
         poll = min(POLL_SECONDS, self._watchdog.seconds / 4, self._watchdog.start_seconds / 4)
         quiet, seen = 0.0, 0
-        told: tuple[int, ...] = ()
+        reported: tuple[int, ...] = ()
         before = time.monotonic()
         while not self._stopped.wait(poll):
             now = time.monotonic()
@@ -312,9 +312,9 @@ class Watch:
             standing = self._pulses.standing() if distributed.is_several() else Liveness()
             # Written down when it is noticed: JAX's coordination service ends this process soon
             # after it misses another one, and gives no chance to say why.
-            if standing.silent != told:
-                told = standing.silent
-                self._tell_silent(told)
+            if standing.silent != reported:
+                reported = standing.silent
+                self._report_silent(reported)
             if quiet >= self._limit:
                 self._bark(standing)
                 return
@@ -329,7 +329,7 @@ class Watch:
     def _when(self) -> str:
         return f", {self._phase}" if self._steps is None else f", after step {self._steps}"
 
-    def _tell_silent(self, silent: Sequence[int]) -> None:
+    def _report_silent(self, silent: Sequence[int]) -> None:
         """Leave word for the time when JAX ends this process, which it does without one.
 
         Who is heard of again is no reason any more.
@@ -350,16 +350,16 @@ class Watch:
             line += f": {_named(behind)} {verb} behind the others"
         if place is not None:
             line += f"; stacks: {place}"
-        told = f"{line}; to resume: {self._again}" if self._again else line
+        message = f"{line}; to resume: {self._again}" if self._again else line
         if not distributed.is_several() or not self._again:
-            print(f"luthier: {told}", file=sys.stderr, flush=True)
+            print(f"luthier: {message}", file=sys.stderr, flush=True)
         else:
             # The parent says how to go on.
             print(f"luthier: {line}", file=sys.stderr, flush=True)
         if not self._again:
             return
         if distributed.process_index() == 0:
-            self._record(told)
+            self._record(message)
         if distributed.is_several():
             time.sleep(LINGER_SECONDS)
         # Not `sys.exit`: this is not the main thread, and the main thread waits for a device.

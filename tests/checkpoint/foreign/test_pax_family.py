@@ -43,12 +43,12 @@ POSTS = {
 
 
 @pytest.mark.parametrize("shape", POSTS)
-def test_shapes_tell_where_the_residual_stream_is(shape):
+def test_shapes_show_where_the_residual_stream_is(shape):
     parts = {"self_attention.query.w": (DIM, HEADS, HEAD), "self_attention.post.w": shape}
     assert layouts(parameters(parts))[of_layer("self_attention.post.w")] == POSTS[shape]
 
 
-def test_a_square_must_be_told():
+def test_a_square_kernel_must_be_declared():
     square = parameters({"self_attention.query.w": (8, 8), "self_attention.post.w": (8, 8)})
     with pytest.raises(CheckpointError) as caught:
         family_of(square)

@@ -74,7 +74,7 @@ def test_what_fails_leaves_nothing_behind(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_parameters_of_another_family_are_all_told():
+def test_parameters_of_another_family_are_all_reported():
     arrays = _arrays(**{"blocks.query.kernel": (2, 3), "embedding.table": (8, 4), "head": (2,)})
     stacked = {name: Stacked(array.shape, "blocks" in name) for name, array in arrays.items()}
     with pytest.raises(CheckpointError) as caught:

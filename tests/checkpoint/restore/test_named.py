@@ -59,7 +59,7 @@ def test_layers_by_turns_are_found_in_a_plain_stack():
     np.testing.assert_array_equal(taken["blocks.rest.0.k"], rows[2])
 
 
-def test_what_is_missing_misshapen_or_left_over_is_told_together():
+def test_missing_misshapen_and_left_over_arrays_are_reported_together():
     there = STACKED | {"head": np.ones(2), "left": np.ones(2)}
     targets = {
         "blocks.k": Target((3, 3), np.float32, None, True),
@@ -103,7 +103,7 @@ def test_a_resized_table_has_the_rows_of_both(rows, axes):
 
 
 @pytest.mark.parametrize(
-    ("shape", "rule", "said"),
+    ("shape", "rule", "message"),
     [
         (
             (9, 3),
@@ -114,12 +114,12 @@ def test_a_resized_table_has_the_rows_of_both(rows, axes):
         ((9, 2), Resize(), "table of the source ends in 1 entries of zeros, as padding does; say"),
     ],
 )
-def test_what_cannot_be_resized_is_told(shape, rule, said):
+def test_arrays_that_cannot_be_resized_are_reported(shape, rule, message):
     table = TABLE.copy()
     table[5] = 0
     found = _resize({"table": table}, Target(shape, np.float64, axes=("vocab", "embed")), rule)
     (problem,) = found.problems
-    assert str(problem).startswith(said)
+    assert str(problem).startswith(message)
 
 
 def test_padding_of_both_is_no_reason_to_ask():

@@ -42,7 +42,7 @@ def test_a_run_that_is_cut_back_has_every_image_and_histogram_once(run):
     ]
 
 
-def test_an_image_that_cannot_be_kept_is_told_and_harms_nothing(run):
+def test_an_image_that_cannot_be_kept_is_reported_and_harms_nothing(run):
     (run.path / "media").write_text("in the way")
     with Records(console=None).open(run) as recorder:
         recorder.emit(Image(1, "x", PIXELS))

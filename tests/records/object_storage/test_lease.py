@@ -15,7 +15,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(lease, "_LOOK_SECONDS", 0.02)
 
 
-def _told(bucket):
+def _stored_lease(bucket):
     return json.loads(bucket.read(KEY).data)
 
 
@@ -24,7 +24,7 @@ def test_a_directory_goes_on_with_its_own_copy_at_once(bucket):
     start = time.monotonic()
     Lease(bucket, "/runs/a").renew()
     assert time.monotonic() - start < 0.4
-    assert _told(bucket)["directory"] == "/runs/a"
+    assert _stored_lease(bucket)["directory"] == "/runs/a"
 
 
 def test_another_one_waits_until_the_former_is_silent(bucket):
@@ -32,7 +32,7 @@ def test_another_one_waits_until_the_former_is_silent(bucket):
     start = time.monotonic()
     Lease(bucket, "/runs/b")
     assert 0.2 < time.monotonic() - start < 20
-    assert _told(bucket)["directory"] == "/runs/b"
+    assert _stored_lease(bucket)["directory"] == "/runs/b"
 
 
 def test_another_one_is_refused_while_the_former_writes(bucket):
@@ -59,7 +59,7 @@ def test_what_was_let_go_is_free_at_once(bucket, monkeypatch):
     Lease(bucket, "/runs/a").release()
     second = Lease(bucket, "/runs/b")
     second.renew()
-    assert _told(bucket)["directory"] == "/runs/b"
+    assert _stored_lease(bucket)["directory"] == "/runs/b"
 
 
 def test_whoever_was_taken_over_writes_no_more(bucket):
@@ -68,7 +68,7 @@ def test_whoever_was_taken_over_writes_no_more(bucket):
     with pytest.raises(RunError, match="was taken over by another process on "):
         first.renew()
     first.release()
-    assert _told(bucket)["directory"] == "/runs/b"
+    assert _stored_lease(bucket)["directory"] == "/runs/b"
     bucket.write(KEY, b"torn")
     with pytest.raises(RunError, match=r"was taken over by another process$"):
         first.renew()

@@ -111,7 +111,7 @@ def test_at_the_end_everything_is_there(run, bucket):
     assert b'"renewed": 0.0' in bucket.read("writer.json").data
 
 
-def test_trouble_is_told_once_and_when_it_is_over(copy, bucket, monkeypatch):
+def test_trouble_is_reported_once_and_when_it_is_over(copy, bucket, monkeypatch):
     real = copy.push
 
     def refuse():
@@ -231,7 +231,7 @@ def _refuse(monkeypatch, refused, *, names_it):
         ("checkpoints/20/state/array", False),
     ],
 )
-def test_what_cannot_be_read_is_told_and_tried_again(
+def test_an_unreadable_file_is_reported_and_tried_again(
     copy, run, bucket, save, monkeypatch, name, names_it
 ):
     save(10)
@@ -255,9 +255,9 @@ def test_what_cannot_be_read_is_told_and_tried_again(
 
 
 def test_the_environment_says_where_runs_are_copied():
-    told = {"LUTHIER_MIRROR": "gs://lab/runs"}
+    environment = {"LUTHIER_MIRROR": "gs://lab/runs"}
     run = pathlib.Path("/project/runs/quickstart/ab12")
     trial = pathlib.Path("/project/studies/rates/trials/0007/run")
     assert of_environment(run, {}) is None
-    assert of_environment(run, told).url == "gs://lab/runs/quickstart/ab12/"
-    assert of_environment(trial, told).url == "gs://lab/runs/rates/trials/0007/run/"
+    assert of_environment(run, environment).url == "gs://lab/runs/quickstart/ab12/"
+    assert of_environment(trial, environment).url == "gs://lab/runs/rates/trials/0007/run/"

@@ -56,8 +56,9 @@ def test_threads_do_not_mix_their_lines(written):
         thread.start()
     for thread in threads:
         thread.join()
-    told = written.getvalue().splitlines()
-    assert sorted(told) == sorted(f"{number}: [HF_TOKEN]" for number in range(8) for _ in range(50))
+    lines = written.getvalue().splitlines()
+    expected = [f"{number}: [HF_TOKEN]" for number in range(8) for _ in range(50)]
+    assert sorted(lines) == sorted(expected)
 
 
 def test_prints_warnings_and_tracebacks_of_a_process_hold_no_secret(written):

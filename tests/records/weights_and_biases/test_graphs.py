@@ -68,11 +68,11 @@ def test_the_difference_is_an_artifact(child, fake):
     recorder.close()
     (call,) = fake("log_artifact")
     assert (call["type"], call["metadata"]["parent"]) == ("diff", "demo/first")
-    told = call["files"]["diff.txt"].splitlines()
-    assert told[0] == "optimizer.value: 0.5 -> 0.25"
+    diff_lines = call["files"]["diff.txt"].splitlines()
+    assert diff_lines[0] == "optimizer.value: 0.5 -> 0.25"
     comparison = json.loads(call["files"]["diff.json"])
     assert [side["title"] for side in comparison["sides"]] == ["demo/first", "demo/second"]
-    assert len(comparison["changes"]) == call["metadata"]["changes"] == len(told)
+    assert len(comparison["changes"]) == call["metadata"]["changes"] == len(diff_lines)
 
 
 def test_nothing_is_logged_where_there_is_nothing_to_compare_with(child, tmp_path):

@@ -21,9 +21,9 @@ def plan(tiny, tmp_path_factory):
 
 @pytest.mark.full
 def test_steps_on_a_cpu_repeat_themselves(plan):
-    told = check_repeatable(plan)
+    report = check_repeatable(plan)
     number = len(plan.program.names) + 1
-    assert told == f"2 steps taken twice: all {number} arrays are the same to the last bit"
+    assert report == f"2 steps taken twice: all {number} arrays are the same to the last bit"
 
 
 @pytest.mark.full

@@ -7,29 +7,29 @@ from luthier.trainer.processes import check_devices, check_same
 
 
 @pytest.fixture
-def told(monkeypatch):
+def compared(monkeypatch):
     """Return what is compared, as in several processes."""
-    found = []
+    compared = []
     monkeypatch.setattr(distributed, "is_several", lambda: True)
-    monkeypatch.setattr(distributed, "agree", lambda facts: found.append(dict(facts)))
-    return found
+    monkeypatch.setattr(distributed, "agree", lambda facts: compared.append(dict(facts)))
+    return compared
 
 
-def test_the_experiment_the_versions_and_the_source_are_compared(told, tiny, tmp_path):
+def test_the_experiment_the_versions_and_the_source_are_compared(compared, tiny, tmp_path):
     graph = tiny(tmp_path)
     check_same(graph, ["configs"])
-    (found,) = told
+    (facts,) = compared
     hashes = [graphs.fingerprint(graph, kind=kind)[:12] for kind in ("record", "program")]
-    assert found["the experiment"] == "{} (program {})".format(*hashes)
-    assert {"the version of jax", "the version of luthier", "the version of Python"} <= set(found)
-    assert {"the source of luthier", "the source of configs"} <= set(found)
+    assert facts["the experiment"] == "{} (program {})".format(*hashes)
+    assert {"the version of jax", "the version of luthier", "the version of Python"} <= set(facts)
+    assert {"the source of luthier", "the source of configs"} <= set(facts)
     check_same(graphs.apply(graph, ["checkpoints.every.count=6"]))
-    assert told[1]["the experiment"] != found["the experiment"]
+    assert compared[1]["the experiment"] != facts["the experiment"]
 
 
-def test_devices_are_compared(told):
+def test_devices_are_compared(compared):
     check_devices()
-    assert told == [{"its devices": "8 x cpu"}]
+    assert compared == [{"its devices": "8 x cpu"}]
 
 
 @pytest.mark.full

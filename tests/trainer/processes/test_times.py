@@ -20,10 +20,10 @@ def test_hosts_that_are_alike_are_not_named():
 
 
 def test_whoever_the_others_wait_for_is_named_with_what_it_takes():
-    found = stragglers(
+    times = stragglers(
         [USUAL, _host(1, batch_seconds=0.48), _host(2), _host(3, device_seconds=0.01)]
     )
-    assert found == {
+    assert times == {
         1: "process 1 of 4 on n1 is slow: its part of a batch takes 480 ms, that of the others "
         "20 ms, and a step 500 ms",
         3: "process 3 of 4 on n3 is slow: its devices take 10 ms for what takes the others 4 ms",
@@ -31,46 +31,46 @@ def test_whoever_the_others_wait_for_is_named_with_what_it_takes():
 
 
 @pytest.fixture
-def found(tmp_path, monkeypatch):
+def times(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "EVERY_STEPS", 4)
     return Times(tmp_path / "hosts.jsonl")
 
 
-def test_a_process_tells_its_times_every_so_many_batches(found, monkeypatch):
+def test_a_process_reports_its_times_every_so_many_batches(times, monkeypatch):
     clock = iter([10.0, 12.0, 13.0])
     monkeypatch.setattr(processes.time, "perf_counter", lambda: next(clock))
-    found.begin(100, print)
-    told = [found.mine(seconds) for seconds in (0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0)]
-    assert told[:3] == told[4:7] == [None] * 3
-    assert told[3] == {
+    times.begin(100, print)
+    reports = [times.mine(seconds) for seconds in (0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0)]
+    assert reports[:3] == reports[4:7] == [None] * 3
+    assert reports[3] == {
         "process": 0,
         "host": platform.node(),
         "step_seconds": 0.5,
         "batch_seconds": 0.25,
         "device_seconds": None,
     }
-    assert (told[7]["step_seconds"], told[7]["batch_seconds"]) == (0.25, 1.0)
+    assert (reports[7]["step_seconds"], reports[7]["batch_seconds"]) == (0.25, 1.0)
 
 
-def _take_in(found, *hosts):
+def _take_in(times, *hosts):
     for _ in range(4):
-        found.mine(0.0)
-    found.take_in([dataclasses.asdict(host) for host in hosts])
+        times.mine(0.0)
+    times.take_in([dataclasses.asdict(host) for host in hosts])
 
 
-def test_a_laggard_is_told_when_it_lags_twice_and_again_when_it_had_recovered(found, tmp_path):
+def test_a_straggler_is_reported_when_slow_twice_and_again_after_it_recovered(times, tmp_path):
     lines = []
-    found.begin(100, lines.append)
+    times.begin(100, lines.append)
     slow = _host(1, device_seconds=0.01)
     for hosts in [(USUAL, slow), (USUAL, _host(1)), (USUAL, slow)]:
-        _take_in(found, *hosts)
+        _take_in(times, *hosts)
     assert lines == [], "slow once is an accident"
     for _ in range(3):
-        _take_in(found, USUAL, slow)
+        _take_in(times, USUAL, slow)
     assert len(lines) == 1
     assert lines[0].startswith("process 1 of 2 on n1 is slow: its devices take 10 ms")
     for hosts in [(USUAL, _host(1)), (USUAL, slow), (USUAL, slow)]:
-        _take_in(found, *hosts)
+        _take_in(times, *hosts)
     assert len(lines) == 2
     rows = [json.loads(line) for line in (tmp_path / "hosts.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(104, 137, 4))
@@ -78,7 +78,7 @@ def test_a_laggard_is_told_when_it_lags_twice_and_again_when_it_had_recovered(fo
 
 
 @pytest.mark.full
-def test_a_disk_that_refuses_is_told_and_training_goes_on(tmp_path):
+def test_a_disk_that_refuses_is_reported_and_training_continues(tmp_path):
     lines = []
     lost = Times(tmp_path / "gone" / "hosts.jsonl")
     lost.begin(0, lines.append)

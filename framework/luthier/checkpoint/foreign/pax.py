@@ -127,8 +127,8 @@ def _of_database(
             spec = {"driver": "zarr", "kvstore": inside}
             yield name, _opened(tensorstore.open(spec, read=True, open=True).result())
     except (ValueError, OSError) as error:
-        told = " ".join(str(error).split())[:200]
-        raise CheckpointError(Problem(f"{state} cannot be read: {told}")) from None
+        message = " ".join(str(error).split())[:200]
+        raise CheckpointError(Problem(f"{state} cannot be read: {message}")) from None
 
 
 def _opened(store: Any) -> StoredArray:

@@ -270,14 +270,14 @@ def _names_of(path: pathlib.Path) -> tuple[bool, list[list[str]]]:
         own = [str(leaf) for _, leaf in leaves if str(leaf).startswith(_PLACEHOLDER)]
         return False, [name.removeprefix(_PLACEHOLDER).split(".") for name in own]
     try:
-        said = json.loads((path / METADATA).read_text(encoding="utf-8"))
+        metadata = json.loads((path / METADATA).read_text(encoding="utf-8"))
         entries = [
             entry
-            for entry in said["tree_metadata"].values()
+            for entry in metadata["tree_metadata"].values()
             if entry["value_metadata"]["value_type"] in ("jax.Array", "np.ndarray")
         ]
         names = [[str(part["key"]) for part in entry["key_metadata"]] for entry in entries]
-        return bool(said.get("use_zarr3")), names
+        return bool(metadata.get("use_zarr3")), names
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path / METADATA, error) from None
 
@@ -320,5 +320,5 @@ def _typed(values: np.ndarray) -> np.ndarray:
 
 
 def _unreadable(path: pathlib.Path, error: Exception) -> CheckpointError:
-    told = " ".join(str(error).split())[:200]
-    return CheckpointError(Problem(f"{path} cannot be read: {told}"))
+    message = " ".join(str(error).split())[:200]
+    return CheckpointError(Problem(f"{path} cannot be read: {message}"))

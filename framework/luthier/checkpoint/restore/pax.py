@@ -69,12 +69,12 @@ class _Labelled(OfFamily):
     def find(self, wanted: Wanted) -> Found:
         found = super().find(wanted)
         pieces = {
-            name: self._told(own)
+            name: self._relabelled(own)
             if isinstance(own, SourcePiece)
-            else [self._told(one) for one in own]
+            else [self._relabelled(one) for one in own]
             for name, own in found.pieces.items()
         }
         return Found(found.problems, pieces)
 
-    def _told(self, piece: SourcePiece) -> SourcePiece:
+    def _relabelled(self, piece: SourcePiece) -> SourcePiece:
         return dataclasses.replace(piece, tensor=self._labels[piece.tensor])

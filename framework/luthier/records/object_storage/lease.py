@@ -122,8 +122,8 @@ class Lease:
         return (writer.host, writer.directory) == (self._me.host, self._me.directory)
 
     def _write(self, over: Object, renewed: float) -> bool:
-        told = dataclasses.replace(self._me, renewed=renewed)
-        data = json.dumps(dataclasses.asdict(told)).encode()
+        lease = dataclasses.replace(self._me, renewed=renewed)
+        data = json.dumps(dataclasses.asdict(lease)).encode()
         # The lease runs from before the write began: the time that the store took for it must not
         # make it longer.
         start = time.monotonic()

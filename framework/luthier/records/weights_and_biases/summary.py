@@ -109,27 +109,28 @@ def write(directory: pathlib.Path, mode: str, say: mirror.Say) -> None:
     import wandb
 
     fields = read_json(directory / SETTINGS_FILE, default={})
-    said = read_json(directory / "wandb" / FILE, default={})
+    content = read_json(directory / "wandb" / FILE, default={})
     superseded = mirror.offline_directories(directory)
     settings = {"program": "luthier sweep", "x_disable_stats": True}
 
     def begin(chosen: str) -> Any:
-        return mirror.begin(wandb, fields, directory, said["config"], chosen, settings)
+        return mirror.begin(wandb, fields, directory, content["config"], chosen, settings)
 
     mode, run = mirror.opened(mode, begin, say)
-    for name, direction in said["better"].items():
+    for name, direction in content["better"].items():
         run.define_metric(name, summary="min" if direction == "lower" else "max")
     seen = int(run.step or 0) if getattr(run, "resumed", False) else 0
-    for step, row in enumerate(said["history"]):
+    for step, row in enumerate(content["history"]):
         if step >= seen:
             run.log(row, step=step)
-    step = max(len(said["history"]) - 1, 0)
-    table = wandb.Table(columns=list(said["columns"]), data=[list(row) for row in said["rows"]])
+    step = max(len(content["history"]) - 1, 0)
+    rows = [list(row) for row in content["rows"]]
+    table = wandb.Table(columns=list(content["columns"]), data=rows)
     last: dict[str, Any] = {"runs": table}
-    for title, path in said["pages"].items():
+    for title, path in content["pages"].items():
         last[title] = wandb.Html(pathlib.Path(path).read_text(encoding="utf-8"), inject=False)
     run.log(last, step=max(step, seen))
-    run.summary.update(said["facts"])
+    run.summary.update(content["facts"])
     run.finish(exit_code=0)
     if mode == "offline":
         for earlier in superseded:
