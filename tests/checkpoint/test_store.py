@@ -263,7 +263,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_former(store, monkeypatch):
         (27, r"File too large; raise the limit on file sizes \(`ulimit -f`\) and rerun"),
         (28, "the disk is full; free some space and rerun"),
         (30, "Read-only file system; make it writable and rerun"),
-        (5, "Input/output error; see to the directory and rerun"),
+        (5, "Input/output error; check the directory and rerun"),
     ],
 )
 def test_what_the_system_refuses_tensorstore_is_one_line(store, monkeypatch, number, message):

@@ -52,7 +52,7 @@ def _damaged(
     assert started.wait() == 0
     (notice,) = [line for line in stage.notices().splitlines() if "is damaged" in line]
     assert f"checkpoints/{bad} is damaged: " in notice
-    assert notice.endswith(f"going on from step {good}"), notice
+    assert notice.endswith(f"resuming from step {good}"), notice
     assert stage.began() == good
     agreed = compare(stage, truths.of(stage.processes))
     detected = f"by its checksum: {word}; goes on from the one before"
@@ -135,7 +135,7 @@ def torn_status(stage: Stage, truths: Truths) -> Outcome:
 
 @injection("config.json torn")
 def torn_config(stage: Stage, truths: Truths) -> Outcome:
-    message = "cannot be continued: its config.json cannot be loaded; restore that file, or begin"
+    message = "cannot be continued: its config.json cannot be loaded; restore that file, or start"
     return _torn_file(stage, truths, "config.json", message)
 
 

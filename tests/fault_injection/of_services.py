@@ -52,7 +52,7 @@ def wandb_crash(stage: Stage, truths: Truths) -> Outcome:
     os.kill(_service(started), signal.SIGKILL)
     stage.until(lambda: "W&B stopped: " in stage.notices(), started)
     seconds = time.monotonic() - since
-    notice = "W&B stopped: its process was ended by signal 9; training goes on; `luthier runs "
+    notice = "W&B stopped: its process was ended by signal 9; training continues; `luthier runs "
     assert notice in stage.notices()
     stage.hurry()
     assert started.wait() == 0

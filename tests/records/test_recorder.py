@@ -15,7 +15,7 @@ from luthier.records.recorder import Recorder
 
 
 class Memory:
-    """A sink that remembers, and fails where it is notices to."""
+    """A sink that remembers, and fails where it is told to."""
 
     def __init__(self, name="memory", essential=False, fails=(), log=None):
         self.name, self.essential, self.fails = name, essential, fails
@@ -56,7 +56,7 @@ def test_a_failing_sink_is_dropped_and_reported_once(verb):
         recorder.flush()
     recorder.close()
     notices = [event.text for event in good.events if isinstance(event, Notice)]
-    assert notices == ["Memory stopped recording: what a day; training goes on"]
+    assert notices == ["Memory stopped recording: what a day; training continues"]
     assert [event.step for event in good.events if isinstance(event, Step)] == [1, 2, 3]
     assert ("bad", "close") not in bad.log
 
@@ -167,7 +167,7 @@ def test_a_console_that_breaks_does_not_break_the_run(run, monkeypatch):
             recorder.emit(Step(step, {"loss": 1.0}))
     events = [recorded.event for recorded in read_events(run.metrics_path)]
     notices = [event.text for event in events if isinstance(event, Notice)]
-    assert notices == ["ConsoleSink stopped recording: [Errno 32] Broken pipe; training goes on"]
+    assert notices == ["ConsoleSink stopped recording: [Errno 32] Broken pipe; training continues"]
     assert len(events) == 30
 
 

@@ -53,7 +53,7 @@ def test_a_run_whose_graph_is_torn_is_refused_with_its_place(opened):
     first, second = map(str, error.value.problems)
     assert first == (
         f"{path} cannot be continued: its config.json cannot be loaded; restore that file, or "
-        "begin a run of its own with --new"
+        "start a separate run with --new"
     )
     assert second.startswith("config.json is not readable as JSON: ")
 

@@ -378,7 +378,7 @@ def test_changed_defaults_are_reported_on_resume_and_evaluation(run, tiny):
     path.write_text(json.dumps(values))
     trained = trainer.load_run(str(directory))
     (line,) = trained.notices
-    assert line.startswith("as recorded, though other defaults hold now: ")
+    assert line.startswith("kept as recorded, although the defaults have changed: ")
     assert "optimizer.eps=0.001" in line
     assert "training.divergence=None" in line
     # What is evaluated is what was trained, and not what the defaults are today.

@@ -94,7 +94,7 @@ def test_what_is_saved_is_not_begun_again_without_checkpoints(tiny, tmp_path):
     run = f"{first.directory.parent.name}/{first.directory.name}"
     assert str(refusal.value) == (
         f"checkpoints: {run} is saved at step 6; without checkpoints it would start again at "
-        "step 0; leave out checkpoints=None, or begin a run of its own with --new"
+        "step 0; leave out checkpoints=None, or start a separate run with --new"
     )
     assert (first.directory / "metrics.jsonl").read_bytes() == before
     assert trainer.run(tiny(tmp_path, stop, "checkpoints=None")).was_over, "nothing to do"
@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path)
     assert [row["step"] for row in _lines(result, "step")] == list(range(1, 13))
     notices = " ".join(row["text"] for row in _lines(result, "notice"))
     assert "damaged" in notices
-    assert "going on from step 5" in notices
+    assert "resuming from step 5" in notices
 
 
 class _Ends(Watcher):

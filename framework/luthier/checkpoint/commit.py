@@ -161,7 +161,7 @@ def read(directory: pathlib.Path) -> Commit:
         commit = Commit(**content)
         json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
         if not _is_sound(commit):
-            raise ValueError("a field of it is not what it should be")
+            raise ValueError("one of its fields has the wrong type")
         return commit
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(directory, error) from error
@@ -175,7 +175,7 @@ def _foreign(directory: pathlib.Path, content: Mapping[str, Any]) -> VersionErro
     versions = content.get("versions")
     writer = versions.get("luthier") if isinstance(versions, dict) else None
     by = f"luthier {writer}" if isinstance(writer, str) else "another version of luthier"
-    what = f"{directory} was written by {by}, in a form that this one does not know"
+    what = f"{directory} was written by {by}, in a format that this version does not know"
     return VersionError(Problem(what, remedy="continue the run with that version; nothing changed"))
 
 
@@ -361,7 +361,7 @@ def _check_part(directory: pathlib.Path, commit: Commit | None) -> list[str]:
     except OSError as error:
         refusal = (error.errno, str(error))
     except LuthierError as error:  # the primary could read the commit file, and this one cannot
-        damage = [f"process {distributed.process_index()} says: {error}"]
+        damage = [f"process {distributed.process_index()}: {error}"]
     everything = distributed.gather([damage, refusal])
     for _, refused in everything:
         if refused is not None and distributed.process_index() == 0:

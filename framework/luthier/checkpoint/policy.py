@@ -203,7 +203,7 @@ class FastTier:
             path, remedy = "checkpoints.fast.directory", "choose a directory that can be written"
             raise CheckpointError(Problem(f"{root}: {reason}", path, "", remedy)) from error
         if not folder.is_dir():
-            what = f"{folder} is not there for every process"
+            what = f"{folder} is not visible to every process"
             remedy = "choose a directory that all of them see"
             raise CheckpointError(Problem(what, "checkpoints.fast.directory", "", remedy))
         return folder

@@ -479,7 +479,7 @@ class Store:
                 if seconds is None or not is_transient(error):
                     what = f"{path} cannot be read now: {error}"
                     remedy = (
-                        "nothing was changed: see to the disk and rerun the command; if it stays "
+                        "nothing was changed: check the disk and rerun the command; if it stays "
                         f"so, move that folder away ({self._others(int(path.name.split('.')[0]))})"
                     )
                     raise _Unreadable(Problem(what, remedy=remedy)) from error
@@ -517,7 +517,7 @@ def _blame_disk(store: Store, step: int, error: BaseException) -> None:
     if code in (errno.ENOSPC, errno.EDQUOT):
         why = "the disk is full"
     what = f"{store.directory}: step {step} was not saved: {why}"
-    remedy = _REMEDIES.get(code or 0, "see to the directory")
+    remedy = _REMEDIES.get(code or 0, "check the directory")
     latest = store.latest()
     after = "starts again" if latest is None else f"continues from step {latest}"
     remedy = f"{remedy} and rerun the command: it {after}"

@@ -358,7 +358,7 @@ class RunDirectory:
         status = read_status(self.status_path)
         # A process that is killed cannot write how it ended. That its lock is free says so for it.
         if status.status == events.RUNNING and self.writer() is None:
-            message, path = "the process ended without a word", crash.newest(self.path)
+            message, path = "the process ended without a message", crash.newest(self.path)
             relative = ""
             if (
                 path is not None

@@ -193,7 +193,7 @@ class Recorder:
 
 def _ended(sink: Sink, error: Exception) -> str:
     reason = " ".join(str(error).split()) or type(error).__name__
-    return f"{type(sink).__name__} stopped recording: {reason}; training goes on"
+    return f"{type(sink).__name__} stopped recording: {reason}; training continues"
 
 
 @dataclasses.dataclass(frozen=True)

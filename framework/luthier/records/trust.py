@@ -132,7 +132,7 @@ def packages_of_study(
     ours = {*_given, *_project_packages()}
     strange = [name for name in recorded if name not in ours and _mentions(text, name)]
     if strange:
-        what = f"{path} names {', '.join(strange)}, which is no package of this project"
+        what = f"{path} names {', '.join(strange)}, outside the packages of this project"
         remedy = "add it to packages under [tool.luthier] in pyproject.toml, or, if you know who"
         remedy += f" made the study, add: --trust {_folder(place)}"
         raise RecordError(Problem(what, remedy=remedy))

@@ -113,9 +113,9 @@ def _open(path: pathlib.Path, flags: int) -> int:
 
 
 def _not_a_file(path: pathlib.Path) -> RunError:
-    kind = "a symbolic link" if path.is_symlink() else "no regular file"
-    what = f"cannot lock {path}: it is {kind}, which luthier never makes"
-    return RunError(Problem(what, remedy="look at what it is, and remove it"))
+    kind = "a symbolic link" if path.is_symlink() else "a special file or a directory"
+    what = f"cannot lock {path}: it is {kind}, and luthier creates only regular files"
+    return RunError(Problem(what, remedy="inspect it, and remove it"))
 
 
 # `holder` takes a shared `flock` for a moment to see whether the file is free. A writer that tries

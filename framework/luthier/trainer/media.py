@@ -211,7 +211,7 @@ def check_shows(program: Program) -> None:
         what = "the model or the data cannot generate text"
         problems.append(Problem(what, "records.samples", remedy=remedy))
     if records.histograms is not None and not chosen_parameters(program, records.histograms):
-        what = f"no parameter's name has a match of {records.histograms.pattern!r}"
+        what = f"no parameter name matches {records.histograms.pattern!r}"
         problems.append(Problem(what, "records.histograms.pattern"))
     if records.images is not None:
         problems += _image_problems(program, records.images.entry)
@@ -226,6 +226,6 @@ def _image_problems(program: Program, entry: str) -> list[Problem]:
         return [Problem(f"a batch has no {entry}; it has {', '.join(program.batch)}", path)]
     if len(found.shape) != 4 or found.shape[-1] not in (1, 3, 4):
         shape = list(found.shape)
-        what = f"{entry} {shape} are no images: [rows, height, width, 1, 3 or 4 channels]"
+        what = f"{entry} {shape} is not a batch of images [rows, height, width, 1, 3 or 4 channels]"
         return [Problem(what, path)]
     return []

@@ -237,8 +237,8 @@ def _unsaved(directory: RunDirectory, request: Request) -> list[str]:
     run = f"{directory.name}/{directory.id}"
     what = f"{run} keeps no checkpoints (checkpoints=None): it cannot be continued"
     if request.run is not None:
-        raise RunError(Problem(what, "checkpoints", remedy="start a run of its own with --new"))
-    return [f"{what}; this is a run of its own"]
+        raise RunError(Problem(what, "checkpoints", remedy="start a separate run with --new"))
+    return [f"{what}; this is a separate run"]
 
 
 def configuration(graph: Graph) -> Configuration:
@@ -345,7 +345,7 @@ def _refuse_to_forget(directory: RunDirectory) -> None:
     if step is not None:
         run = f"{directory.name}/{directory.id}"
         what = f"{run} is saved at step {step}; without checkpoints it would start again at step 0"
-        remedy = "leave out checkpoints=None, or begin a run of its own with --new"
+        remedy = "leave out checkpoints=None, or start a separate run with --new"
         raise RunError(Problem(what, "checkpoints", remedy=remedy))
 
 
@@ -359,7 +359,7 @@ def _loaded(directory: RunDirectory, packages: Sequence[str]) -> Any:
         return graphs.from_json(directory.read_config(), packages=packages)
     except RecordError as error:
         what = f"{directory.path} cannot be continued: its config.json cannot be loaded"
-        remedy = "restore that file, or begin a run of its own with --new"
+        remedy = "restore that file, or start a separate run with --new"
         raise RunError([Problem(what, remedy=remedy), *error.problems]) from error
 
 

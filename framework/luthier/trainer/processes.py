@@ -342,9 +342,9 @@ class Times:
             self._file.add(json.dumps(line))
             self._file.commit()
         except OSError as error:
-            self._notify(f"{run_error('write', self._path, error)}; training goes on")
+            self._notify(f"{run_error('write', self._path, error)}; training continues")
         except (RunError, LockLost) as error:  # the metrics, which are essential, end the run
-            self._notify(f"{error}; training goes on")
+            self._notify(f"{error}; training continues")
         slow = stragglers([HostTimes(**each) for each in reports])
         # Twice in a row, and once until it was well again: a single slow interval is a garbage
         # collection or a checkpoint.

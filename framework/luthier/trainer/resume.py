@@ -115,14 +115,14 @@ def check_continuation(
     }
     problems += misfits(arrays, wanted)
     if problems:
-        remedy = "start a run of its own: leave out --run"
+        remedy = "start a separate run: leave out --run"
         what = f"{run} cannot be continued with this graph"
         raise RunError([Problem(what, remedy=remedy), *problems])
     if comparison.reshaped and not extend:
         what = f"another number of steps reshapes {', '.join(comparison.reshaped)}"
         remedy = (
-            "steps already taken followed the old curve: add --extend to go on with the new "
-            "one, or leave out --run to train anew"
+            "steps already taken followed the old curve: add --extend to continue with the new "
+            "one, or leave out --run to start a new run"
         )
         raise RunError(Problem(what, "training.steps", remedy=remedy))
     lines = [f"changes training from here on: {line}" for line in comparison.training]
@@ -152,7 +152,7 @@ def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
         which = ", ".join(restored[:NUM_SHOWN])
         more = "" if len(restored) <= NUM_SHOWN else f" and {len(restored) - NUM_SHOWN} more"
         return [
-            f"as recorded, though other defaults hold now: {which}{more}",
+            f"kept as recorded, although the defaults have changed: {which}{more}",
             *_changed_defaults(before, recorded),
         ]
     return _changed_defaults(before, recorded)
@@ -249,7 +249,7 @@ def check_code(
         )
         remedy = (
             "put it back (the run has a copy in code/), add --accept-changes to resume with it, "
-            "or start a run of its own with --new"
+            "or start a separate run with --new"
         )
         raise RunError(Problem(what, remedy=remedy))
     files = f"code changed {since}: {', '.join(changed)}"

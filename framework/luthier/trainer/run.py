@@ -66,7 +66,7 @@ def run(
       devices: What to train on; None means all devices of the default backend, of all processes.
       run: The run to continue; None goes by the graph: the same graph continues the same run.
       new: Start a run of its own, although the graph has one already.
-      extend: Go on with schedules that a changed number of steps reshapes.
+      extend: Continue with schedules that a changed number of steps reshapes.
       profile: Steps to trace, as `steps=10:15`.
       operative_gin: Keep the graph, which is all that is used, as gin with the run.
       from_scratch: Start again from step 0, although the record says that something was saved.
@@ -79,7 +79,7 @@ def run(
 
     Raises:
       BadInput: The graph cannot be run; nothing was written.
-      TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
+      TrainingStopped: Training cannot continue; the run can be resumed from its last checkpoint.
     """
     gin = graphs.to_gin(graph) if operative_gin else ""
     request = Request(
@@ -171,7 +171,7 @@ def open_session(
       request: Where the run is recorded.
       watcher: Looks on, and may end the run.
       profile: Steps to trace.
-      extend: Whether the run goes on with schedules that a changed number of steps reshapes.
+      extend: Whether the run continues with schedules that a changed number of steps reshapes.
       command: The command that resumes the run, for messages.
 
     Yields:
@@ -179,7 +179,7 @@ def open_session(
 
     Raises:
       BadInput: The graph cannot be run; nothing was written.
-      TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
+      TrainingStopped: Training cannot continue; the run can be resumed from its last checkpoint.
     """
     session = Session()
     directory: RunDirectory | None = None
@@ -286,7 +286,7 @@ def _open_loop(
             agreeing.times.begin(position.progress.steps, recorder.report)
         recorder.emit(_header(plan, opened, position, restored))
         changed = store.notices(last) if store is not None and last is not None else []
-        fallback = [f"{problem}; going on from step {last}" for problem in damage]
+        fallback = [f"{problem}; resuming from step {last}" for problem in damage]
         data_notices = [*left_out(experiment.data), *made_plans(experiment.data)]
         for notice in [*opened.notices, *fallback, *missing, *changed, *data_notices]:
             recorder.notice(notice)
@@ -376,7 +376,7 @@ def _look_for_saves(
         place, recorded = directory.checkpoints_path, directory.recorded_save()
         if request.from_scratch:
             if last is not None:
-                remedy = f"--new starts a run of its own, and leaves {directory.id} as it is"
+                remedy = f"--new starts a separate run, and leaves {directory.id} as it is"
                 what = f"{place} has a whole checkpoint of step {last}; --from-scratch needs none"
                 raise CheckpointError(Problem(what, remedy=remedy))
             directory.forget_saves()
@@ -392,7 +392,7 @@ def _look_for_saves(
         if unsealed:
             what += f" (without commit.json: {', '.join(map(str, unsealed))})"
         if last is not None:
-            return [f"{what}; going on from step {last}"]
+            return [f"{what}; resuming from step {last}"]
         remedy = "is the disk mounted? To start again from step 0, add --from-scratch"
         raise CheckpointError(Problem(what, remedy=remedy))
 
@@ -562,7 +562,7 @@ def _over(opened: Opened) -> Result:
     status = directory.read_status()
     message = (
         f"run {directory.name}/{directory.id} is finished (step {status.step}); nothing to do. "
-        f"To extend it: training.steps=N --run {directory.id} --extend; to train anew: --new"
+        f"To extend it: training.steps=N --run {directory.id} --extend; to train again from scratch: --new"
     )
     return Result(directory.path, FINISHED, status.step, message=message, was_over=True)
 
@@ -716,7 +716,7 @@ def _without_guards(experiment: Any) -> str:
     elif experiment.checkpoints.every is None:
         off.append("saved at its end only (checkpoints.every=None)")
     if experiment.training.guard is None and experiment.training.divergence is None:
-        off.append("goes on with a loss that is not finite (guard=None, divergence=None)")
+        off.append("continues with a loss that is not finite (guard=None, divergence=None)")
     return "; ".join(off)
 
 

@@ -110,8 +110,16 @@ def test_a_resized_table_has_the_rows_of_both(rows, axes):
             Resize(),
             "table is [9, 3] here, and table [6, 2] in the source; only the size of",
         ),
-        ((9, 2), Resize(size=7), "table has 6 entries in the source, not 7; mend the size of its"),
-        ((9, 2), Resize(), "table of the source ends in 1 entries of zeros, as padding does; say"),
+        (
+            (9, 2),
+            Resize(size=7),
+            "table has 6 entries in the source, not 7; correct the size in its",
+        ),
+        (
+            (9, 2),
+            Resize(),
+            "table of the source ends in 1 entries of zeros, as padding does; state",
+        ),
     ],
 )
 def test_arrays_that_cannot_be_resized_are_reported(shape, rule, message):

@@ -95,7 +95,7 @@ def test_no_object_is_written_outside_the_run(key, fault, tmp_path, monkeypatch,
             bring_back(place)
     assert refusal.value.exit_code == 2
     assert str(refusal.value) == (
-        f"gs://bucket/runs/lab/ab12/ is no copy of a run: it has an object {key!r}: {fault}; "
+        f"gs://bucket/runs/lab/ab12/ is not a copy of a run: it has an object {key!r}: {fault}; "
         "nothing was copied; see who writes to that bucket, and delete the object"
     )
     assert sorted(tmp_path.rglob("*")) == [home, project]
@@ -150,7 +150,7 @@ def test_a_slow_line_copies_large_files_and_a_stalled_one_resumes(
         (line,) = lines
         assert re.fullmatch(
             rf"{scheme}://lab/ab12/checkpoints/20/state/array\.pieces/\S+: no answer in 2 s; "
-            "check the network and your credentials; training goes on, and it is tried again",
+            "check the network and your credentials; training continues, and the copy is retried",
             line,
         )
         there = {key for key in stored if "/array.pieces/" in key}

@@ -51,7 +51,7 @@ def test_another_one_is_refused_while_the_former_writes(bucket):
     thread.join()
     line = str(refusal.value)
     assert line.startswith(f"{bucket.url} is written by another process, on ")
-    assert line.endswith(" in /runs/a; end it, or begin a run of its own with --new")
+    assert line.endswith(" in /runs/a; end it, or start a separate run with --new")
 
 
 def test_what_was_let_go_is_free_at_once(bucket, monkeypatch):

@@ -122,7 +122,7 @@ def test_trouble_is_reported_once_and_when_it_is_over(copy, bucket, monkeypatch)
         copy._due.set()
         _until(lambda: copy.lines)
         _until(lambda: not copy._due.is_set())
-    assert copy.lines == ["the network is gone; training goes on, and it is tried again"]
+    assert copy.lines == ["the network is gone; training continues, and the copy is retried"]
     monkeypatch.setattr(copy, "push", real)
     copy._due.set()
     _until(lambda: len(copy.lines) == 2)
@@ -245,7 +245,7 @@ def test_an_unreadable_file_is_reported_and_tried_again(
         with pytest.raises(RunError):
             copy.push()
     reason = f"cannot read {run / name}: {os.strerror(errno.ESTALE)}"
-    assert copy.lines == [f"{reason}; training goes on, and it is tried again"]
+    assert copy.lines == [f"{reason}; training continues, and the copy is retried"]
     assert "checkpoints/10/commit.json" in bucket.list(), "what was not seen is not deleted"
     assert "checkpoints/20/commit.json" not in bucket.list()
     copy._due.set()

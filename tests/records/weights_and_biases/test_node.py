@@ -131,7 +131,7 @@ def test_whatever_wandb_does_training_goes_on(run, fake, monkeypatch, behaviour,
     failures = [text for text in texts if "stopped" in text]
     assert len(failures) == 1, texts
     assert reason in failures[0]
-    assert "training goes on; `luthier runs abc123 --sync wandb`" in failures[0]
+    assert "training continues; `luthier runs abc123 --sync wandb`" in failures[0]
     assert len(read_metrics(run.metrics_path)) == 20
     assert run.read_status().status == "finished"
     assert longest < 1.0

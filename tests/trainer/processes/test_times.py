@@ -85,4 +85,4 @@ def test_a_disk_that_refuses_is_reported_and_training_continues(tmp_path):
     lost.take_in([dataclasses.asdict(USUAL), dataclasses.asdict(_host(1))])
     (line,) = lines
     assert line.startswith(f"cannot write {tmp_path}/gone/hosts.jsonl: No such file or directory")
-    assert line.endswith("; training goes on")
+    assert line.endswith("; training continues")

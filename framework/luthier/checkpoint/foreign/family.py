@@ -49,7 +49,7 @@ class TensorLayout:
         """Refuse what cannot be inverted."""
         left, right = (sorted(sum(side, ())) for side in self._sides)
         if left != right or len(set(left)) != len(left) or any(len(g) > 1 for g in self._sides[1]):
-            raise ValueError(f"{self.text!r} is no rearrangement of dimensions")
+            raise ValueError(f"{self.text!r} is not a rearrangement of dimensions")
 
     @functools.cached_property
     def _sides(self) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
@@ -339,7 +339,7 @@ class Family:
       architecture: The class that its config.json names when we write one.
       tensors: Every tensor that its files may hold.
       prefix: The beginning of foreign names that files of a bare model lack.
-      ignored: Patterns of tensors that are no weights, such as buffers.
+      ignored: Patterns of tensors that are not weights, such as buffers.
       is_tied: Whether embedding and head are one where its config.json does not say.
       config_patterns: What values of its config.json begin with (regular expressions, by key; ""
         where the key is missing), where several families have one `model_type`.
@@ -367,7 +367,7 @@ class Family:
         return [(_pattern(tensor.foreign), tensor) for tensor in self.tensors]
 
     def is_ignored(self, name: str) -> bool:
-        """Return whether a foreign tensor is no weight."""
+        """Return whether a foreign tensor is not a weight."""
         return any(re.search(pattern, name) for pattern in self.ignored)
 
     def ours_of(self, name: str) -> list[str]:

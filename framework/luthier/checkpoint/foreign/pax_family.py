@@ -41,7 +41,7 @@ def family_of(parameters: PaxParameters, heads_first: bool | None = None) -> Fam
         (`output_proj_use_nhd_shape`); None goes by the shapes.
 
     Raises:
-      CheckpointError: The shapes do not tell it.
+      CheckpointError: The shapes are ambiguous.
     """
     return Family("pax", (), "", tuple(_tensors(parameters, heads_first)))
 
@@ -118,7 +118,7 @@ def _outer(found: PaxParameters, heads_first: bool | None) -> str:
         # cannot tell them apart, and a wrong guess would load without an error.
         heads_first = shape[:1] != dim
         if dim == shape[:1] == shape[-1:]:
-            what = f"{of_layer(_POST, 0)} {list(shape)} does not tell which dimension is which"
+            what = f"{of_layer(_POST, 0)} {list(shape)} does not show which dimension is which"
             remedy = "set it to what output_proj_use_nhd_shape is: true or false"
             raise CheckpointError(Problem(what, "restore.heads_first", remedy=remedy))
     heads = "heads head_dim" if len(shape) == 3 else "(heads head_dim)"

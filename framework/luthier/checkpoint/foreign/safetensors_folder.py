@@ -131,7 +131,7 @@ def read_config(directory: str | os.PathLike[str], name: str = CONFIG) -> Mappin
       name: Another file of settings.
 
     Raises:
-      CheckpointError: It is no JSON object.
+      CheckpointError: It is not a JSON object.
     """
     path = pathlib.Path(directory).expanduser() / name
     if not path.is_file():
@@ -139,7 +139,7 @@ def read_config(directory: str | os.PathLike[str], name: str = CONFIG) -> Mappin
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
         raise CheckpointError(Problem(f"{path} cannot be read: {error}")) from None
     return content

@@ -93,7 +93,7 @@ class Safetensors(Restore):
         if config is None:
             if tensors.metadata.get("format") == PLAIN:
                 return None
-            what = f"{tensors.path} has no config.json that tells the family"
+            what = f"{tensors.path} has no config.json that names the family"
             remedy = f"set restore.family: {', '.join(families.names())}, or {PLAIN} for our names"
             raise CheckpointError(Problem(what, "restore", remedy=remedy))
         return families.of_config(config, str(tensors.path))
@@ -224,7 +224,7 @@ class OfFamily(OpenedSource):
                 what = f"{name} is {list(described[name].shape)} in the files, and {list(shape)}"
                 problems.append(Problem(f"{what} is needed for {ours}"))
             elif described[name].dtype not in _FLOATS:
-                what = f"{name} is of dtype {described[name].dtype}, and {ours} is no integer"
+                what = f"{name} is of dtype {described[name].dtype}, and {ours} is not an integer array"
                 remedy = "quantized weights are not read: give the folder that they were made of"
                 problems.append(Problem(what, remedy=remedy))
         return problems
@@ -281,7 +281,7 @@ class OfFamily(OpenedSource):
                 continue
             ours = self._family.ours_of(full) or self._family.ours_of(name)
             absent = [name for name in ours if name not in resolved.views]
-            why = f"the model has no {', '.join(absent)}" if absent else "nothing takes it"
+            why = f"the model has no {', '.join(absent)}" if absent else "no parameter uses it"
             why = why if ours else "the family has no such tensor"
             what = f"{name} {list(described.shape)} of the files has no place to go: {why}"
             problems.append(

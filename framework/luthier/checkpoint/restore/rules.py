@@ -25,17 +25,17 @@ class Rule:
       pattern: A regular expression, as `re.search` takes it.
 
     Raises:
-      BadInput: The pattern is no regular expression.
+      BadInput: The pattern is not a regular expression.
     """
 
     pattern: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what is no regular expression."""
+        """Reject an invalid pattern."""
         try:
             re.compile(self.pattern)
         except re.error as error:
-            what = f"{self.pattern!r} is no regular expression: {error}"
+            what = f"{self.pattern!r} is not a regular expression: {error}"
             remedy = "write it as Python's re.search takes it"
             raise BadInput(Problem(what, remedy=remedy)) from error
 
@@ -164,7 +164,7 @@ def claim(rules: Sequence[Rule], names: Iterable[str]) -> dict[str, Claim]:
             unclaimed.append(name)
     if unclaimed:
         remedy = "add a rule: Take(pattern), Init(pattern) or Skip(pattern)"
-        what = f"{len(unclaimed)} parameters are claimed by no rule"
+        what = f"{len(unclaimed)} parameters are not matched by any rule"
         problems = [Problem(what, "restore.rules", remedy=remedy)]
         raise CheckpointError([*problems, *(Problem(name) for name in unclaimed)])
     return found

@@ -129,7 +129,7 @@ class _Search:
         needed = min(self._wanted.limits.get(rule.axis, size), size)
         if rule.size is not None and rule.size > there:
             what = f"{source} has {there} entries in {self._where}, not {rule.size}"
-            return [], [Problem(what, remedy="mend the size of its rule")]
+            return [], [Problem(what, remedy="correct the size in its rule")]
         count = min(there if rule.size is None else rule.size, needed)
         # Vocabularies are often padded with zeros to a round size. Taking the padding for tokens
         # would leave new tokens with zero embeddings, so the user must say how many entries are
@@ -137,7 +137,7 @@ class _Search:
         zeros = self._zeros(source, dimension) if rule.size is None else 0
         if zeros and there - zeros < needed:
             what = f"{source} of {self._where} ends in {zeros} entries of zeros, as padding does"
-            remedy = f"say how many are no padding: Resize(pattern, size={there - zeros})"
+            remedy = f"state how many are not padding: Resize(pattern, size={there - zeros})"
             return [], [Problem(what, remedy=remedy)]
         if shape == target.shape and count == needed:
             return self._piece(source, None), []

@@ -107,7 +107,7 @@ class Bucket:
     def __init__(self, url: str, stall_seconds: float = STALL_SECONDS):
         if not url.startswith(SCHEMES):
             remedy = f"write {', '.join(f'{scheme}...' for scheme in SCHEMES)}"
-            raise RunError(Problem(f"{url!r} is in no object store", remedy=remedy))
+            raise RunError(Problem(f"{url!r} is not the URL of an object store", remedy=remedy))
         self.url = url.rstrip("/") + "/"
         self.stall_seconds = stall_seconds
         # Opened at the first use: `import tensorstore` takes a while, and many commands only name a

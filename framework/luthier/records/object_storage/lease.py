@@ -74,7 +74,7 @@ class Lease:
             if found.version != first.version:
                 where = f"on {former.host} in {former.directory}"
                 what = f"{bucket.url} is written by another process, {where}"
-                raise RunError(Problem(what, remedy="end it, or begin a run of its own with --new"))
+                raise RunError(Problem(what, remedy="end it, or start a separate run with --new"))
         if not self._write(found, time.time()):
             raise RunError(Problem(f"{bucket.url} was taken by another process just now"))
 

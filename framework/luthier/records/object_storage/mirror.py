@@ -236,7 +236,7 @@ class Mirror:
                 self._trouble = ""
             except RunError as error:
                 if not self._trouble:
-                    self._report(f"{error}; training goes on, and it is tried again")
+                    self._report(f"{error}; training continues, and the copy is retried")
                 self._trouble = str(error)
             self._due.wait(PUSH_SECONDS)
             self._due.clear()
@@ -371,7 +371,7 @@ def _check(bucket: Bucket, name: str) -> None:
     if not fault and name.split("/")[0] in LOCAL:
         fault = "it is of the machine that writes it only"
     if fault:
-        what = f"{bucket.url} is no copy of a run: it has an object {name!r}: {fault}"
+        what = f"{bucket.url} is not a copy of a run: it has an object {name!r}: {fault}"
         remedy = "nothing was copied; see who writes to that bucket, and delete the object"
         raise RunError(Problem(what, remedy=remedy))
 

@@ -128,7 +128,7 @@ class Wandb:
       mode: `auto` is online where there are a key and a network, else offline; `online`, `offline`,
         `off`. The environment's WANDB_MODE decides what `auto` is.
       system_metrics: Whether W&B samples the load of processors, memory and disks.
-      finish_seconds: Longest wait for the upload when training ends; it goes on in the background.
+      finish_seconds: Longest wait for the upload when training ends; it continues in the background.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"finish_seconds": "0 <= x"}
@@ -193,7 +193,7 @@ class WandbSink:
             write_settings(node, run_directory)
             self._process = _start(run_directory, resolved_mode(node.mode), subprocess.PIPE)
         except (OSError, RunError) as error:
-            self._report(f"W&B is off: {error}; training goes on")
+            self._report(f"W&B is off: {error}; training continues")
             return
         self._reader = threading.Thread(target=self._read, name="luthier-wandb", daemon=True)
         self._reader.start()
@@ -219,7 +219,7 @@ class WandbSink:
             _abandoned.append(process)
             self._report(
                 f"W&B is not done after {self._node.finish_seconds:.0f} s: process {process.pid}"
-                f" goes on in the background; {_remedy(self._run)} repeats it"
+                f" continues in the background; {_remedy(self._run)} repeats it"
             )
             return
         self._reader.join(5.0)
@@ -239,7 +239,7 @@ class WandbSink:
                 elif message.get("notice"):
                     self._report(f"W&B: {message['notice']}")
         if self._process is not None and not self._failed:
-            # It ended although training goes on.
+            # It ended while training continues.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._fail(_exit_reason(process.wait(10.0)))
 
@@ -247,7 +247,7 @@ class WandbSink:
         if not self._failed:
             self._failed = True
             self._report(
-                f"W&B stopped: {reason}; training goes on; {_remedy(self._run)} makes up for it"
+                f"W&B stopped: {reason}; training continues; {_remedy(self._run)} makes up for it"
             )
 
 

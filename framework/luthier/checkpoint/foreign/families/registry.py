@@ -71,5 +71,7 @@ def of_config(config: Mapping[str, Any], where: str) -> Family:
         ):
             return family
     known = ", ".join(sorted({kind for family in _FAMILIES for kind in family.model_types}))
-    what = f"config.json of {where} says model_type {model_type!r}, which no family has"
+    what = (
+        f"config.json of {where} says model_type {model_type!r}, which belongs to no known family"
+    )
     raise CheckpointError(Problem(what, remedy=f"known are {known}; or set restore.family"))
