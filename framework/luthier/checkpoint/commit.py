@@ -2,8 +2,8 @@
 
 Orbax has its own commit, which says that all files were written. It does not say what is in them,
 and restores a flipped bit without an error. Therefore `commit.json` is written last of all and
-lists every file with its size and CRC-32: a folder without it is no checkpoint, and one whose files
-differ from it is damaged.
+lists every file with its size and CRC-32: a folder without it is not a checkpoint, and one whose
+files differ from it is damaged.
 
 How several processes save: each writes its shards, flushes and checksums its own files
 (`seal_own`), and sends the sums to the primary (`finish`). The primary alone gives the folder its
@@ -130,7 +130,7 @@ def write(
 
 
 def read(directory: pathlib.Path) -> Commit:
-    """Return what is in the checkpoint in `directory`.
+    """Read the commit file of the checkpoint in `directory`.
 
     Raises:
       CheckpointError: The commit file is damaged.
@@ -159,7 +159,7 @@ def read(directory: pathlib.Path) -> Commit:
             key: (tuple(shape), dtype) for key, (shape, dtype) in content["arrays"].items()
         }
         commit = Commit(**content)
-        json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        json.dumps(content, ensure_ascii=False).encode()  # fails for half of a surrogate pair
         if not _is_sound(commit):
             raise ValueError("one of its fields has the wrong type")
         return commit
@@ -198,7 +198,7 @@ def _is_sound(commit: Commit) -> bool:
 
 
 def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None = None) -> list[str]:
-    """Return what is damaged, by reading every file: `path is missing` and the like.
+    """Read every file and return the damage found, such as `path is missing`.
 
     Args:
       directory: The checkpoint.
@@ -330,7 +330,7 @@ def help_primary() -> None:
 
 
 def check_in_parallel(directory: pathlib.Path, commit: Commit) -> list[str]:
-    """Return what is damaged in a checkpoint, by reading every file.
+    """Read every file of a checkpoint and return the damage found.
 
     Args:
       directory: The checkpoint.
@@ -403,7 +403,7 @@ def finish(
 ) -> None:
     """Wait for the arrays of all processes, and have the primary commit them.
 
-    However long that takes, the others wait; what one process fails over, all raise.
+    The others wait for as long as that takes; an error of one process is raised in all of them.
 
     Args:
       pending: The arrays of this process that are being written.

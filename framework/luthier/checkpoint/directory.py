@@ -16,7 +16,7 @@ from luthier.storage.trash import empty_before_step, move_to_trash
 
 
 def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
-    """Refuse before the start what would fill the disk after hours.
+    """Refuse to start a run whose checkpoints would fill the disk after hours.
 
     Args:
       directory: Where checkpoints will be; need not exist yet.
@@ -113,8 +113,8 @@ class Directory:
     def saving(self, step: int, token: str) -> pathlib.Path:
         """Return the folder in which a step is saved before it is committed.
 
-        A writer that was paused and taken over goes on writing when it wakes up, for as long as its
-        threads do not look at the lock. In a folder of its own that harms nobody.
+        A writer that was paused and superseded continues to write when it wakes up, for as long
+        as its threads do not look at the lock. In a folder of its own that harms nobody.
 
         Args:
           step: Optimizer steps done.

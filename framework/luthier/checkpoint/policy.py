@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """How Orbax writes and reads arrays.
+    """Settings for writing and reading arrays with Orbax.
 
     Args:
       file_bytes: The size at which a data file is full; None is Orbax's own, 2 GiB.
@@ -61,7 +61,7 @@ class Storage:
           arrays: Shape, dtype and sharding of what is wanted.
 
         Raises:
-          CheckpointError: `broadcast_axis` is no axis of the mesh, or an array is split over
+          CheckpointError: `broadcast_axis` is not an axis of the mesh, or an array is split over
             it.
         """
         from orbax.checkpoint import v1 as ocp
@@ -99,7 +99,7 @@ class Storage:
 
 
 class Copying(abc.ABC):
-    """How arrays are kept for a save from the steps that follow."""
+    """Protects the arrays of a save from the steps that follow."""
 
     @property
     @abc.abstractmethod
@@ -169,10 +169,10 @@ class FastTier:
     keep_latest: int = 1
 
     def folder(self, checkpoints: pathlib.Path, primary: bool) -> pathlib.Path:
-        """Return the folder of a run, made where there is none.
+        """Return the folder of a run, creating it if necessary.
 
-        A run finds it by a file among its own checkpoints: a run that was deleted and begun again
-        never goes on from what was left here.
+        A run finds it by a file among its own checkpoints: a run that was deleted and started again
+        never resumes from what was left here.
 
         Args:
           checkpoints: Where the run keeps its other checkpoints.
@@ -260,7 +260,7 @@ class SavedCheckpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """When to save, and what to keep. A checkpoint is kept for as long as any rule keeps it.
+    """The checkpoint policy. A checkpoint is kept for as long as any of its rules keeps it.
 
     The last one whose training loss was finite is always kept.
 

@@ -150,7 +150,7 @@ class Store:
         return sorted(self._directory.committed())
 
     def latest(self) -> int | None:
-        """Return the step of the newest committed checkpoint; what a killed save left is none."""
+        """Return the step of the newest committed checkpoint; killed saves do not count."""
         return max(self._directory.committed(), default=None)
 
     def best(self) -> int | None:
@@ -158,10 +158,10 @@ class Store:
         return self._policy.best(self._directory.saved())
 
     def read(self, step: int) -> Commit:
-        """Return what is in a checkpoint, without its arrays.
+        """Return the commit of a checkpoint: its description, without the arrays.
 
         Raises:
-          CheckpointError: There is none of that step, it is damaged, or cannot be read now.
+          CheckpointError: There is no checkpoint of that step, or it is damaged or unreadable.
           VersionError: It was written by another version of luthier.
         """
         path = self._directory.committed().get(step)
@@ -177,7 +177,7 @@ class Store:
             ) from error
 
     def read_extra(self, step: int) -> dict[str, Any]:
-        """Return what was saved beside the arrays. Raises as `read`."""
+        """Return the JSON facts saved beside the arrays. Raises as `read`."""
         return dict(self.read(step).extra)
 
     def notices(self, step: int) -> list[str]:
@@ -245,7 +245,7 @@ class Store:
     ) -> None:
         """Begin to save, and return as soon as the arrays may be donated and the iterator moved.
 
-        A save that is still going on is waited for. When this one is committed, older checkpoints
+        Waits for a save that is still running. When this one is committed, older checkpoints
         that the policy does not keep are deleted. A checkpoint of the same step is replaced.
 
         Args:
@@ -301,7 +301,7 @@ class Store:
         return committed
 
     def wait(self) -> None:
-        """Wait until the save that is going on is committed.
+        """Wait until the running save is committed.
 
         Raises:
           CheckpointError: It failed.
@@ -437,7 +437,7 @@ class Store:
         return self._token
 
     def _rounds(self) -> Rounds:
-        """Return what all processes exchange about saves, in the thread that finishes them."""
+        """Return the exchanges of all processes about saves, for the thread that finishes them."""
         if self._exchanges is None:
             self._exchanges = commit_lib.rounds(self.directory)
         return self._exchanges
@@ -464,7 +464,7 @@ class Store:
         arrays_lib.barrier(f"{self.directory} {event} {self._num_barriers}")
 
     def _retried(self, path: pathlib.Path, look: Callable[[], _T]) -> _T:
-        """Return what `look` returns; a disk that refuses is asked again a few times.
+        """Return the result of `look`, retrying a few times if the disk refuses.
 
         Raises:
           CheckpointError: It refuses still. Nothing is known about the checkpoint, so that nothing
@@ -525,7 +525,7 @@ def _blame_disk(store: Store, step: int, error: BaseException) -> None:
 
 
 def _refusal(error: BaseException) -> int | None:
-    """Return the number by which the system says no; 0 where there is none, None for no refusal."""
+    """Return the errno of a refusal by the system; 0 if it has none, None for any other error."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     if match := _CODE.search(str(error)):  # TensorStore, in errors of several kinds

@@ -127,7 +127,7 @@ class Tiers:
         self._store_of(step).trust(step)
 
     def read_extra(self, step: int) -> dict[str, Any]:
-        """Return what was saved beside the arrays; see `Store.read_extra`."""
+        """Return the JSON facts saved beside the arrays; see `Store.read_extra`."""
         return self._store_of(step).read_extra(step)
 
     def notices(self, step: int) -> list[str]:

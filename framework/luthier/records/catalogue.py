@@ -23,8 +23,8 @@ class RunSummary:
 
     Args:
       directory: The run.
-      status: How it stands; its step and metrics are those of the last recorded step.
-      problem: Why the rest is not known, or empty.
+      status: Its status; step and metrics are those of the last recorded step.
+      problem: The reason why the rest is unknown, or empty.
     """
 
     directory: RunDirectory
@@ -65,7 +65,7 @@ def _changed(directory: RunDirectory) -> float:
 
 
 def summarize(directory: RunDirectory) -> RunSummary:
-    """Return how the run in `directory` stands; damage is told in the summary, not raised."""
+    """Return the status of the run in `directory`; damage is a part of it, and not raised."""
     try:
         status = directory.read_status()
         last = read_last(directory.metrics_path, Step)

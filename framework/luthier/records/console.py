@@ -26,7 +26,7 @@ _NATS_OF = {"nats_per_byte": 1.0, "bits_per_byte": math.log(2.0)}
 
 @dataclasses.dataclass(frozen=True)
 class Console:
-    """What is shown while training.
+    """Settings of the console output while training.
 
     Args:
       plain_every_seconds: Where lines cannot be redrawn: least time between two of them.
@@ -97,7 +97,7 @@ def _entropies(facts: Mapping[str, Any], scale: float = 1.0) -> str:
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
-    """Return what data says of itself, in one line."""
+    """Format the description of a data set as one line."""
     parts = []
     for key, value in facts.items():
         if key in dict(_ENTROPIES).values() or isinstance(value, Mapping | list | tuple):

@@ -192,7 +192,7 @@ def cause(path: pathlib.Path) -> str:
 
 
 def last_words(path: str | os.PathLike[str], offset: int = 0) -> str:
-    """Return what a log says of the end of its process, in one line; empty where it says nothing.
+    """Return one line from a log about the end of its process; empty if there is none.
 
     That is its last line, but for the stacks of native code that failed: then it is the cause, and
     where the stacks are.
@@ -255,7 +255,7 @@ def _report(
 
 
 def memory() -> dict[str, str]:
-    """Return what Linux says about the memory of this process and of its control group.
+    """Return the memory statistics that Linux keeps of this process and its control group.
 
     `oom_kill` counts the processes of the group that the kernel has ended for want of memory.
     """

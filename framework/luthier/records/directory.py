@@ -6,7 +6,7 @@ config.txt           the same graph for reading
 config.values.json   its values as nested plain data, for other programs
 plan.json            what it was expected to cost
 source.json          which source ran (and source-*.patch: how it differs from its commit)
-status.json          how the run stands
+status.json          the status of the run
 goodput.jsonl        where its time went, over all its processes
 hosts.jsonl          what each host of several took
 metrics.jsonl        every step, evaluation, sample and notice
@@ -283,15 +283,15 @@ class RunDirectory:
         return read_json(self.path / "config.values.json", default={})
 
     def read_source(self) -> dict[str, Any]:
-        """Return what source ran last; empty where it was not recorded."""
+        """Return the record of the source that ran last; empty if it was not recorded."""
         return read_json(self.path / "source.json", default={})
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Return the plan, or None where there is none."""
+        """Return the plan, or None if it was not recorded."""
         return read_json(self.path / "plan.json")
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
-        """Record what the run is expected to cost."""
+        """Record the plan: the predicted cost of the run."""
         self.fence()
         write_json(self.path / "plan.json", plan)
 
@@ -322,7 +322,7 @@ class RunDirectory:
         self._replace({source_lib.FILE: source_lib.keep_code(self.path, packages)})
 
     def write_configuration(self, configuration: Configuration) -> None:
-        """Record the graph with which the run goes on; the earlier one stays as `config.1.json`."""
+        """Record the graph of a resumed run; the earlier one stays as `config.1.json`."""
         self._replace(configuration.files())
 
     def _replace(self, files: Mapping[str, str]) -> None:
@@ -350,7 +350,7 @@ class RunDirectory:
             write_atomically(self.path / name, text)
 
     def read_status(self) -> Status:
-        """Return how the run stands: `running` only if a process really holds its lock.
+        """Return the status of the run: `running` only if a process really holds its lock.
 
         Raises:
           RunError: status.json is damaged.
@@ -373,10 +373,10 @@ class RunDirectory:
         return status
 
     def write_status(self, status: Status) -> None:
-        """Write how the run stands.
+        """Write the status of the run.
 
         Raises:
-          LockLost: Another process writes the run now, and its word counts.
+          LockLost: Another process writes the run now.
           RunError: The disk refuses.
         """
         self.fence()

@@ -45,7 +45,7 @@ RUNNING = "running"
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """A process starts (or goes on) training.
+    """A process starts or resumes training.
 
     Args:
       experiment: The experiment's name.
@@ -54,7 +54,7 @@ class Header:
       total_steps: Steps of the whole run, when known.
       parameters: Number of parameters.
       mesh: Size of every mesh axis.
-      devices: The devices in words, such as `8 x cpu`.
+      devices: A description of the devices, such as `8 x cpu`.
       memory_bytes_per_device: Bytes that the state takes on one device.
       flops_per_step: Model FLOPs of one optimizer step.
       data: What the training data says of itself; `unigram_entropy` and `bigram_entropy` are in
@@ -128,7 +128,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """Something was seen.
+    """An image was recorded.
 
     Args:
       step: Steps done.
@@ -145,7 +145,7 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How numbers are distributed.
+    """The distribution of numbers.
 
     Args:
       step: Steps done.

@@ -125,7 +125,7 @@ class Goodput:
             self._pieces.append(piece)
 
     def reached(self, step: int) -> None:
-        """Take note that so many optimizer steps are done."""
+        """Note the number of optimizer steps done."""
         with self._lock:
             self._step = step
             if not self._open:
@@ -220,7 +220,7 @@ class Spans:
             self._thread.start()
 
     def emit(self, event: events.Event) -> None:
-        """Take note of the step, of the beginning and of the end."""
+        """Note steps, and write the beginning and the end."""
         if isinstance(event, events.Step):
             self._goodput.reached(event.step)
         elif isinstance(event, events.Header):
@@ -296,7 +296,7 @@ class Spans:
             self._file.sync()
 
     def _try(self, action: Callable[[], None]) -> None:
-        """Write, or report once that the disk refuses; training goes on without this record."""
+        """Write, or report once that the disk refuses; training continues without this record."""
         try:
             action()
         except LockLost:
@@ -459,7 +459,7 @@ def _processes(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any
 
 
 def _lifetime(lines: Sequence[Mapping[str, Any]], until: int | None, alive: bool) -> Lifetime:
-    """Return what a process did, where a later one went on from step `until`."""
+    """Return the lifetime of a process, where a later one resumed from step `until`."""
     began = lines[0]
     seconds: dict[str, float] = {}
     end, reached, status = began["time"], began["step"], RUNNING if alive else KILLED
@@ -481,7 +481,7 @@ def _lifetime(lines: Sequence[Mapping[str, Any]], until: int | None, alive: bool
 
 
 def _lost_share(kind: str, first: int, last: int, until: int | None) -> float:
-    """Return how much of a span was done again by a process that went on from step `until`."""
+    """Return how much of a span was done again by a process that resumed from step `until`."""
     if until is None or kind in _NEVER_LOST:
         return 0.0
     if kind in _STEPPING:

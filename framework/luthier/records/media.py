@@ -19,7 +19,7 @@ from luthier.storage.trash import move_to_trash
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Histograms:
-    """How the entries of parameters are distributed; counted on the devices, in one call.
+    """Histograms of the entries of parameters, counted on the devices in one call.
 
     Args:
       every: How often.
@@ -87,7 +87,7 @@ def encode_png(pixels: Any) -> bytes:
         [height, width].
 
     Raises:
-      ValueError: It is no such array.
+      ValueError: It is not such an array.
     """
     import numpy as np  # not at the top: importing this package must be cheap
 
@@ -139,7 +139,7 @@ class MediaFiles:
 
         Raises:
           RunError: The disk refuses.
-          ValueError: The pixels are no image, or the name cannot name a folder.
+          ValueError: The pixels are not an image, or the name cannot name a folder.
         """
         if not re.fullmatch(r"[A-Za-z0-9_.=,+-]+(/[A-Za-z0-9_.=,+-]+)*", image.name) or (
             ".." in image.name

@@ -22,7 +22,7 @@ from luthier.records.weights_and_biases import Wandb
 
 
 class Sink(Protocol):
-    """Takes in events. An `essential` sink's errors stop the run; any other's are told, once."""
+    """Receives events. Errors of an `essential` sink stop the run; others are reported once."""
 
     essential: bool
 
@@ -37,7 +37,7 @@ class Sink(Protocol):
 
 
 class SinkSettings(Protocol):
-    """What describes a sink in the graph: an element of `Records.sinks`."""
+    """The settings of a sink in the graph: an element of `Records.sinks`."""
 
     def open(self, run_directory: RunDirectory, report: Callable[[str], None]) -> Sink | None:
         """Start recording a run, or return None when there is nothing to do.
@@ -79,7 +79,7 @@ class Recorder:
         self._sinks.append(sink)
 
     def report(self, text: str) -> None:
-        """Have one line emitted as a `Notice` at the next opportunity; callable from any thread."""
+        """Queue one line, emitted as a `Notice` at the next opportunity; thread-safe."""
         # Sinks report from their own threads, but events must reach all sinks in one order, from
         # the thread that trains. A deque's append is atomic, so no lock is needed, also not in a
         # signal handler.
@@ -91,7 +91,7 @@ class Recorder:
         Raises:
           RunError: The run can no longer be recorded; every sink was given the event.
           TypeError: A value of a step or an evaluation is not a number.
-          ValueError: The pixels of an image are no image.
+          ValueError: The pixels of an image are not an image.
         """
         if isinstance(event, Ended):
             # Filled in here, because the stopwatch runs until the very end of the run.
@@ -103,7 +103,7 @@ class Recorder:
         self._deliver_reports()
 
     def notice(self, text: str) -> None:
-        """Tell the user one line."""
+        """Emit a notice of one line."""
         self.emit(Notice(text))
 
     def flush(self) -> None:
@@ -142,7 +142,7 @@ class Recorder:
             raise failure
 
     def _kept(self, image: Image) -> Image | None:
-        """Write an image's file before its line; an image that cannot be kept is no harm."""
+        """Write an image's file before its line; report and drop it if that fails."""
         if self._media is None or image.pixels is None:
             return None
         try:
@@ -198,7 +198,7 @@ def _ended(sink: Sink, error: Exception) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """How runs are recorded; the JSON lines always are.
+    """Settings of the records of a run; the JSON lines are always written.
 
     Args:
       directory: Where runs are kept.

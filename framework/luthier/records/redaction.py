@@ -69,7 +69,7 @@ def redact(text: str) -> str:
 
 
 def find_secret(text: str) -> str:
-    """Return what secret a text holds, in words; empty where it holds none.
+    """Return a description of the secret that a text holds, or empty.
 
     Args:
       text: Any text.
@@ -92,7 +92,7 @@ def require_none(values: Any, what: str) -> None:
       what: What they are, for the message.
 
     Raises:
-      RecordError: They hold secrets; each is told by its path, and not shown.
+      RecordError: They hold secrets; each is named by its path and not shown.
     """
     remedy = "leave it out, and give it by the environment or ~/.netrc where it is used"
     problems = [

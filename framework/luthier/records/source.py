@@ -73,7 +73,7 @@ def copy_of(directory: pathlib.Path, digest: str) -> pathlib.Path:
 
 
 def recorded_code(directory: pathlib.Path) -> dict[str, str] | None:
-    """Return what the last start of a run ran; None where that was not recorded."""
+    """Return the code that the last start of a run used; None if it was not recorded."""
     try:
         found = read_json(directory / FILE)
     except RunError:
@@ -190,7 +190,7 @@ class Source:
 
 
 def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] = ".") -> Source:
-    """Return what source runs in this process.
+    """Return the source that runs in this process.
 
     It calls git twice at most, with time limits, and imports nothing; a missing git, package or
     repository leaves its entry empty.
@@ -217,7 +217,7 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
 
 
 def read_facts(packages: Sequence[str] = ()) -> dict[str, str]:
-    """Return what processes that train together must have in common, by what it is called.
+    """Return the facts that processes that train together must share, by name.
 
     Args:
       packages: Import names of the user's packages.
@@ -249,7 +249,7 @@ def hash_package(name: str) -> str:
       name: An import name, such as `my_project` or `my_project.models`.
 
     Returns:
-      Hexadecimal digits, or "" where there is no such package on the path.
+      Hexadecimal digits, or "" if there is no such package on the path.
     """
     try:
         spec = importlib.util.find_spec(name)
@@ -284,7 +284,7 @@ def package_files(name: str) -> Iterator[tuple[str, pathlib.Path]]:
 
 
 def _stamp(path: pathlib.Path) -> tuple[int, int, int]:
-    """Return what tells that a file was not written since it was read."""
+    """Return a stamp of a file that changes when it is written."""
     try:
         status = path.stat()
     except OSError:
@@ -368,7 +368,7 @@ def _root(directory: pathlib.Path) -> pathlib.Path:
 
 
 def _call_git(directory: pathlib.Path, *arguments: str, seconds: float = 5.0) -> bytes | None:
-    """Return what git prints, or None; the repository's own hooks and monitors are not run."""
+    """Return git's output, or None; hooks and monitors of the repository are not run."""
     command = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", *arguments)
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:

@@ -24,7 +24,7 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How a run stands.
+    """The status of a run.
 
     Args:
       status: `created`, `running`, `finished`, `interrupted`, `preempted`, `diverged` or
@@ -34,10 +34,10 @@ class Status:
       saved_step: The last step of which a checkpoint is committed.
       seconds: Seconds spent training, over all restarts.
       tokens: Tokens trained on.
-      restarts: How often training went on after it had ended.
+      restarts: Number of times that training was resumed.
       started: When the run first started, in seconds since 1970.
       updated: When this was written.
-      message: What was said when the run ended.
+      message: The message with which the run ended.
       metrics: The last step's values.
       evaluations: The last values of every evaluation set.
       crash: The file with the traceback of the failure, in the run's directory; empty for none.
@@ -121,7 +121,7 @@ class StatusFile:
         self._thread.start()
 
     def emit(self, event: events.Event) -> None:
-        """Take note of an event; the file follows soon."""
+        """Note an event; the file follows soon."""
         replace = dataclasses.replace
         status = self._status
         if isinstance(event, events.Step):
@@ -162,7 +162,7 @@ class StatusFile:
         )
 
     def flush(self) -> None:
-        """Have the file written soon; does not wait for it."""
+        """Request a write of the file, without waiting for it."""
         self._wake.set()
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ def _strict(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Watchdog:
-    """When a run counts as hanging.
+    """Limits after which a run counts as hanging and is ended.
 
     The time that a process is stopped as a whole, as by Ctrl-Z or a sleeping laptop, does not
     count.

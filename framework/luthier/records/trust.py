@@ -28,7 +28,7 @@ _noted: set[pathlib.Path] = set()
 
 
 def project_root() -> pathlib.Path | None:
-    """Return the folder of the nearest pyproject.toml; None where there is none."""
+    """Return the folder of the nearest pyproject.toml; None if there is no such file."""
     here = pathlib.Path.cwd().resolve()
     found = (at for at in (here, *here.parents) if (at / "pyproject.toml").is_file())
     return next(found, None)
@@ -92,7 +92,7 @@ def packages_for(
 
 
 def require(path: str | os.PathLike[str], why: str) -> None:
-    """Refuse what was made in another project, until the user agrees.
+    """Reject records made in another project until the user agrees.
 
     Args:
       path: A folder.
@@ -237,7 +237,7 @@ def _project_packages() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _packages_in(path: pathlib.Path) -> tuple[str, ...]:
-    """Return `[tool.luthier] packages`; the command line says what is wrong with the file."""
+    """Return `[tool.luthier] packages`; the command line reports errors in the file."""
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
         found = settings["tool"]["luthier"]["packages"]

@@ -145,7 +145,7 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make the names in a directory durable, where the file system can.
 
     Args:
-      path: The directory; one that is not there, or cannot be synced, is no error.
+      path: The directory; one that is missing or cannot be synced is left alone.
     """
     with contextlib.suppress(OSError):
         # A rename or a new file is durable only when its directory is. Some network file systems
@@ -177,7 +177,7 @@ def write_json(
 
 def json_text(value: Any) -> str:
     """Return a value as strict, indented JSON."""
-    # `NaN` is no JSON, and strict readers (browsers, jq) refuse the whole file because of it.
+    # `NaN` is not JSON, and strict readers (browsers, jq) refuse the whole file because of it.
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 

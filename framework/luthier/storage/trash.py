@@ -118,7 +118,7 @@ def _new_entry(trash: pathlib.Path) -> pathlib.Path:
 
 
 def list_trash(directory: str | os.PathLike[str]) -> list[Trashed]:
-    """Return what lies in the trash of a directory, the oldest first.
+    """Return the content of the trash of a directory, the oldest first.
 
     Args:
       directory: The directory that `path` of `move_to_trash` lay in; it may have no trash.

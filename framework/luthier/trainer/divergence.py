@@ -76,7 +76,7 @@ class Rise:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Rise:
-        """Return what `to_dict` was called on."""
+        """Return the object whose `to_dict` gave these fields."""
         names = {field.name for field in dataclasses.fields(cls)}  # a later version may have more
         known: dict[str, Any] = {
             k: math.nan if v is None else v for k, v in fields.items() if k in names

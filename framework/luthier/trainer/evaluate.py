@@ -121,6 +121,6 @@ class Patience:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Patience:
-        """Return what `to_dict` was called on."""
+        """Return the object whose `to_dict` gave these fields."""
         best = math.nan if fields["best"] is None else fields["best"]
         return cls(best, fields["best_step"], fields["waited"])

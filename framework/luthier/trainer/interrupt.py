@@ -35,7 +35,7 @@ class Preempted(SystemExit):
 
 
 class Watcher:
-    """Looks on while a run trains, within a `with` block, and may end it; this one never does."""
+    """Watches a run within a `with` block and may end it; this base class never does."""
 
     samples: ClassVar[bool] = False
     """Whether a language model writes a text at the end of the run."""
@@ -44,10 +44,10 @@ class Watcher:
     """Why the run is to be saved and left at its next step: `interrupted`, `preempted`, or None."""
 
     def ready(self) -> None:
-        """Take note that the first step is next: from now on a request ends the run in order."""
+        """Note that the first step is next: from now on a request ends the run in order."""
 
     def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Take note of an evaluation.
+        """Note the results of an evaluation.
 
         Args:
           step: Optimizer steps done.
@@ -55,7 +55,7 @@ class Watcher:
           last: Whether it is the evaluation at the end of the run, which nothing follows.
 
         Returns:
-          Why the run is to be saved and left now, such as `pruned`; None to go on.
+          The reason to save and leave the run now, such as `pruned`; None to continue.
         """
         return None
 
@@ -68,7 +68,7 @@ class Watcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Hear no more."""
+        """Stop watching."""
 
 
 class StopSignals(Watcher):
@@ -97,7 +97,7 @@ class StopSignals(Watcher):
         self._read_end, self._write_end = -1, -1
 
     def ready(self) -> None:
-        """Take note that the first step is next: from now on a request ends the run in order."""
+        """Note that the first step is next: from now on a request ends the run in order."""
         self._is_starting = False
 
     def __enter__(self) -> StopSignals:
@@ -141,7 +141,7 @@ class StopSignals(Watcher):
             raise Preempted
 
     def _listen(self) -> None:
-        """Hear signals in a thread, too: the handler has to wait for the compiler."""
+        """Also watch for signals in a thread: the handler has to wait for the compiler."""
         # Python runs handlers between bytecodes of the main thread, which may be inside XLA's
         # compiler for minutes. The C-level handler writes the number into this pipe at once
         # (`set_wakeup_fd`).

@@ -38,12 +38,12 @@ _FRESH_SECONDS = 0.1
 """How long a reading of memory stands: to ask all devices takes as long as all else of a step."""
 
 POSITION_FORMAT = 1
-"""The format of a position in a checkpoint; one that tells none is of format 1."""
+"""The format of a position in a checkpoint; one without a format is of format 1."""
 
 
 @dataclasses.dataclass
 class Position:
-    """Where a run is: everything of the loop that decides its future, beside the state.
+    """The position of a run: everything of the loop, beside the state, that decides its future.
 
     Args:
       progress: Steps, tokens, epochs and seconds so far.
@@ -72,7 +72,7 @@ class Position:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Position:
-        """Return what `to_dict` was called on.
+        """Return the object whose `to_dict` gave these fields.
 
         Raises:
           VersionError: A later luthier wrote it in a format of its own.
@@ -91,7 +91,7 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What turns a step's time into rates.
+    """Constants that turn a step's time into rates.
 
     Args:
       model_flops_per_step: FLOPs that a step owes to the model.
@@ -109,7 +109,7 @@ State = Any
 
 
 class TrainStep(Protocol):
-    """How the steps of a run are taken: by a program of its own, or with other trials in one."""
+    """Takes the steps of a run: with its own program, or packed with other trials in one."""
 
     def begin(self) -> None:
         """Begin to compile, while the state is made or restored."""
@@ -175,14 +175,14 @@ class Loop:
       state: The state to begin with, as `step` keeps it.
       position: Where the run is.
       feed: The training batches, at the position.
-      watcher: Asked at every step boundary and told every evaluation.
+      watcher: Asked at every step boundary, and given the results of every evaluation.
       emit: Takes the events of the run.
       save: Saves (step, leaves, position, metrics of this step by `evaluation/metric`), in the
-        fast tier where it is told `durable=False`.
-      rates: What turns a step's time into rates.
+        fast tier with `durable=False`.
+      rates: Constants that turn a step's time into rates.
       profiler: Traces the steps that were asked for.
-      goodput: Is told what time goes to beside steps.
-      beat: Is told that the run goes on, with the steps done.
+      goodput: Counts the time spent beside steps.
+      beat: Called with the steps done, as a sign of life.
       saved_step: The step of the newest durable checkpoint.
     """
 
@@ -240,7 +240,7 @@ class Loop:
         self._clock = time.perf_counter()
 
     def run(self) -> None:
-        """Train to the end, or to the first reason to stop; `status` then says which.
+        """Train to the end, or to the first reason to stop; `status` then holds it.
 
         Raises:
           TrainingStopped: The run has diverged.
@@ -452,7 +452,7 @@ class Loop:
         return verdict
 
     def _measured_now(self) -> dict[str, float]:
-        """Return what was measured at this step, by `evaluation/metric`."""
+        """Return the metrics measured at this step, by `evaluation/metric`."""
         return {
             f"{name}/{metric.name}": value
             for name, values in self.metrics.items()
@@ -461,7 +461,7 @@ class Loop:
         }
 
     def _saved_metrics(self) -> dict[str, float]:
-        """Return what decides how long a checkpoint of this step is kept."""
+        """Return the metrics by which the policy keeps a checkpoint of this step."""
         return self._measured_now() | ({} if self._loss is None else {LOSS: self._loss})
 
     def _check_patience(self, due: Mapping[str, int | None]) -> None:
@@ -537,7 +537,7 @@ class _Memory:
         self._peak_bytes = 0.0
 
     def peak_bytes(self, now: float) -> float:
-        """Return the peak bytes of the fullest device, or of this process where none tells.
+        """Return the peak bytes of the fullest device, or of this process if devices report none.
 
         Args:
           now: Seconds by any clock; what was read within the last tenth of a second still counts.

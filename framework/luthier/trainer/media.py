@@ -190,7 +190,7 @@ def tile(images: np.ndarray) -> np.ndarray:
 
 
 def check_shows(program: Program) -> None:
-    """Refuse what the experiment has nothing to show of.
+    """Reject `records` settings that the experiment cannot show.
 
     Args:
       program: The program.

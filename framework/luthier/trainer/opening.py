@@ -128,7 +128,7 @@ def open_run(
 
 
 def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirectory:
-    """Return the directory of the run that a graph names, made where there is none.
+    """Return the directory of the run that a graph names, creating it if necessary.
 
     Args:
       graph: What will be executed, elsewhere or later.
@@ -149,7 +149,7 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
 
 
 def check_place(graph: Graph, plan: Any) -> None:
-    """Refuse what a run could not be recorded with, without writing anything.
+    """Reject an experiment that could not be recorded, without writing anything.
 
     Args:
       graph: What would be executed.
@@ -332,14 +332,14 @@ def _require_known_position(directory: RunDirectory) -> None:
     """Refuse a newest checkpoint of a later luthier before anything of the run is written."""
     with Store(directory.checkpoints_path) as store:
         step = store.latest()
-        # A damaged one is told where it is restored, which falls back to one before it.
+        # A damaged one is reported where it is restored, which falls back to one before it.
         with contextlib.suppress(CheckpointError):
             position = {} if step is None else store.read_extra(step).get("position")
             require_format("the position in a checkpoint", position, POSITION_FORMAT)
 
 
 def _refuse_to_forget(directory: RunDirectory) -> None:
-    """Refuse to begin again, at step 0, what has checkpoints to go on from."""
+    """Refuse to restart a run at step 0 that has checkpoints to resume from."""
     with Store(directory.checkpoints_path) as store:
         step = store.latest()
     if step is not None:

@@ -70,7 +70,7 @@ class Agreeing:
     def __call__(
         self, tokens: int, give_up: Callable[[], bool], batch_seconds: float = 0.0
     ) -> Agreed:
-        """Return what holds for the next batch. Raises as `luthier.parallel.distributed.Rounds`.
+        """Agree on the next batch. Raises as `luthier.parallel.distributed.Rounds`.
 
         Args:
           tokens: Targets that count in the rows of this process.
@@ -135,7 +135,7 @@ def check_devices() -> None:
 #
 # The steps of a run take equally long on all hosts: the fast ones wait for the slow one in every
 # sum over devices. What a host needs for itself shows in such a work only. It is put behind a step
-# that is on its way, and a thread waits for both, so that training goes on meanwhile.
+# that is on its way, and a thread waits for both, so that training continues meanwhile.
 
 _NUM_PRODUCTS = 4
 
@@ -192,7 +192,7 @@ class Probe:
 
     def _time(self) -> None:
         while (item := self._queue.get()) is not None:
-            # A step that failed is told by the loop.
+            # A step that failed is raised by the loop.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 if isinstance(item, list):
                     self._found(max(_seconds(*pair) for pair in item))
@@ -202,7 +202,7 @@ class Probe:
 
 
 def _seconds(part: jax.Array, work: jax.Array) -> float:
-    """Return what a work took that began when a part of a step was ready."""
+    """Return the seconds of a work that began when a part of a step was ready."""
     part.block_until_ready()
     start = time.perf_counter()
     work.block_until_ready()
@@ -236,10 +236,10 @@ HOSTS_FILE = "hosts.jsonl"
 """The file of the hosts' times, in the run's directory: a line for every exchange."""
 
 EVERY_STEPS = 100
-"""Hosts tell each other their times so often."""
+"""Interval at which hosts exchange their times."""
 
 PROBE_STEPS = 20
-"""A device is timed by itself so often."""
+"""Interval at which a device is timed by itself."""
 
 _SLOW_BATCH, _SLOW_DEVICE = 1.5, 1.3
 _LIMITING = 0.8
@@ -287,7 +287,7 @@ class Times:
         self._reported: set[int] = set()
 
     def begin(self, step: int, notify: Callable[[str], None]) -> None:
-        """Say where training goes on.
+        """Note the step at which training starts or resumes.
 
         Args:
           step: Steps done.
@@ -296,7 +296,7 @@ class Times:
         self._first_step, self._notify, self._since = step, notify, time.perf_counter()
 
     def stepped(self, vector: jax.Array) -> None:
-        """Take note of a step that is on its way.
+        """Note a step that is on its way.
 
         Args:
           vector: What it returns.
@@ -306,7 +306,7 @@ class Times:
             self._probe.start(vector)
 
     def mine(self, batch_seconds: float) -> dict[str, Any] | None:
-        """Return what this process has to tell with a batch, which is nothing with most of them.
+        """Return the times that this process reports with a batch; None for most batches.
 
         Args:
           batch_seconds: What the batch took.
@@ -330,7 +330,7 @@ class Times:
         )
 
     def take_in(self, reports: Sequence[dict[str, Any]]) -> None:
-        """Write down what all processes told, and name who is slow for the second time in a row.
+        """Record the reports of all processes, and name those slow for the second time in a row.
 
         Args:
           reports: The results of `mine`, one per process.

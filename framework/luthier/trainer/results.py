@@ -60,7 +60,7 @@ def next_steps(
     can_sample: bool = False,
     is_saved: bool = True,
 ) -> str:
-    """Return what the user may do next with a run.
+    """Return the next commands for a run: resume, extend or sample it.
 
     Args:
       directory: The run's `RunDirectory`.

@@ -91,7 +91,7 @@ def check_continuation(
     run: str,
     extend: bool,
 ) -> list[str]:
-    """Refuse what cannot be continued, and say what will be different.
+    """Reject changes that cannot be resumed with, and list the others.
 
     Args:
       comparison: The differences between the graphs.
@@ -133,10 +133,10 @@ NUM_SHOWN = 5
 
 
 def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
-    """Give a recorded graph the defaults that it was recorded with; return a line about each kind.
+    """Restore the defaults that a graph was recorded with; return a line about each kind.
 
     A recorded graph holds the arguments that were set. What was left to a default would take
-    today's value, and the values that were recorded beside it tell what that was.
+    today's value, and the values that were recorded beside it hold the former one.
 
     Args:
       directory: The run's directory.
@@ -283,7 +283,7 @@ def misfits(
     wanted: Mapping[str, Mapping[str, Any]],
     sides: tuple[str, str] = ("in the run", "in this graph"),
 ) -> list[Problem]:
-    """Return what keeps the arrays of a run from being those that a graph asks for.
+    """Return the differences between the arrays of a run and those that a graph needs.
 
     Args:
       arrays: Name, `shape` and `dtype` of the arrays that the run has saved.

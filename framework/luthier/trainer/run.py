@@ -75,7 +75,7 @@ def run(
       command: The command that resumes the run, for messages; empty in a notebook.
 
     Returns:
-      Where the run stands. An interrupt (Ctrl-C) saves, and returns as well.
+      The result of the run. An interrupt (Ctrl-C) saves, and returns as well.
 
     Raises:
       BadInput: The graph cannot be run; nothing was written.
@@ -123,7 +123,7 @@ class Session:
 
     Attributes:
       loop: What trains it; None where the run was over before.
-      result: Where the run stands, once `open_session` is left.
+      result: The result of the run, once `open_session` is left.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Session:
 
     @property
     def outcome(self) -> Result:
-        """Where the run stands."""
+        """The result of the run."""
         assert self.result is not None, "the session is still open"
         return self.result
 
@@ -333,7 +333,7 @@ def _open_loop(
 
 
 def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
-    """Return the step to go on from, and what is wrong with later ones, as the primary sees it.
+    """Return the step to resume from, and the damage of later ones, as the primary sees it.
 
     Every process reads a part of the files.
     """
@@ -432,7 +432,7 @@ def _cut_back(directory: RunDirectory, last: int | None) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Restored:
-    """What a warm start came to.
+    """The result of a warm start.
 
     Args:
       table: Where each parameter came from; empty where all were initialized.
@@ -460,7 +460,7 @@ def _recording_failures(
     directory: RunDirectory,
     settle: Callable[[], None],
 ) -> Iterator[None]:
-    """Record what the loop raises before it goes on; the time in it is that of steps."""
+    """Record an error of the loop before it propagates; count the time inside as steps."""
     try:
         with recorder.goodput.span("step"):
             yield
@@ -494,7 +494,7 @@ def _recording_failures(
 def _compare(
     loop: Loop, directory: RunDirectory, recorder: Recorder, measured: planner.Measurement
 ) -> None:
-    """Tell and record what was predicted beside what was measured, where steps were taken."""
+    """Report and record predictions beside measurements, if steps were taken."""
     program = loop.plan.program
     compiled = program.compile_step() if isinstance(loop.step, CompiledStep) else None
     found = measured.to_dict(compiled)
@@ -562,7 +562,8 @@ def _over(opened: Opened) -> Result:
     status = directory.read_status()
     message = (
         f"run {directory.name}/{directory.id} is finished (step {status.step}); nothing to do. "
-        f"To extend it: training.steps=N --run {directory.id} --extend; to train again from scratch: --new"
+        f"To extend it: training.steps=N --run {directory.id} --extend; "
+        "to train again from scratch: --new"
     )
     return Result(directory.path, FINISHED, status.step, message=message, was_over=True)
 
@@ -709,7 +710,7 @@ def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) 
 
 
 def _without_guards(experiment: Any) -> str:
-    """Return what is turned off and could cost the run; empty where nothing is."""
+    """Return the safeguards that are turned off; empty if all are on."""
     off = []
     if experiment.checkpoints is None:
         off.append("keeps no checkpoints (checkpoints=None): it cannot be resumed")

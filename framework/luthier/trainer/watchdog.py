@@ -96,7 +96,7 @@ class NativeStacks:
         self._is_ours = False
 
     def enable(self) -> None:
-        """Have stacks written to the standard error, until there is a file."""
+        """Write stacks to the standard error until there is a file."""
         self._is_ours = environment.reports_native_crashes() or not faulthandler.is_enabled()
         with contextlib.suppress(OSError, ValueError, AttributeError):  # no standard error
             if self._is_ours:
@@ -104,7 +104,7 @@ class NativeStacks:
             faulthandler.register(_DUMP, _STDERR, all_threads=True)
 
     def open(self, directory: pathlib.Path, process: int) -> None:
-        """Have stacks written to a file from now on.
+        """Write stacks to a file from now on.
 
         Args:
           directory: The run's directory.
@@ -143,7 +143,7 @@ class WatchdogProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; where no process can be started, there is none."""
+        """Start it; a failure to start a process is ignored."""
         # Isolated (`-I -S`): no site-packages, no variables, nothing of the user's that could fail.
         # A session of its own, so that Ctrl-C and a killed process group leave it alive until its
         # parent is gone, which it sees by `getppid`.
@@ -154,11 +154,11 @@ class WatchdogProcess:
             )
 
     def heartbeat(self, limit: float, line: str) -> None:
-        """Tell it that the watchdog's thread is alive.
+        """Send a heartbeat of the watchdog's thread.
 
         Args:
           limit: Seconds for which nothing has to be heard before this process counts as hanging.
-          line: What is said then.
+          line: The line to print then.
         """
         if self._process is None or self._process.stdin is None:
             return
@@ -196,7 +196,7 @@ class Watch:
     Args:
       watchdog: When a run hangs; None watches nothing.
       again: The command that continues the run; where it is empty, as in a notebook or a sweep, the
-        line is told and nothing is ended.
+        line is printed and nothing is ended.
       batches: Returns how many batches this process has brought to the others.
     """
 
@@ -224,7 +224,7 @@ class Watch:
         return self._phase
 
     def enter(self, phase: str) -> None:
-        """Take note that a phase beside the steps begins.
+        """Note that a phase beside the steps begins.
 
         Args:
           phase: What is done now, as `restoring`; it is named in reports.
@@ -246,7 +246,7 @@ class Watch:
         self._beats += 1
 
     def count(self, batches: Callable[[], int]) -> None:
-        """Tell other processes from now on how many batches this one has brought.
+        """Report the number of batches of this process to the others from now on.
 
         Args:
           batches: Returns how many.
@@ -254,7 +254,7 @@ class Watch:
         self._batches = batches
 
     def beat(self, steps: int) -> None:
-        """Take note that the run goes on.
+        """Note that the run is alive.
 
         Args:
           steps: Optimizer steps done.
@@ -320,7 +320,7 @@ class Watch:
                 return
 
     def _stuck(self) -> str:
-        """Return the line of the guard: it is told when nothing here can say anything any more."""
+        """Return the line that the guard prints when this process can print nothing any more."""
         where = self._native.path
         stacks = "" if where is None else f"; stacks: {where}"
         resume = f"; to resume: {self._again}"
@@ -330,9 +330,9 @@ class Watch:
         return f", {self._phase}" if self._steps is None else f", after step {self._steps}"
 
     def _report_silent(self, silent: Sequence[int]) -> None:
-        """Leave word for the time when JAX ends this process, which it does without one.
+        """Report silent processes to the launcher now: JAX will end this process without a message.
 
-        Who is heard of again is no reason any more.
+        The report is withdrawn when they are heard from again.
         """
         if not silent:
             distributed.tell_parent(silent=None)

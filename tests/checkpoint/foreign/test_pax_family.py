@@ -53,7 +53,7 @@ def test_a_square_kernel_must_be_declared():
     with pytest.raises(CheckpointError) as caught:
         family_of(square)
     assert str(caught.value) == (
-        "restore.heads_first: lm.transformer.x_layers_0.self_attention.post.w [8, 8] does not tell "
+        "restore.heads_first: lm.transformer.x_layers_0.self_attention.post.w [8, 8] does not show "
         "which dimension is which; set it to what output_proj_use_nhd_shape is: true or false"
     )
     post = of_layer("self_attention.post.w")

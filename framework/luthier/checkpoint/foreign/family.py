@@ -46,7 +46,7 @@ class TensorLayout:
     text: str
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be inverted."""
+        """Reject layouts that cannot be inverted."""
         left, right = (sorted(sum(side, ())) for side in self._sides)
         if left != right or len(set(left)) != len(left) or any(len(g) > 1 for g in self._sides[1]):
             raise ValueError(f"{self.text!r} is not a rearrangement of dimensions")

@@ -117,14 +117,14 @@ class Tensors:
             raise CheckpointError(Problem(what, remedy="fetch the file again")) from None
         self._files[path] = file
         self.metadata.update(file.metadata() or {})
-        for name in file.keys():  # noqa: SIM118  # the handle is no dict
+        for name in file.keys():  # noqa: SIM118  # the handle is not a dict
             part = file.get_slice(name)
             kind = part.get_dtype()
             self.described[name] = Described(tuple(part.get_shape()), DTYPES.get(kind, kind), path)
 
 
 def read_config(directory: str | os.PathLike[str], name: str = CONFIG) -> Mapping[str, Any] | None:
-    """Return what `config.json` of a folder says; None where there is none.
+    """Return the content of a folder's `config.json`; None if the file does not exist.
 
     Args:
       directory: The folder.
@@ -212,7 +212,7 @@ def foreign_tensors(
     stacked: Mapping[str, Stacked],
     limits: Mapping[str, int],
 ) -> dict[str, tuple[Shape, str, Make]]:
-    """Return what a family's files hold for a model of ours: shape, dtype, and how it is made.
+    """Return the tensors of a family's files for a model of ours: shape, dtype and a thunk each.
 
     Args:
       family: The map.
@@ -379,7 +379,7 @@ NAMES = (
 
 
 def tokenizer_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Return the files of the tokenizer in a folder; none where there is none.
+    """Return the tokenizer files of a folder; an empty list if it has none.
 
     Args:
       directory: The folder, or a file in it.

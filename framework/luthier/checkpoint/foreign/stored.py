@@ -138,7 +138,7 @@ def _read_all(array: StoredArray) -> np.ndarray:
 # Readers of the formats of JAX checkpoints: zarr arrays, Orbax trees, flax's msgpack, npz.
 
 METADATA = "_METADATA"
-"""The file of an Orbax tree that tells what is in it."""
+"""The file of an Orbax tree that lists its arrays."""
 
 MSGPACK = "checkpoint"
 """The file of a tree that flax wrote, or an Orbax of its time."""
@@ -186,7 +186,7 @@ def orbax_tree(path: pathlib.Path, below: Sequence[str]) -> dict[str, StoredArra
 
 
 def msgpack_tree(path: pathlib.Path) -> Any:
-    """Return what flax wrote to a file, as nested dicts.
+    """Read a msgpack file of flax as nested dicts.
 
     Args:
       path: The file.

@@ -57,7 +57,7 @@ class Safetensors(Restore):
     Args:
       directory: The folder, or one file of it.
       family: The map from its names to ours: the name of a family, or a map of your own; None
-        goes by its config.json, and by luthier's own names where there is none.
+        goes by its config.json, or by luthier's own names if the file does not exist.
       rules: Which parameters are taken, initialized or skipped; the first that matches has a
         parameter. By default all are taken, but for adapters.
       differing: Patterns of settings that are meant to be others here than config.json says, as it
@@ -156,7 +156,7 @@ class OfFamily(OpenedSource):
         return self._tensors.path
 
     def find(self, wanted: Wanted) -> Found:
-        """Look for the tensors of the parameters; tell what is missing, left over or misshapen."""
+        """Look for the tensors of the parameters; report missing, left-over and misshapen ones."""
         model = {**wanted.initialized, **wanted.skipped, **wanted.taken}
         cycles = LayerCycles.find({source: target.stacked for source, target in model.values()})
         layers = {
@@ -224,7 +224,8 @@ class OfFamily(OpenedSource):
                 what = f"{name} is {list(described[name].shape)} in the files, and {list(shape)}"
                 problems.append(Problem(f"{what} is needed for {ours}"))
             elif described[name].dtype not in _FLOATS:
-                what = f"{name} is of dtype {described[name].dtype}, and {ours} is not an integer array"
+                dtype = described[name].dtype
+                what = f"{name} is of dtype {dtype}, and {ours} is not an integer array"
                 remedy = "quantized weights are not read: give the folder that they were made of"
                 problems.append(Problem(what, remedy=remedy))
         return problems
@@ -344,7 +345,7 @@ class Importer(Restore):
           path: `directory`; it or what is before its colon exists.
 
         Raises:
-          CheckpointError: It is no checkpoint of this program, or damaged.
+          CheckpointError: It is not a checkpoint of this program, or is damaged.
         """
 
 

@@ -60,7 +60,7 @@ class Pax(Restore):
 
 
 class _Labelled(OfFamily):
-    """Weights whose provenance is told by the names of the checkpoint, not of its layers."""
+    """Weights whose provenance shows the tensor names of the checkpoint, not of its layers."""
 
     def __init__(self, arrays: StoredArrays, family: Family, labels: Mapping[str, str]):
         super().__init__(arrays, family)

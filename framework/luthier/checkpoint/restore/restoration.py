@@ -62,8 +62,8 @@ class Restoration:
       limits: For logical dimensions that are padded in ours, their size without: `{"vocab": 258}`.
 
     Raises:
-      CheckpointError: The source does not exist or is damaged; parameters are not matched by any rule;
-        tensors are missing, left over or misshapen: all are listed.
+      CheckpointError: The source does not exist or is damaged; parameters are not matched by any
+        rule; tensors are missing, left over or misshapen: all are listed.
     """
 
     def __init__(self, restore: Restore, targets: Mapping[str, Target], limits: Mapping[str, int]):

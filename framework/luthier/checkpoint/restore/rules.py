@@ -1,4 +1,4 @@
-"""Rules of a warm start: for each parameter, in order, where it comes from.
+"""Rules of a warm start: an ordered list that decides where each parameter comes from.
 
 The first rule whose pattern is found in a parameter's name claims it; a parameter that none claims
 is an error.
@@ -19,7 +19,7 @@ ADAPTERS = r"\.lora_[ab]$"
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is done with the parameters whose name has a match of the pattern in it.
+    """A rule for the parameters whose names contain a match of the pattern.
 
     Args:
       pattern: A regular expression, as `re.search` takes it.
@@ -67,7 +67,7 @@ class Take(Rule):
             raise BadInput(Problem(what)) from error
 
     def source_of(self, name: str) -> str:
-        """Return what the parameter called `name` is called in the source."""
+        """Return the name in the source of the parameter called `name`."""
         if self.source is None:
             return name
         # The first match only, as `claims` looks for one.
@@ -79,8 +79,8 @@ class Resize(Take):
     """Restores parameters of which the source has more or fewer entries: those of a vocabulary.
 
     The first entries are those of the source, as far as both reach. What the source lacks is as a
-    new model has it, and what it has too much is left unread. Which dimension that is, its logical
-    axis tells; a vector has one only. A parameter of the same shape is restored as `Take` does.
+    new model has it, and what it has too much is left unread. The dimension is found by its logical
+    axis; a vector has only one. A parameter of the same shape is restored as `Take` does.
 
     Args:
       pattern: Which parameters; all of them by default.
@@ -106,7 +106,7 @@ class Resize(Take):
 
 @dataclasses.dataclass(frozen=True)
 class Init(Rule):
-    """Initializes parameters as the model says: adapters, or what else the source does not have.
+    """Initializes parameters as a new model does: adapters, or others that the source lacks.
 
     Args:
       pattern: Which parameters.

@@ -152,15 +152,15 @@ class OpenedSource(abc.ABC):
 
 
 class Restore(abc.ABC):
-    """Where the first parameters of a run come from; `experiment.restore`.
+    """The source of a run's initial parameters; `experiment.restore`.
 
-    It is read once, when a new run starts; a run that goes on reads its own checkpoint.
+    It is read once, when a new run starts; a resumed run reads its own checkpoint.
     """
 
     @property
     @abc.abstractmethod
     def claims(self) -> Sequence[Rule]:
-        """Which parameters are taken, initialized or skipped, in order."""
+        """The rules that take, initialize or skip parameters, in order."""
 
     @abc.abstractmethod
     def open(self) -> AbstractContextManager[OpenedSource]:
@@ -203,7 +203,7 @@ def _read(pieces: SourcePiece | Sequence[SourcePiece], index: Index) -> np.ndarr
 
 
 def _checked(piece: SourcePiece, index: Index) -> np.ndarray:
-    """Read a block; a NaN or an infinity in it is no weight that anything can start from."""
+    """Read a block, and reject NaN and infinities: no run can start from such weights."""
     block = piece.read(index)
     # Kinds of integers and bools have none; types of ml_dtypes are of kind V, and have.
     if block.dtype.kind in "fcV" and not np.isfinite(block).all():

@@ -1,4 +1,4 @@
-"""Copies of run directories in object stores, from which another machine goes on."""
+"""Copies of run directories in object stores, from which another machine can resume."""
 
 from luthier.records.object_storage.mirror import (
     VARIABLE,

@@ -20,7 +20,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def fault_of(key: str) -> str:
-    """Return why an object's name is no path below a run's directory; empty where it is one.
+    """Return the reason why an object's name is not a path below a run's directory, or empty.
 
     Args:
       key: The name, as `checkpoints/20/commit.json`.
@@ -49,7 +49,7 @@ def open_below(folder: pathlib.Path, key: str) -> BinaryIO:
       key: Its path there, without a fault.
 
     Raises:
-      OSError: The file is there already, a folder on the way is none or a link, or the disk
+      OSError: The file is there already, a folder on the way is a file or a link, or the disk
         refuses.
     """
     *folders, name = key.split("/")
@@ -101,7 +101,7 @@ class Bucket:
       stall_seconds: How long one request may take.
 
     Raises:
-      RunError: It is no such URL.
+      RunError: It is not such a URL.
     """
 
     def __init__(self, url: str, stall_seconds: float = STALL_SECONDS):
@@ -168,7 +168,7 @@ class Bucket:
         return over is None or bool(stamp.generation)
 
     def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is no error.
+        """Delete an object; a missing object is fine.
 
         Args:
           key: Its name in this folder.

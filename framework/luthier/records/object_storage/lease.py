@@ -46,8 +46,8 @@ class LeaseWriter:
 class Lease:
     """The right to write a copy.
 
-    Whoever has the lock of the run's directory may go on with its copy at once. On another machine,
-    or in another directory, the former writer must have let go; one that did not is waited for,
+    The holder of the lock of the run's directory may take over its copy at once. On another
+    machine, or in another directory, the former writer must have let go; one that did not is waited for,
     until it was silent for `LEASE_SECONDS`. Of two that take it at one time the store lets one.
 
     Args:
@@ -79,7 +79,7 @@ class Lease:
             raise RunError(Problem(f"{bucket.url} was taken by another process just now"))
 
     def renew(self) -> None:
-        """Tell that this process still writes; callable from any thread.
+        """Renew the lease; may be called from any thread.
 
         Raises:
           RunError: Another process has taken over, or the store refuses.
@@ -107,7 +107,7 @@ class Lease:
             raise RunError(Problem(what + (f" on {former.host}" if former else "")))
 
     def release(self) -> None:
-        """Let go, so that another machine may go on at once.
+        """Release the lease, so that another machine can take over at once.
 
         Raises:
           RunError: The store refuses.

@@ -60,7 +60,7 @@ def of_environment(
       environment: Such as `os.environ`.
 
     Raises:
-      RunError: The URL is none of an object store.
+      RunError: The URL does not belong to an object store.
     """
     url = environment.get(VARIABLE)
     parts = path.absolute().parts
@@ -244,7 +244,7 @@ class Mirror:
     def _keep(self) -> None:
         """Keep the lease while a single object, or the next push, is waited for."""
         while not self._closed.wait(_LOOK_SECONDS):
-            with contextlib.suppress(RunError):  # `push` asks again, and tells it
+            with contextlib.suppress(RunError):  # `push` asks again, and reports it
                 self._lease.keep()
 
 
@@ -285,7 +285,7 @@ def _files(folder: pathlib.Path, skipped: Collection[str] = ()) -> list[pathlib.
 
 
 def _is_file(path: pathlib.Path) -> bool:
-    """Return what `path.is_file` does, and raise where that is not known."""
+    """Return whether a path is a file; raise where that cannot be determined."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):

@@ -159,7 +159,7 @@ class Segment:
 
     @classmethod
     def parse(cls, name: str) -> Segment | None:
-        """Return what a name says; None where it is not one of a piece.
+        """Parse the name of a piece; None for any other name.
 
         Args:
           name: The name of an object.

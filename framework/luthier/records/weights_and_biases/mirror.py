@@ -63,7 +63,7 @@ def keep_graph(wandb_run: Any, run: RunDirectory) -> None:
 
 
 def parent_of(run: RunDirectory) -> Parent | None:
-    """Return what a run was made of: the run that it restored, or the base of its study.
+    """Return the parent of a run: the run that it restored, or the base of its study.
 
     Args:
       run: The run.
@@ -145,7 +145,7 @@ def _base(run: RunDirectory) -> Parent | None:
 #     python -m luthier.records.weights_and_biases.mirror RUN_DIRECTORY --mode auto --process PID
 #
 # It follows the run's metrics.jsonl until its standard input ends or the training process is gone,
-# then takes in the rest and finishes. It tells its parent what to tell the user in JSON lines on
+# then takes in the rest and finishes. It sends its parent messages for the user as JSON lines on
 # the standard output; all other output goes to wandb/mirror.log.
 
 _EXIT_CODES = {events.FINISHED: 0, events.PREEMPTED: 75, events.INTERRUPTED: 130}
@@ -391,7 +391,7 @@ def opened(mode: str, begin_in: Callable[[str], Any], say: Say) -> tuple[str, An
     Args:
       mode: `auto`, `online` or `offline`.
       begin_in: Starts it in a mode.
-      say: Tells the parent something.
+      say: Sends a message to the parent.
 
     Returns:
       The mode, and the W&B run.
@@ -414,14 +414,14 @@ def opened(mode: str, begin_in: Callable[[str], Any], say: Say) -> tuple[str, An
 
 
 def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool], say: Say) -> None:
-    """Mirror a run until `ended()`, which waits a moment, says that it has.
+    """Mirror a run until `ended()`, which waits a moment, returns true.
 
     Args:
       run: The run.
       mode: `auto`, `online` or `offline`.
       process: The process that trains, whose load is sampled.
       ended: Whether training is over.
-      say: Tells the parent something.
+      say: Sends a message to the parent.
     """
     import wandb
 
@@ -463,7 +463,7 @@ def _has_ended(parent: int) -> bool:
 
 
 def own_output() -> Say:
-    """Return what tells the parent something, and let nobody else write to it."""
+    """Return a function that sends messages to the parent, and redirect all other output."""
     # Standard output is a channel of JSON lines to the parent. wandb and its libraries print, so
     # the channel moves to another descriptor, and descriptor 1 leads to standard error.
     parent_output = os.fdopen(os.dup(1), "w", encoding="utf-8")

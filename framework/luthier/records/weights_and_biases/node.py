@@ -128,7 +128,8 @@ class Wandb:
       mode: `auto` is online where there are a key and a network, else offline; `online`, `offline`,
         `off`. The environment's WANDB_MODE decides what `auto` is.
       system_metrics: Whether W&B samples the load of processors, memory and disks.
-      finish_seconds: Longest wait for the upload when training ends; it continues in the background.
+      finish_seconds: Longest wait for the upload when training ends; it then continues in the
+        background.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"finish_seconds": "0 <= x"}
@@ -205,7 +206,7 @@ class WandbSink:
         """Do nothing: the process follows metrics.jsonl."""
 
     def close(self) -> None:
-        """Have the process finish, and wait for it no longer than `finish_seconds`."""
+        """Let the process finish, waiting for it no longer than `finish_seconds`."""
         process = self._process
         if process is None:
             return
@@ -268,7 +269,7 @@ def _message(line: bytes) -> dict[str, Any]:
 
 
 def write_settings(node: Wandb, run_directory: RunDirectory) -> None:
-    """Write wandb.json, which tells the process everything; a run keeps its W&B id for good."""
+    """Write wandb.json, the settings of the process; a run keeps its W&B id for good."""
     path = run_directory.path / SETTINGS_FILE
     earlier = read_json(path, default={})
     settings = dataclasses.asdict(node)
@@ -357,7 +358,7 @@ def rebuild(
 
 
 def end_process(process: subprocess.Popen[bytes], what: str, folder: pathlib.Path) -> Mirrored:
-    """Wait for a process of this package; return where it says that the mirror is.
+    """Wait for a process of this package; return the place of the mirror that it reported.
 
     Args:
       process: What `start_process` returned.

@@ -104,7 +104,7 @@ def write(directory: pathlib.Path, mode: str, say: mirror.Say) -> None:
     Args:
       directory: Where its files are kept.
       mode: `auto`, `online` or `offline`.
-      say: Tells the parent something.
+      say: Sends a message to the parent.
     """
     import wandb
 

@@ -1,4 +1,4 @@
-"""Every family that luthier knows, by name and by what its config.json says."""
+"""Registry of the known model families, by name and by their config.json."""
 
 from __future__ import annotations
 
