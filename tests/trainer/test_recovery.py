@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_version_is_refused_and_kept(run):
         content_ = whole | change
         path.write_text(json.dumps({"checksum": commit_lib._text_checksum(content_), **content_}))
         before = content(directory)
-        with pytest.raises(VersionError, match=r"7 was written by luthier .*that this one"):
+        with pytest.raises(VersionError, match=r"7 was written by luthier .*that this version"):
             trainer.run(graph)
         assert content(directory) == before
 

@@ -42,6 +42,9 @@ class DocumentLimit:
         """
         found = []
         for place in graphs.walk(graph, defaults=False, once=True):
+            # Only components that declare the setting in RANGES have a kernel with room for so
+            # many; they are found by walking the graph, because attention may be nested anywhere in
+            # a model.
             if "max_documents" in getattr(
                 getattr(place.value, "__fn_or_cls__", None), "RANGES", {}
             ):
@@ -78,6 +81,7 @@ def most_documents(segments_BL: np.ndarray) -> int:
     Args:
       segments_BL: The document of every token, 0 for padding; int [B, L].
     """
+    # Counts beginnings, and not the largest id: ids need not be consecutive, since rows may be cut.
     before_BL = np.pad(segments_BL[:, :-1], ((0, 0), (1, 0)))
     starts_BL = (segments_BL > 0) & (segments_BL != before_BL)
     return int(starts_BL.sum(1).max(initial=0))
@@ -191,6 +195,9 @@ def check_repeatable(plan: Any, num_steps: int = 2) -> str:
     """
     program = plan.program
     batches = _batches(program, num_steps)
+    # `lower_and_compile` anew for each of the two: a compiler that chooses its kernels by timing
+    # them may choose others, and then a run differs after a restart although each program by itself
+    # repeats its bits.
     first = _bits(program, batches)
     again = _bits(program, batches)
     differing = [name for name in first if first[name] != again[name]]

@@ -39,9 +39,15 @@ class Rise:
         Returns:
           Whether the loss has diverged.
         """
+        # Two rules. A parameter that is NaN stays so, and every later step with it: a few in a row
+        # are proof. A guard leaves such steps out, and its own limit counts them.
+        #
+        # A finite loss that has risen is judged by its average, above the best average so far:
+        # restarts of a schedule and hard batches raise single losses.
         self.nonfinite = self.nonfinite + 1 if is_harmed else 0
         if self.nonfinite >= rule.max_nonfinite_steps:
             return True
+        # A NaN must not enter the average, which would never be finite again.
         if rule.rise is None or not math.isfinite(loss):
             return False
         # An exponential average over about `patience_steps` steps: single spikes move it little.

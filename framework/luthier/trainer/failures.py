@@ -84,12 +84,14 @@ def record_early(error: Exception, graph: Graph, request: Request, *, phase: str
       request: Where the run was to be recorded.
       phase: What was being done.
     """
+    # Bad input is the user's to correct, and there is nothing to look into later.
     if isinstance(error, BadInput) or request.directory is not None:
         return
     if request.new and distributed.process_index():
         return  # every process would make a run of its own; process 0 makes the one of them all
     with contextlib.suppress(LuthierError, OSError):
         root = graphs.build(graphs.get(graph, "records")).directory
+        # Only `records` and `name` are built: the rest of the graph may be what failed.
         directory = reserve(graph, root, graphs.evaluate(graphs.get(graph, "name")), request)
         with directory.lock():
             if directory.read_status().status == events.FINISHED:  # of which nothing was lost
@@ -105,6 +107,8 @@ def is_refusal(error: Exception, phase: str) -> bool:
       error: What was raised.
       phase: What was being done.
     """
+    # A refused start changes nothing: the run stays interrupted, or finished, as it was. Once the
+    # state is being restored the same errors mean that the run has failed.
     if faults.classify(error) is faults.Fault.VERSION:
         return True
     return isinstance(error, BadInput) and phase in (OPENING_DATA, OPENING_RUN, CHECKING)
@@ -121,6 +125,8 @@ def path_in_graph(error: BaseException, graph: Graph) -> str:
       graph: The experiment graph.
     """
     with contextlib.suppress(Exception):  # this is an extra: nothing of it may hide the error
+        # From the traceback back to the graph. A method is recognized by the class of its `self`, a
+        # function by its code object: a frame does not know its function.
         codes: dict[Any, list[str]] = {}
         classes: dict[Any, list[str]] = {}
         for place in graphs.walk(graph, once=True):

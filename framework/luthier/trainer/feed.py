@@ -34,6 +34,9 @@ class Batch:
     agreed: Agreed | None = None
 
 
+# A thread and not a process: the arrays that it makes are on the devices of this process, and
+# pipelines have threads of their own (`num_threads`). The thread also carries the exchange with the
+# other processes, so that it is over before the step asks for its batch.
 class Feed:
     """Fetches batches in a thread and puts them on the devices before they are asked for.
 
@@ -70,6 +73,8 @@ class Feed:
         self._depth = depth
         self._vocab_size = vocab_size
         self.agreeing = agreeing
+        # The position as of the last batch that was handed out, never that of the iterator, which
+        # is up to `depth` batches and one fetch ahead.
         self._state = self._iterator.get_state()
         self._queue: queue.Queue[Any] = queue.Queue()
         self._stop = threading.Event()
@@ -81,6 +86,7 @@ class Feed:
             self._start()
         start = time.perf_counter()
         item = self._queue.get()
+        # What the step waited for data. It is near zero as long as the pipeline keeps up.
         wait = time.perf_counter() - start
         if isinstance(item, BaseException):
             raise item
@@ -127,6 +133,8 @@ class Feed:
         try:
             while not stop.is_set():
                 start = time.perf_counter()
+                # The checks look at host arrays, before they are moved: on a device an id outside
+                # the vocabulary is no error, but a NaN or another row of the table.
                 batch = next(self._iterator)
                 if self._check is not None:
                     self._check(batch)
@@ -134,6 +142,9 @@ class Feed:
                 tokens, agreed = int(self._count_tokens(self._share.count_in(batch))), None
                 if self.agreeing is not None:
                     seconds = time.perf_counter() - start
+                    # Blocks until all processes have this batch. `stop.is_set` lets `close` end the
+                    # wait: otherwise a process that leaves the loop could hang in an exchange that
+                    # the others never join.
                     agreed = self.agreeing(tokens, stop.is_set, seconds)
                     tokens = agreed.tokens
                 # Right after the batch was drawn, and before anything else can draw from the

@@ -24,6 +24,8 @@ _ABRUPT_SECONDS = 5.0
 SLURM kill after 30 s by default, and a compiler cannot be interrupted."""
 
 
+# A SystemExit, so that no `except Exception` on the way takes it for a failure, and a process that
+# nobody catches it in ends with its code.
 class Preempted(SystemExit):
     """The machine is taken away before the first step: there is nothing to save."""
 
@@ -124,18 +126,25 @@ class StopSignals(Watcher):
             signal.signal(number, handler)
         self._previous = {}
         if self._write_end >= 0:
+            # The previous descriptor goes back to its place first: a signal in between must not be
+            # written into a closed pipe.
             signal.set_wakeup_fd(self._wakeup)
             os.close(self._write_end)  # the thread reads the end of the pipe
             self._write_end = -1
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        # The terminal is gone: whoever writes to it next would fail.
         if number == signal.SIGHUP:
             environment.forget_terminal()
         if number == signal.SIGINT and self._is_starting and self._depth == 1:
             raise KeyboardInterrupt  # no loop is there to ask for what was requested
+        # The second Ctrl-C means now: the save that the first one asked for takes too long.
         if number == signal.SIGINT and self.requested == INTERRUPTED:
             raise KeyboardInterrupt
         self.requested = INTERRUPTED if number == signal.SIGINT else PREEMPTED
+        # Before the first step nothing can be saved, and the grace period of a queue (30 s) is
+        # shorter than a compilation. Raising ends the start at once, with locks released and files
+        # closed on the way.
         if number != signal.SIGINT and self._is_starting:
             self._say()
             raise Preempted
@@ -162,6 +171,8 @@ class StopSignals(Watcher):
                 if self._is_starting:
                     if self.requested is None:
                         self._say()
+                    # Not `sys.exit`, which would only end this thread. The main thread is in native
+                    # code and cannot be interrupted; nothing is lost, since nothing was trained.
                     os._exit(EXIT_REQUEUE)
 
     def _say(self) -> None:

@@ -53,6 +53,9 @@ def make_histograms(
     def count(arrays: dict[str, jax.Array]) -> Any:
         return {name: count_bins(array, settings.num_bins) for name, array in arrays.items()}
 
+    # One program for all parameters, instead of a dispatch and a transfer for each. Replicated
+    # results are whole on every device: XLA inserts the sums over shards, and no parameter leaves
+    # its device.
     counted = jax.jit(count, out_shardings=program.replicated)
 
     def histograms(leaves: Leaves, step: int) -> Iterator[Histogram]:
@@ -81,6 +84,8 @@ def count_bins(array: jax.Array, num_bins: int) -> tuple[jax.Array, jax.Array, j
     """
     entries = array.astype(jnp.float32).ravel()
     finite = jnp.isfinite(entries)
+    # With `initial`, min and max of an array without finite entries are infinite; 0 stands for both
+    # then, and the bins lie around it.
     some = finite.any()
     low = jnp.where(some, jnp.min(entries, initial=jnp.inf, where=finite), 0)
     high = jnp.where(some, jnp.max(entries, initial=-jnp.inf, where=finite), 0)
@@ -177,6 +182,7 @@ def tile(images: np.ndarray) -> np.ndarray:
     rows, height, width, channels = images.shape
     across = math.ceil(math.sqrt(rows))
     down = math.ceil(rows / across)
+    # In float64: `max - min` of small integers, and of large floats, overflows in their own type.
     wide = np.nan_to_num(images.astype(np.float64))
     span = wide.max() - wide.min()
     scaled = (wide - wide.min()) * (255 / span if span else 0)
@@ -201,6 +207,8 @@ def check_shows(program: Program) -> None:
     records, problems = program.experiment.records, []
     for name in ("histograms", "samples", "images"):
         settings = getattr(records, name)
+        # They bring arrays to the host, and `device_get` takes only arrays that this process
+        # addresses as a whole.
         if settings is not None and settings.every is not None and hosts.process_count() > 1:
             remedy = f"set records.{name}=None"
             what = "cannot be shown while several processes train"

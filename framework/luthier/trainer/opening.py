@@ -117,6 +117,8 @@ def open_run(
 
         def open_here() -> tuple[str, bool, bool, list[str]]:
             opened = held.enter_context(_open(graph, plan, request, before_new))
+            # The lock is held by the stack of this process until the `with` block of the caller
+            # ends.
             record[:] = [opened.record]
             path = str(opened.directory.path)
             if request.gin:
@@ -139,6 +141,8 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     Raises:
       RunError: There is no such run, or the directory cannot be written.
     """
+    # A queued job has a directory before it runs, so that its logs and its failure to start have a
+    # place; `_open` recognizes it by the missing plan.
     existing = _existing(Path(root), name, graph, request)
     if existing is not None:
         return existing
@@ -253,6 +257,8 @@ def configuration(graph: Graph) -> Configuration:
 
 def run_id(graph: Graph) -> str:
     """Return the id of the run that a graph names, the same wherever its runs are recorded."""
+    # The program fingerprint leaves out the name, records, checkpoints and divergence: turning on
+    # W&B, or saving more often, continues the same run instead of starting another.
     return graphs.fingerprint(graph, kind="program")[:ID_LENGTH]
 
 
@@ -274,6 +280,8 @@ def _existing(root: Path, name: str, graph: Graph, request: Request) -> RunDirec
 
 def _new_id(root: Path, name: str, graph: Graph) -> str:
     id = run_id(graph)
+    # `--new`, and a run that saved nothing, take the same id with a number behind it, so that
+    # `runs` shows which of them belong together.
     number, path = 1, RunDirectory.locate(root, name, id)
     while path.exists():
         number += 1
@@ -290,9 +298,12 @@ def _check(
     """
     # All refusals come before `record`: a start that is refused leaves the run byte by byte as it
     # was.
+    # What a later luthier wrote is refused first: it may mean something that the checks below would
+    # misread.
     directory.require_known_formats()
     _require_known_position(directory)
     recorded = _loaded(directory, request.packages)
+    # Before the comparison, which would show changed defaults as changes of the user.
     defaults = settle_defaults(directory, recorded)
     comparison = compare(recorded, graph)
     arrays = (directory.read_plan() or {}).get("arrays", {})
@@ -309,6 +320,8 @@ def _check(
     notices += defaults
     status = directory.read_status()
     longer = status.step < plan.program.experiment.training.steps
+    # A finished run is reopened only for more steps, and only by consent: its schedules have
+    # reached their end.
     is_over = status.status == FINISHED and not (longer and request.extend)
     if is_over:
         return True, _nothing
@@ -318,6 +331,7 @@ def _check(
     notices += check_code(directory, graph, source, request.packages, request.accept_changes)
 
     def record() -> None:
+        # The former files stay beside the new ones, with a number: a record says what ran when.
         if not graphs.equal(recorded, graph):
             directory.write_configuration(configuration(graph))
         directory.write_plan(_recorded(plan))

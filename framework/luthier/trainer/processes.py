@@ -62,6 +62,8 @@ class Agreeing:
         self.times = times
         self._requested = requested
         # The same processes may train one run after another, as a worker of a sweep does.
+        # Exchanges are found by name in a store that lives as long as the processes do, so each run
+        # needs names of its own.
         number = distributed.from_primary(lambda: next(_numbers))
         self._rounds = distributed.Rounds(f"batches/{number}")
         self.seconds = 0.0
@@ -83,11 +85,18 @@ class Agreeing:
         ) -> tuple[int, float, str | None]:
             # One process that was asked to stop stops all.
             stop = next((reason for _, reason, _ in messages if reason), None)
+            # `decide` runs in the primary only, with the messages of all processes in their order;
+            # its result is what every process returns. So the decision cannot differ, even where
+            # clocks and signals do.
             if times := [own for *_, own in messages if own is not None]:
                 self.times.take_in(times)
+            # The seconds are the primary's: intervals in seconds are due at the same step
+            # everywhere.
             return sum(count for count, *_ in messages), self.seconds, stop
 
         self.batches += 1
+        # JSON values, because they travel through the key-value store of JAX's coordination
+        # service.
         mine = (tokens, self._requested(), self.times.mine(batch_seconds))
         return Agreed(*self._rounds.exchange(mine, decide, give_up))
 
@@ -213,10 +222,15 @@ def _compiled(vector: jax.Array) -> list[tuple[Callable[..., Any], jax.Array]]:
     """Return the work and its values for each device; virtual devices of a CPU count as one."""
     works: list[tuple[Callable[..., Any], jax.Array]] = []
     for shard in vector.addressable_shards:
+        # Long enough to be measured, and short beside a step. All virtual devices of a CPU share
+        # its cores, so the first one stands for all of them.
         is_cpu = shard.device.platform == "cpu"
         size, dtype = (384, jnp.float32) if is_cpu else (4096, jnp.bfloat16)
+        # Rows sum to one, so that repeated products neither overflow nor vanish, which could change
+        # the time that they take.
         values = jax.device_put(np.full((size, size), 1 / size, dtype), shard.device)
         work = jax.jit(_products).lower(values, shard.data).compile()
+        # Once for warm-up: the first call of a program also loads it.
         work(values, shard.data).block_until_ready()
         works.append((work, values))
         if is_cpu:
@@ -316,6 +330,8 @@ class Times:
         if self._number % EVERY_STEPS:
             return None
         now = time.perf_counter()
+        # A copy, and a clear below: the thread of the probe may append between the two, which loses
+        # one sample of a median.
         batches, works = self._batches, self._works[:]
         elapsed, self._since, self._batches = now - self._since, now, []
         self._works.clear()
@@ -370,6 +386,7 @@ def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
     for own in times:
         others = [other for other in times if other is not own]
         who = f"process {own.process} of {len(times)} on {own.host} is slow"
+        # The median of the others, because a mean would be moved by a second slow host.
         usual = statistics.median(other.batch_seconds for other in others)
         # Making batches slowly does not matter as long as it stays hidden behind the step.
         limiting = own.batch_seconds > _LIMITING * own.step_seconds

@@ -14,6 +14,7 @@ from luthier.metrics import Metric
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, PRUNED
 
 FINISHED = "finished"
+# Options that the command for more steps replaces.
 _LENGTH = re.compile(r" (--run[ =]\S+|--extend|--new|training\.steps=\S+)(?!\S)")
 
 
@@ -70,6 +71,8 @@ def next_steps(
       can_sample: Whether the model writes text.
       is_saved: Whether there is a checkpoint of its last step.
     """
+    # Never "to resume" without a checkpoint: the same command would start again at step 1, and a
+    # queue would repeat that for ever.
     if not is_saved:
         if status == FINISHED:
             return "the run keeps no checkpoints (checkpoints=None): its parameters are gone"

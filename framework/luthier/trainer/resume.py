@@ -66,6 +66,8 @@ def compare(recorded: Any, graph: Graph) -> ResumeDifferences:
       recorded: The graph of the run.
       graph: The graph that is to continue it.
     """
+    # By prefix and not by setting: a path that nobody thought of (a new field of the optimizer)
+    # changes training, which is reported, and never passes as harmless.
     found: dict[str, list[str]] = {"refused": [], "training": [], "harmless": []}
     for change in graphs.diff(recorded, graph):
         line = graphs.render_diff([change]).strip()
@@ -118,6 +120,8 @@ def check_continuation(
         remedy = "start a separate run: leave out --run"
         what = f"{run} cannot be continued with this graph"
         raise RunError([Problem(what, remedy=remedy), *problems])
+    # A learning-rate schedule over N steps is another curve over 2N: the steps already taken
+    # followed the old one, and no continuation is equal to a run of 2N steps.
     if comparison.reshaped and not extend:
         what = f"another number of steps reshapes {', '.join(comparison.reshaped)}"
         remedy = (
@@ -161,6 +165,8 @@ def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
 def _changed_defaults(before: Mapping[str, Any], recorded: Any) -> list[str]:
     # Through JSON, as the recorded values went: tuples are lists there, and keys are strings.
     now = json.loads(json.dumps(graphs.to_dict(recorded), default=str))
+    # What `restore_defaults` could not set back: values that are no plain ones, or arguments that
+    # no longer exist.
     found = list(_differences(before, now, ""))
     if not found:
         return []
@@ -269,6 +275,8 @@ def _reshaped(recorded: Any, graph: Graph) -> list[str]:
     ]
 
 
+# Schedules read the number of steps through value nodes; a plain number does not follow it, and
+# cannot be reshaped.
 def _leaves(graph: Graph) -> dict[str, Any]:
     """Return the numbers of the optimizer that stand at value nodes, by path."""
     return {
@@ -292,6 +300,8 @@ def misfits(
     """
     run, here = sides
     problems = []
+    # All differences at once, in one order of names: a renamed layer shows as a pair of lines that
+    # stand together.
     for name in sorted(set(arrays) | set(wanted)):
         if name not in wanted:
             problems.append(Problem(f"is {run}, and not {here}", name))

@@ -92,9 +92,14 @@ def run(
         accept_changes=accept_changes,
     )
     steps = None if profile is None else ProfiledSteps.parse(profile)
+    # Handlers first: planning, opening and compiling take minutes, and a machine that is taken away
+    # in the middle must end with the exit code of a preemption, which a queue requeues, not with
+    # that of a signal.
     with StopSignals(command) as signals:
         with distributed.together():
             graphs.validate(graph, packages)
+        # Before any backend is started. Processes with another version or another graph would
+        # compile another program, and hang in their first collective instead of failing.
         check_same(graph, packages)
         check_devices()
         try:
@@ -102,6 +107,8 @@ def run(
                 plan = planner.make(graph, hosts.devices() if devices is None else devices)
                 planner.require_fit(plan)
         except Exception as error:
+            # There is no directory yet, but a run that fails here is a run that somebody will look
+            # for.
             failures.record_early(error, graph, request, phase="planning")
             raise
         with open_session(
@@ -186,6 +193,13 @@ def open_session(
     watch = Watch(plan.program.experiment.records.watchdog, command)
     with watch:
         try:
+            # All that can refuse the run comes before `open_run`, and inside `together`, where an
+            # error of one process is raised by all: bad input leaves nothing behind, and no process
+            # waits for one that has left.
+            #
+            # The phases are what the watchdog and crash reports name. They have a time limit of
+            # their own (`start_seconds`), because a mount that hangs at a restart is the usual
+            # hang.
             watch.enter(failures.OPENING_DATA)
             with distributed.together():
                 check_shows(plan.program)
@@ -202,6 +216,8 @@ def open_session(
                     return
                 directory = opened.directory
                 again = _again(command, directory, graph)
+                # From here on stacks, crash reports and the command that resumes the run have a
+                # place.
                 watch.opened(directory.path, again, distributed.process_index())
                 distributed.tell_parent(run=str(directory.path.absolute()), again=again)
                 try:
@@ -244,6 +260,22 @@ def _open_loop(
     command: str,
     warm: WarmStart,
 ) -> Iterator[None]:
+    # The order is the contract of a resume: nothing that could still be read is changed before
+    # everything that can refuse the start has been asked, and before the state is in memory.
+    #
+    # 1. Find the newest whole checkpoint, and refuse to start at step 0 a run that was saved
+    # (`_look_for_saves`).
+    #
+    # 2. Read its position and check the data; a later version and changed data refuse here.
+    #
+    # 3. Record this start (`opened.record`), for nothing refuses it any more.
+    #
+    # 4. Compile in the background while the state is restored.
+    #
+    # 5. Only now move later checkpoints, and what was recorded after the restored step, into the
+    # trash.
+    #
+    # 6. Open the record, which counts the lines that are left, and train.
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
         watch.enter(failures.CHECKING)
@@ -254,6 +286,7 @@ def _open_loop(
         position = _position(store, last, experiment, extend)
         verification = Verification(experiment.data if hosts.is_primary() else (), directory.path)
         missing += _verified(verification, request)
+        # `decided` runs it in the primary and has all others wait: see step 3.
         distributed.decided(opened.record)
         watch.enter(failures.RESTORING)
         agreeing = None
@@ -263,6 +296,7 @@ def _open_loop(
             )
             agreeing = Agreeing(lambda: watcher.requested, times)
         feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
+        # Compiling and restoring take minutes each and need different resources.
         step.begin()
         values = plan.program.values()
         source = store if last is not None else None
@@ -272,7 +306,9 @@ def _open_loop(
         )
         state = step.load(values, leaves)
         restored = _record_restored(directory, first)
+        # The source is read; its files need not stay open for days.
         warm.close()
+        # A new run has nothing later than its start.
         if store is not None and not opened.is_new:
             store.cut_back(last)
         if hosts.is_primary():
@@ -280,8 +316,12 @@ def _open_loop(
             recorder = stack.enter_context(experiment.records.open(directory))
         else:
             recorder = stack.enter_context(Recorder())
+        # Counted from the call, not from here: planning, opening and restoring are time that a
+        # restart costs.
         recorder.goodput.add("init", time.perf_counter() - request.asked)
         if agreeing is not None:
+            # The clock of the run continues from that of the checkpoint: intervals in seconds count
+            # time trained, not time since the start.
             agreeing.seconds = position.progress.seconds
             agreeing.times.begin(position.progress.steps, recorder.report)
         recorder.emit(_header(plan, opened, position, restored))
@@ -294,6 +334,8 @@ def _open_loop(
             watch.count(lambda: agreeing.batches)
         profiler = Profiler(profile, directory.path / "profile")
         stack.enter_context(contextlib.closing(profiler))
+        # Listens to the events on their way to the recorder, and compares them with the plan at the
+        # end.
         measured = planner.Measurement()
         loop = Loop(
             plan,
@@ -323,9 +365,13 @@ def _open_loop(
             assert loop.status is not None, "the loop was left before its end"
             status = loop.status
             settle()
+            # After `settle`: until the last durable save is committed, the fast tier may hold the
+            # newest state.
             if store is not None and status == FINISHED:
                 store.discard_fast()
         watch.beat(loop.position.progress.steps)
+        # The comparison and the final sample may compile, which is a phase of its own for the
+        # watchdog.
         watch.enter(failures.AFTER)
         _compare(loop, directory, recorder, measured)
         result = _end(loop, opened, recorder, status, command, watcher.samples)
@@ -337,6 +383,9 @@ def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
 
     Every process reads a part of the files.
     """
+    # The primary decides which checkpoints are looked at, and the other processes answer its
+    # requests until it has found one (`commit.helped`). An error of the primary is kept until that
+    # loop is over; raised at once, it would leave the others in it.
     found: tuple[int | None, list[str]] = (None, [])
     refused: BadInput | None = None
     if distributed.process_index() == 0:
@@ -373,6 +422,11 @@ def _look_for_saves(
         if store is None or opened.is_new:
             return []
         directory = opened.directory
+        # Checkpoints can vanish without a trace: a volume is not mounted, a link is dead, or a
+        # purge by access time has taken commit.json, which nothing reads during training. A run
+        # that then began at step 1 would cut its own record to nothing. So the record of the saves
+        # is evidence: where it knows of one that cannot be found, the start is refused, or reported
+        # if an earlier one is there.
         place, recorded = directory.checkpoints_path, directory.recorded_save()
         if request.from_scratch:
             if last is not None:
@@ -384,6 +438,8 @@ def _look_for_saves(
         if damage and last is None:
             problems = [Problem(line) for line in damage]
             raise CheckpointError(problems)
+        # Damage is reported by itself, and a record that lags behind the checkpoints is fine:
+        # status.json is written by a thread.
         if not recorded or recorded <= (last or 0) or damage:
             return []
         unsealed = [step for step in store.unsealed() if step > (last or 0)]
@@ -407,6 +463,8 @@ def _verified(verification: Verification, request: Request) -> list[str]:
     """
 
     def look() -> list[str]:
+        # The position of the iterator counts rows of these tokens: with others, a resumed run would
+        # read other data without noticing.
         problems = verification.start()
         if problems and not request.accept_changes:
             remedy = f"{problems[0].remedy}; to resume with other tokens: --accept-changes"
@@ -462,8 +520,11 @@ def _recording_failures(
 ) -> Iterator[None]:
     """Record an error of the loop before it propagates; count the time inside as steps."""
     try:
+        # What other spans (evaluate, save, data_wait) do not claim is the time of steps.
         with recorder.goodput.span("step"):
             yield
+    # Preempted is a SystemExit, and the second Ctrl-C a KeyboardInterrupt: neither is an
+    # `Exception`, and neither is a failure.
     except Preempted:
         recorder.emit(events.Ended(PREEMPTED, loop.position.progress.steps))
         raise
@@ -474,10 +535,13 @@ def _recording_failures(
     except LockLost:  # the record is another process's now: nothing is written about this end
         raise
     except Exception as raised:
+        # Where another process has ended, what is raised here is a failed collective, which names
+        # nobody. `explain` replaces it by the error about that process.
         error = distributed.explain(raised)
         step, graph = loop.position.progress.steps, loop.plan.program.graph
         if error is not raised:
             error.__cause__ = raised
+        # The report before the status, which names it; while the run's lock is still held.
         path = failures.write(directory.path, error, graph, phase="step", step=step)
         status = events.DIVERGED if classify(error) is Fault.NUMERIC else events.FAILED
         try:
@@ -496,6 +560,7 @@ def _compare(
 ) -> None:
     """Report and record predictions beside measurements, if steps were taken."""
     program = loop.plan.program
+    # Packed trials take the steps of a vmapped program: that of a single trial was never compiled.
     compiled = program.compile_step() if isinstance(loop.step, CompiledStep) else None
     found = measured.to_dict(compiled)
     if not found:
@@ -512,6 +577,7 @@ def _end(
 ) -> Result:
     program, step = loop.plan.program, loop.position.progress.steps
     sample = ""
+    # Sampling brings arrays to the host, which works only where one process addresses all of them.
     if status == FINISHED and samples and not distributed.is_several():
         with recorder.goodput.span("sample"):
             sample = _sample(program, loop.leaves, opened.directory, recorder, step)
@@ -542,6 +608,8 @@ def _sample(
 ) -> str:
     """Return the sample of a run that is trained; a sample is never a reason to fail it."""
     try:
+        # All steps are done and saved. A block without a cache, or one whose code fails when it
+        # generates, must not turn a trained run into a failed one.
         return final_sample(program, leaves)
     except Exception as error:
         path = failures.write(directory.path, error, program.graph, phase="sampling", step=step)
@@ -571,6 +639,8 @@ def _over(opened: Opened) -> Result:
 def _look_at_data(plan: Any) -> None:
     """Read what is needed of the data now, so that bad data leaves nothing behind."""
     experiment = plan.program.experiment
+    # Making the iterator opens the data and checks the batch size; the thread that fetches starts
+    # with the first `next`.
     _feed(plan).close()
     for evaluation in experiment.evaluations.values():
         evaluation.data.num_rows  # noqa: B018
@@ -580,6 +650,7 @@ def _look_at_data(plan: Any) -> None:
 def _look_at_disk(plan: Any, directory: Path | None) -> None:
     experiment = plan.program.experiment
     if experiment.checkpoints is not None:
+        # With the one that is being written: it is complete before an older one is deleted.
         copies = experiment.checkpoints.most_kept(experiment.training.steps)
         place = experiment.records.directory if directory is None else str(directory)
         require_space(place, plan.state_bytes * copies)
@@ -595,6 +666,8 @@ def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
         seed=experiment.seed,
         **share.arguments,
     )
+    # Data that cannot tell beforehand how many documents its rows have is checked batch by batch,
+    # in the thread of the feed, where it costs the step nothing.
     limit = DocumentLimit.of(plan.program.graph)
     check = None if limit is None else functools.partial(limit.check, data="data")
     return Feed(
@@ -622,6 +695,7 @@ def _position(store: Saves | None, last: int | None, experiment: Any, extend: bo
     if store is None or last is None:
         return Position()
     position = Position.from_dict(store.read_extra(last)["position"])
+    # The run was over by its own rules; with more steps it is not, whatever ended it.
     if extend and position.progress.steps < experiment.training.steps:
         position.finished, position.ended = False, None
     return position
@@ -646,7 +720,12 @@ def _saver(
         if store is None:
             return
         with recorder.goodput.span("save"):
+            # The record first: a resume cuts it back to the step of the checkpoint, so it has to
+            # reach at least as far on the disk. Where the disk refuses, this raises, and the
+            # checkpoint is not made.
             recorder.flush()
+            # A shard that turned out to be other than before ends the run here: what it has done
+            # since must not become the state that the next start resumes from.
             verification.check()
             extra = {"position": position.to_dict()}
             store.save(step, plan.program.named(leaves), feed, extra, metrics, **tier)
@@ -666,6 +745,8 @@ def _settle(store: Saves | None, recorder: Recorder, directory: RunDirectory) ->
 def _emit_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -> None:
     for step in store.committed():
         recorder.emit(events.Saved(step))
+        # `committed` may return several steps at once. What lies in the trash is the only copy of
+        # work until a later step is durable.
         if hosts.is_primary() and step == store.latest():
             directory.empty_trash(step)
 
@@ -673,6 +754,7 @@ def _emit_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -
 def _rates(plan: Any) -> Rates:
     experiment = plan.program.experiment
     devices = list(plan.program.mesh.devices.flat)
+    # MFU counts the FLOPs that the model owes, not those that recomputation adds.
     peak = planner.device_facts(devices[0], len(devices)).peak_flops
     return Rates(
         model_flops_per_step=plan.model_flops.full,

@@ -75,6 +75,7 @@ def load_run(
     """
     directory = find(root, run)
     graph = graphs.from_json(directory.read_config(), packages=packages)
+    # A run means what it meant when it was recorded, also where defaults have changed since.
     notices = settle_defaults(directory, graph)
     if overrides:
         graph = graphs.apply(graph, overrides, shelves=shelves, packages=packages)
@@ -87,6 +88,8 @@ def load_run(
     # The durable store alone: the fast tier belongs to the run while it trains.
     store = Store(directory.checkpoints_path, checkpoints)
     try:
+        # Restoring checks every file against its checksum, and reads straight into the shardings of
+        # this machine.
         chosen = _choose(store, directory, step)
         arrays = store.restore(chosen, plan.program.abstract_state, None)
     finally:
@@ -230,6 +233,7 @@ def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> 
       weights: `parameters` or `ema`.
     """
     experiment = program.experiment
+    # Only the structure of the model is made here; its arrays are those of the state.
     abstract = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
     state = program.named(leaves)
     return split(abstract)[0].merge(model_arrays(state, weights))
@@ -285,6 +289,7 @@ def final_sample(program: Program, leaves: Leaves) -> str:
     if samples is None or not can_generate(program):
         return ""
     prompt = samples.prompts[0] if samples.prompts else ""
+    # With its first token no longer than a row of training, where learned positions end.
     room = program.experiment.data.tokens_per_row - 1
     text = sample_text(
         program,

@@ -97,10 +97,14 @@ class NativeStacks:
 
     def enable(self) -> None:
         """Write stacks to the standard error until there is a file."""
+        # `faulthandler` has one file for the whole process. The command line enables it before
+        # imports; anybody else's (pytest, a notebook's kernel) is left as it is.
         self._is_ours = environment.reports_native_crashes() or not faulthandler.is_enabled()
         with contextlib.suppress(OSError, ValueError, AttributeError):  # no standard error
             if self._is_ours:
                 faulthandler.enable(_STDERR)
+            # The guard asks for stacks by this signal: the handler is C code that runs without the
+            # interpreter's lock.
             faulthandler.register(_DUMP, _STDERR, all_threads=True)
 
     def open(self, directory: pathlib.Path, process: int) -> None:
@@ -171,6 +175,8 @@ class WatchdogProcess:
         """End it."""
         if self._process is not None:
             with contextlib.suppress(OSError):
+                # Closes the pipe, which the guard reads as the end, and waits for it: no zombie is
+                # left.
                 self._process.communicate()
             self._process = None
 
@@ -214,6 +220,8 @@ class Watch:
         self._phase = "start"
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="luthier-watchdog", daemon=True)
+        # How far this process is, for the others: batches that it has brought and steps that it has
+        # taken tell a process that waits from the one that it waits for.
         self._pulses = Heartbeats(lambda: (self._batches(), self._steps or 0))
         self._guard = WatchdogProcess()
         self._native = NativeStacks()
@@ -295,6 +303,7 @@ class Watch:
 
     def _run(self) -> None:
         assert self._watchdog is not None
+        # Small limits, as tests have, need quicker looks.
         poll = min(POLL_SECONDS, self._watchdog.seconds / 4, self._watchdog.start_seconds / 4)
         quiet, seen = 0.0, 0
         reported: tuple[int, ...] = ()
@@ -304,6 +313,7 @@ class Watch:
             # Where this thread did not run either, the whole process was stopped.
             quiet += min(now - before, 2 * poll)
             before = now
+            # Any sign of life counts: a step, a batch of an evaluation, the next phase of a start.
             if self._beats != seen:
                 quiet, seen = 0.0, self._beats
             # Each heartbeat brings the line that is to be printed, because the guard knows nothing
@@ -345,6 +355,8 @@ class Watch:
     def _bark(self, standing: Liveness) -> None:
         place = self._dump()
         line = f"nothing has happened for {self._limit:g} s{self._when()}"
+        # In a collective all wait for one process. Those that are behind are the suspects; the
+        # others hang because of them.
         if behind := standing.behind:
             verb = "is" if len(behind) == 1 else "are"
             line += f": {_named(behind)} {verb} behind the others"
@@ -377,6 +389,8 @@ class Watch:
         folder = self._directory / "stacks"
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
+            # A file for each process, appended to: the stacks of all hosts side by side show who
+            # waits for whom.
             path = folder / f"process-{distributed.process_index()}.txt"
             with open(path, "a", encoding="utf-8") as file:
                 at = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -389,6 +403,8 @@ class Watch:
     def _record(self, line: str) -> None:
         if self._directory is None:
             return
+        # The training thread hangs and cannot write its own end. The status is written without the
+        # recorder, whose threads may hang on the same disk.
         run = RunDirectory(self._directory)
         with contextlib.suppress(LuthierError, OSError):
             run.write_status(dataclasses.replace(run.read_status(), status="failed", message=line))

@@ -47,8 +47,8 @@ class Lease:
     """The right to write a copy.
 
     The holder of the lock of the run's directory may take over its copy at once. On another
-    machine, or in another directory, the former writer must have let go; one that did not is waited for,
-    until it was silent for `LEASE_SECONDS`. Of two that take it at one time the store lets one.
+    machine, or in another directory, the former writer must have released it; one that did not is
+    waited for, until it was silent for `LEASE_SECONDS`. Of two that take it at one time one wins.
 
     Args:
       bucket: The folder of the run.
