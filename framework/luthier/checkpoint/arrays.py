@@ -326,6 +326,7 @@ def compare(
     problems = []
     for name, array in wanted.items():
         shape, dtype = tuple(array.shape), str(array.dtype)
+        # Types are compared as well: a restore that casts would change the bits of a resumed run.
         want = _describe(shape, dtype)
         if name not in saved:
             problems.append(Problem(f"{name} {want} is not in the checkpoint"))

@@ -218,6 +218,8 @@ def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None =
             return f"{path} has {actual[0]} bytes, not {commit.files[path][0]}"
         return None if actual == commit.files[path] else f"{path} differs from what was written"
 
+    # In order of paths, so that every run reports the same damage first. `pool.map` raises an
+    # OSError of any file, after which nothing is known about the others.
     wanted = sorted(commit.files) if paths is None else paths
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
         return [damage for damage in pool.map(compare, wanted) if damage]

@@ -169,6 +169,7 @@ class Directory:
             if path.name != str(step):
                 os.rename(path, path.with_name(str(step)))
 
+    # A disk that is full stays full while the remains of the save that filled it lie there.
     def remove_failed(self, step: int) -> None:
         """Remove what a save of this process left, which failed."""
         for path in self._entries():

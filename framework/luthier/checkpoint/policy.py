@@ -67,6 +67,8 @@ class Storage:
         from orbax.checkpoint import v1 as ocp
 
         context = ocp.Context()
+        # Reading through one replica and broadcasting over the interconnect replaces N reads of the
+        # same bytes from the disk, which data-parallel hosts would do at the same time.
         index = self._broadcast_index(arrays)
         if index is not None:
             loading = context.array.loading
@@ -74,6 +76,8 @@ class Storage:
             loading.load_and_broadcast_options.replica_axis_index = index
         return context
 
+    # Orbax takes the number of one mesh axis for all arrays, so that the axis must be in the mesh
+    # of each.
     def _broadcast_index(self, arrays: Mapping[str, jax.ShapeDtypeStruct]) -> int | None:
         """Return the place of the axis in the mesh; None where there is one replica only."""
         axis, index = self.broadcast_axis, None
@@ -289,6 +293,8 @@ class Checkpoints:
 
     def best(self, saved: Sequence[SavedCheckpoint]) -> int | None:
         """Return the step with the best metric; the earliest among equals, None without any."""
+        # Strictly better, so that the earliest of equals stays: a tie must not replace a
+        # checkpoint.
         best: tuple[int, float] | None = None
         for step, value in self._values(saved):
             if best is None or (self.keep_best and self.keep_best.better(value, best[1])):
@@ -297,6 +303,8 @@ class Checkpoints:
 
     def kept(self, saved: Sequence[SavedCheckpoint]) -> set[int]:
         """Return the steps to keep of those that are there."""
+        # The rules only add: a checkpoint goes when no rule wants it, and one that could not be
+        # read is kept, because nobody knows what it is worth.
         steps = sorted(checkpoint.step for checkpoint in saved if checkpoint.is_known)
         latest = steps[-self.keep_latest :]
         finite = [c.step for c in saved if c.is_known and math.isfinite(c.metrics.get(LOSS, 0.0))]

@@ -64,6 +64,7 @@ def current() -> Mapping[str, str]:
 def notices(saved: Mapping[str, str]) -> list[str]:
     """Return one line for each change of version that may change what follows."""
     now = current()
+    # Packages that a later version records, and this one does not know, are passed over.
     changed = {name: old for name, old in saved.items() if name in now and now[name] != old}
     reasons = {
         "grain": "it promises to restore the order of the data only within one version",
@@ -122,12 +123,16 @@ class Store:
         # processes stay in step.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[pathlib.Path, int, concurrent.futures.Future[None]] | None = None
+        # Random, agreed on by all processes at the first save: see `Directory.saving`.
         self._token = ""
         self._committed: list[int] = []
         self._is_clean = False
         self._num_barriers = 0
+        # Checksums of the checkpoint that was just checked; reading it twice would double the time
+        # of a restart.
         self._trusted: Mapping[str, tuple[int, int]] | None = None
         self._exchanges: Rounds | None = None
+        # Why later checkpoints were passed over: the reason goes with them into the trash.
         self._damage: dict[int, str] = {}
         self.fence: Callable[[], None] = unfenced
         """Raises `LockLost` where another process writes here now; called before each commit."""
@@ -194,6 +199,8 @@ class Store:
         """
         try:
             commit = self.read(step)
+        # Not damage: a disk that is away for a moment must not cost a good checkpoint, so this ends
+        # the start instead of letting it fall back to an older one.
         except _Unreadable:
             raise
         except CheckpointError as error:
@@ -211,6 +218,8 @@ class Store:
         is never passed over.
         """
         problems: list[Problem] = []
+        # Everything is read, since Orbax restores flipped bits without an error; usually only the
+        # newest.
         for step in reversed(self.steps()):
             if not (damage := self.check(step)):
                 self.trust(step)
@@ -287,6 +296,8 @@ class Store:
         except OSError as error:
             _blame_disk(self, step, error)
             raise
+        # One save at a time: `wait` above has ended the last one, so that at most one set of host
+        # copies exists.
         self._pending = (path, step, self._thread.submit(self._finish, path, pending, commit))
 
     def committed(self) -> list[int]:
@@ -295,6 +306,7 @@ class Store:
         Raises:
           CheckpointError: The last save failed.
         """
+        # `wait` and not `result`: it also cleans up after a failure, in the thread that trains.
         if self._pending is not None and self._pending[2].done():
             self.wait()
         committed, self._committed = self._committed, []
@@ -410,6 +422,7 @@ class Store:
           step: The restored step; None where training starts again from step 0.
         """
         self.wait()
+        # No process may still be reading what the primary is about to move.
         self._barrier("restored")
         if arrays_lib.process_index() == 0:
             self.fence()  # restoring took minutes: another process may have taken over meanwhile

@@ -63,6 +63,9 @@ class _Position:
         return self._state
 
 
+# The fast tier takes the frequent saves, which a crash of the process falls back to; the durable
+# one takes the rare saves, which survive the machine. For the trainer both are one store: it asks
+# for the newest whole step of either.
 class Tiers:
     """Saves into one of two stores, and restores from the nearest whole checkpoint of both.
 
@@ -77,6 +80,8 @@ class Tiers:
     def __init__(self, durable: Store, fast: Store | None = None, copying: Copying | None = None):
         self._durable, self._fast = durable, fast
         self._copying = HostCopy() if copying is None else copying
+        # One thread, so that saves begin in the order of their steps. It waits for the device
+        # copies, which Orbax would otherwise do in the thread that trains.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "tiers")
         self._saving: concurrent.futures.Future[None] | None = None
 
@@ -110,6 +115,8 @@ class Tiers:
             for store in self._stores():
                 if step not in store.steps():
                     continue
+                # The fast store is first in the list: where both have the step it is the nearer
+                # one, and a damaged copy there does not hide the durable one.
                 if not (damage := store.check(step)):
                     store.trust(step)
                     return step, problems
@@ -170,6 +177,7 @@ class Tiers:
         # On the device the copies are ordered before the next step, which donates the originals.
         # The thread then waits for them and hands them to Orbax, while the loop goes on.
         copies = self._copying(arrays)
+        # The state is taken now, in the thread that trains: see `_Position`.
         position = None if iterator is None else _Position(iterator)
 
         def begin() -> None:

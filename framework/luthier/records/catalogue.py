@@ -34,6 +34,7 @@ class RunSummary:
 
 def _directories(root: pathlib.Path) -> Iterator[RunDirectory]:
     try:
+        # `scandir` and one look for config.json, but no reading: a root may hold thousands of runs.
         names = sorted(os.scandir(root), key=lambda entry: entry.name)
     except OSError:
         return
@@ -102,6 +103,8 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
       UnknownReference: There is no such run; the message holds the nearest names.
       RunError: Several runs are meant.
     """
+    # From the most explicit to the least: a folder, `last`, a whole id, the beginning of one.
+    # Whatever is ambiguous is refused with all that it may mean.
     text = os.fspath(reference).rstrip("/")
     if text and (pathlib.Path(text) / "config.json").is_file():
         return RunDirectory(text)

@@ -111,6 +111,7 @@ def user_frame(error: BaseException) -> tuple[FrameType, int] | None:
     """
     found = None
     for link in faults.chain(error):
+        # The last match is the innermost, since tracebacks are listed from the outside in.
         for frame, line in traceback.walk_tb(link.__traceback__):
             if is_users(frame.f_code.co_filename):
                 found = (frame, line)
@@ -159,6 +160,8 @@ def newest(directory: str | os.PathLike[str]) -> pathlib.Path | None:
         for path in pathlib.Path(directory, FOLDER).iterdir():
             with contextlib.suppress(OSError):
                 status = path.stat()
+                # The file for native crashes is opened before anything has crashed, and is empty
+                # until then.
                 if path.suffix == ".txt" and status.st_size:
                     found.append((status.st_mtime, path))
     return max(found)[1] if found else None
@@ -222,6 +225,8 @@ def _write_new(folder: pathlib.Path, name: str, text: str) -> pathlib.Path:
     while True:
         path = folder / (f"{name}.txt" if number == 1 else f"{name}-{number}.txt")
         try:
+            # `backslashreplace`: a message with half of a surrogate pair must not keep the report
+            # from being written.
             with open(path, "x", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
                 file.flush()
@@ -235,6 +240,8 @@ def _report(
     error: BaseException, step: int | None, phase: str, process: int | None, graph_path: str
 ) -> str:
     facts = {
+        # In the order in which one reads a report: what, where, on which machine, with how much
+        # memory.
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "error": summary(error),
         "fault": faults.classify(error).value,
@@ -268,6 +275,8 @@ def memory() -> dict[str, str]:
         name, _, value = line.partition(":")
         if name in ("MemTotal", "MemAvailable"):
             found[f"memory {name}"] = value.strip()
+    # Containers and batch systems limit the group and not the machine, so MemAvailable alone may
+    # look plentiful.
     for folder in _control_groups():
         for name in ("memory.current", "memory.peak", "memory.max", "memory.events"):
             if lines := _lines(folder / name):
@@ -282,6 +291,8 @@ def device_memory() -> dict[str, str]:
     """Return the memory statistics of this process's devices, where they are up and keep any."""
     # Asking JAX for its devices would start them, which takes seconds and memory; JAX has no public
     # question for whether they are up.
+    # Private, and looked up in `sys.modules` so that nothing is imported: where a later JAX has
+    # moved it, the report lacks this section.
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not getattr(bridge, "backends_are_initialized", lambda: False)():
         return {}

@@ -109,6 +109,8 @@ def name_problem(value: str, owner: str, what: str = "name") -> Problem | None:
       owner: Whose name it would be: `a run`.
       what: What it would be: `name` or `id`.
     """
+    # Names become folders, lines of job scripts and keys of buckets: spaces, slashes, quotes and
+    # control characters are refused once, here.
     if _NAME.fullmatch(value):
         return None
     remedy = "use letters, digits and ._=,+-, and start with a letter or digit"
@@ -171,6 +173,8 @@ class RunDirectory:
             files |= source.files()
         if plan is not None:
             files["plan.json"] = json_text(plan)
+        # From the first moment, so that a run that is killed before its first step is listed as
+        # created, and not as damaged.
         files["status.json"] = json_text(status_fields(Status()))
         try:
             building.mkdir(parents=True)
@@ -358,6 +362,8 @@ class RunDirectory:
         status = read_status(self.status_path)
         # A process that is killed cannot write how it ended. That its lock is free says so for it.
         if status.status == events.RUNNING and self.writer() is None:
+            # A native crash leaves stacks by faulthandler; an older file belongs to an earlier
+            # process, hence the comparison of times.
             message, path = "the process ended without a message", crash.newest(self.path)
             relative = ""
             if (
@@ -396,6 +402,8 @@ class RunDirectory:
     @property
     def fence(self) -> Callable[[], None]:
         """Raises `LockLost` where this process locked the directory, and has lost the lock."""
+        # Looked up anew each time: the lock is taken after this object was made, and a process that
+        # only reads holds none.
         return fence(self.lock_path)
 
     def writer(self) -> Holder | None:
@@ -419,6 +427,8 @@ class RunDirectory:
           RunError: The file cannot be read or written.
         """
         self.fence()
+        # -1 drops the lines of step 0, too (a header, an evaluation of untrained parameters): where
+        # nothing was restored the run begins again.
         last = -1 if step is None else step
         reason = f"training was resumed from step {step or 0}"
         # The order: a copy first, then the cut, then the copy into the trash. A kill in between
@@ -438,6 +448,7 @@ class RunDirectory:
         if not self.metrics_path.is_file():
             return None, 0
         final = read_last(self.metrics_path, events.Step)
+        # The name carries the last step in it: `empty_trash` keeps it until a later one is saved.
         reached = max(last, 0) if final is None else final.step
         copy = self.path / f"metrics.{reached}.jsonl"
         try:

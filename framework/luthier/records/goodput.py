@@ -50,6 +50,10 @@ class Piece:
     seconds: Mapping[str, float]
 
 
+# Exclusive seconds: `_open` is the stack of spans, and only the innermost one is running. At each
+# border the time since the last border goes to it. A piece is what lies between two borders, or
+# between two calls of `pieces`, with the steps at both ends; later a restart can thus tell which
+# part of it was done again.
 class Goodput:
     """A stopwatch with one hand per kind of work.
 
@@ -260,6 +264,8 @@ class Spans:
     def _start(self, step: int) -> None:
         """Write the line of the beginning, which is where the first span began."""
         pieces = self._goodput.pieces()
+        # The file is opened with the first header, when compiling and restoring were measured
+        # already.
         start = min((piece.start for piece in pieces), default=self._began)
         fields = {"step": step, "process": os.getpid(), "host": socket.gethostname()}
         began = {"kind": "began", "time": round(start + self._offset, 6), **fields}
@@ -428,6 +434,8 @@ def account_of(lines: Sequence[Mapping[str, Any]], alive: bool = False) -> Accou
       lines: The lines of its goodput.jsonl (`read_spans`).
       alive: Whether a process still trains: its last span is then not where it was killed.
     """
+    # The lines of a killed process just end, so its end is its last span; what lies between that
+    # and the next beginning is idle time.
     processes = _processes(lines)
     restored = [process[0]["step"] for process in processes]
     lifetimes: list[Lifetime] = []
@@ -470,6 +478,9 @@ def _lifetime(lines: Sequence[Mapping[str, Any]], until: int | None, alive: bool
         end, reached = max(end, line["end"]), line["last"]
         for kind, value in line["seconds"].items():
             lost = _lost_share(kind, line["first"], line["last"], until)
+            # A span is lost as a whole, in part or not at all: what was done behind the step that a
+            # later process resumed from is done again. Compiling and opening are not: they prepared
+            # steps that count.
             for name, part in ((kind, value * (1 - lost)), (LOST, value * lost)):
                 if part:
                     seconds[name] = seconds.get(name, 0.0) + part

@@ -76,6 +76,7 @@ class Images:
 
 # A writer of PNG files that needs nothing but zlib.
 
+# An encoder of thirty lines instead of a dependency on Pillow.
 _COLOR_TYPES = {1: 0, 3: 2, 4: 6}  # channels to PNG's grey, RGB and RGBA
 
 
@@ -147,6 +148,7 @@ class MediaFiles:
             raise ValueError(f"{image.name!r} cannot be the name of an image")
         path = pathlib.PurePosixPath(FOLDER, image.name, f"{image.step}.png")
         target = self._run_path / path
+        # The file before its line in metrics.jsonl: a reader never finds a path without an image.
         data = encode_png(image.pixels)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

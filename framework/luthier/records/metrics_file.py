@@ -97,6 +97,8 @@ def encode_event(event: Event, time: float, step: int) -> dict[str, Any]:
     Raises:
       TypeError: A value of a step or an evaluation is not a number.
     """
+    # Steps and evaluations are nearly all of the lines and written by hand; the rare ones go
+    # through their fields, so that a new field of an event is recorded without a change here.
     record: dict[str, Any] = {"kind": _KIND_OF[type(event)], "step": step, "time": round(time, 6)}
     if isinstance(event, Step | Evaluation):
         values = {name: encode_number(value) for name, value in event.values.items()}
@@ -118,6 +120,7 @@ def decode_event(record: Mapping[str, Any]) -> Recorded | None:
     kind = record["kind"]
     if kind not in KINDS:
         return None
+    # Fields of a later version are left out: its lines are read as far as they are understood.
     fields = {name: value for name, value in record.items() if name in _FIELDS[kind]}
     try:
         if kind in ("step", "evaluation"):
@@ -267,6 +270,8 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
     reader = LineReader(path, accepts=_is_event)
+    # One pass finds out whether the dropped lines are a tail: `holes` says that a line which stays
+    # begins behind one that goes.
     kept = whole = end = 0  # `end`: where the kept lines would end if only a tail were dropped
     holes = inner_damage = False
     for line in reader.lines():

@@ -50,6 +50,8 @@ class SinkSettings(Protocol):
         """
 
 
+# A sink that is not essential is dropped at its first error instead of being tried again at each
+# step.
 class Recorder:
     """Hands events to sinks, from the thread that trains.
 
@@ -95,6 +97,7 @@ class Recorder:
         """
         if isinstance(event, Ended):
             # Filled in here, because the stopwatch runs until the very end of the run.
+            # An entry of the event wins over one of the stopwatch with the same name.
             summary = {**self.goodput.summary(), **event.summary}
             event = dataclasses.replace(event, summary=summary)
         kept = self._kept(event) if isinstance(event, Image) else event
@@ -231,6 +234,7 @@ class Records:
         Raises:
           RunError: The directory cannot be written.
         """
+        # Without a directory (a notebook, an evaluation) only the console is left.
         media = None if run_directory is None else MediaFiles(run_directory.path)
         recorder = Recorder(media=media)
         report = recorder.report

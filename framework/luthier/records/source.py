@@ -97,6 +97,8 @@ def reached_files(modules: Iterable[str], packages: Sequence[str]) -> set[str]:
       packages: Import names of the user's packages.
     """
     contents = _contents(packages)
+    # A closure over imports, read off the syntax tree: dynamic imports are missed, and a name that
+    # is imported but not used counts.
     waiting, reached = [*modules], set()
     while waiting:
         module = waiting.pop()
@@ -199,6 +201,8 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
       packages: Import names of the user's packages.
       directory: Any directory of the repository to describe.
     """
+    # The patch is what makes a run of uncommitted code reproducible; untracked files are listed,
+    # and those of the user's packages are copied (`keep_code`).
     git, patch = _git(pathlib.Path(directory))
     hashes = {}
     for name in ("luthier", *packages):
@@ -369,6 +373,8 @@ def _root(directory: pathlib.Path) -> pathlib.Path:
 
 def _call_git(directory: pathlib.Path, *arguments: str, seconds: float = 5.0) -> bytes | None:
     """Return git's output, or None; hooks and monitors of the repository are not run."""
+    # A monitor is a program that the repository's own config names; optional locks would interfere
+    # with a git that the user runs at the same time, and a prompt would wait for ever.
     command = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", *arguments)
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:

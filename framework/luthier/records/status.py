@@ -111,17 +111,24 @@ class StatusFile:
         self._report = report
         self._every_seconds = every_seconds
         self._fence = fence
+        # What a restart keeps: when the run first started, how often it was restarted, what was
+        # saved last.
         self._earlier = read_status(self.path)
         self._status = self._earlier
         self._step: events.Step | None = None
         self._wake = threading.Event()
         self._closing = False
         self._reported = False
+        # A thread, since writing atomically means an fsync, which may take seconds on a network
+        # disk.
         self._thread = threading.Thread(target=self._run, name="luthier-status", daemon=True)
         self._thread.start()
 
     def emit(self, event: events.Event) -> None:
         """Note an event; the file follows soon."""
+        # No write here: the training thread only replaces fields, and the thread of this sink
+        # writes the file. Steps and evaluations wait for the next look; beginnings, saves and ends
+        # wake it at once, because tools wait for them.
         replace = dataclasses.replace
         status = self._status
         if isinstance(event, events.Step):
@@ -191,6 +198,7 @@ class StatusFile:
             values = step.values
             status = dataclasses.replace(
                 status,
+                # The end may already have named a later step than the last one that was recorded.
                 step=max(step.step, status.step),
                 metrics=values,
                 seconds=float(values.get(events.SECONDS, status.seconds)),

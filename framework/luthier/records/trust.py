@@ -80,6 +80,9 @@ def packages_for(
     _note_owner(place)
     if is_trusted(place) or _is_same_project(place):
         return tuple(packages)
+    # Data cannot be told from code here: a record calls what it names. Components of luthier and
+    # its libraries are on a list and harmless; the user's own packages are not, and a stranger's
+    # record must not reach them by guessing their names.
     named = [package for package in packages if _mentions(text, package)]
     if not named:
         return ()  # a text can name without saying so: by escapes, by files that it includes
@@ -150,6 +153,7 @@ def is_trusted(path: pathlib.Path) -> bool:
     Args:
       path: The resolved path.
     """
+    # The environment and not a global: workers and launched processes inherit it.
     known = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
     # Paths are resolved on both sides: a link inside of a trusted folder does not lead out of it.
     return any(path.is_relative_to(folder) for folder in known)
@@ -206,6 +210,7 @@ def _folder(path: pathlib.Path) -> pathlib.Path:
 
 def _mentions(text: str, package: str) -> bool:
     """Return whether a text may name something in a package; it may be a word of plain text too."""
+    # Errs on the side of asking.
     name = re.escape(package)
     return re.search(rf"(?<![\w.]){name}\s*[.:/]|\b(?:import|from)\s+{name}\b", text) is not None
 

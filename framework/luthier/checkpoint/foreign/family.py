@@ -47,6 +47,8 @@ class TensorLayout:
 
     def __post_init__(self) -> None:
         """Reject layouts that cannot be inverted."""
+        # Invertible by construction: each dimension once on each side, and none merged on ours, so
+        # that a part of ours is a range of each dimension.
         left, right = (sorted(sum(side, ())) for side in self._sides)
         if left != right or len(set(left)) != len(left) or any(len(g) > 1 for g in self._sides[1]):
             raise ValueError(f"{self.text!r} is not a rearrangement of dimensions")
@@ -61,6 +63,8 @@ class TensorLayout:
         """The number of dimensions of ours."""
         return len(self._sides[1])
 
+    # Only `ours` has sizes: a merged foreign dimension is their product. `limits` takes off what
+    # ours has been padded with, such as a vocabulary that was rounded up for the mesh.
     def foreign_shape(self, shape: Sequence[int], limits: Mapping[str, int]) -> Shape:
         """Return the shape of the foreign tensor.
 
@@ -120,6 +124,8 @@ class TensorLayout:
         back = np.argsort(self._order())
         return np.ascontiguousarray(apart.transpose(back).reshape(shape))
 
+    # Where each dimension of ours stands among those of the foreign tensor, both taken apart: the
+    # permutation of `transpose` in one direction, and its inverse (`argsort`) in the other.
     def _order(self) -> list[int]:
         atoms = [name for group in self._sides[0] for name in group]
         return [atoms.index(name) for group in self._sides[1] for name in group]
@@ -231,6 +237,8 @@ class LayerCycles:
             inside = match and _CYCLE.fullmatch(match[2])
             if match and inside:
                 kinds, turns = found.get(match[1], (0, 1))
+                # Every parameter of a cycle says the same; the largest number of a kind says how
+                # many there are.
                 turns = parameter.shape[0] if parameter.is_stacked else turns
                 found[match[1]] = (max(kinds, int(inside[1]) + 1), turns)
         return cls(found)
@@ -242,6 +250,9 @@ class LayerCycles:
             yield name, Slot(name, None, parameter.shape)
             return
         stack, inside = match[1], match[2]
+        # Layer `n` of a stack with K kinds and T turns is kind `n % K` in turn `n // K`; the rest,
+        # layers that fill no whole turn, follows behind K * T. So kind 1 of 2 holds the layers 1,
+        # 3, 5, ...
         first, every = 0, 1
         if cycle := _CYCLE.fullmatch(inside):
             first, every, inside = int(cycle[1]), self.of[stack][0], cycle[2]
@@ -282,6 +293,8 @@ def _looks_stacked(name: str) -> bool:
     match = _BLOCKS.fullmatch(name)
     if match is None:
         return False
+    # By the name alone: an unrolled layer has its number behind `blocks`, and the layers of the
+    # rest are unrolled, too. Everything else there is a stack.
     first = match[2].partition(".")[0]
     return not first.isdigit() and first != "rest"
 
@@ -384,6 +397,10 @@ class Family:
           slots: The places of our model by unrolled name.
           limits: For dimensions that are padded in ours, their size without.
         """
+        # From ours to theirs, and not the other way round: the graph decides which parameters
+        # exist, and the map only says where they are. A foreign tensor may hold several slots
+        # (queries, keys and values), so the slots are collected by tensor first, and placed once
+        # all of them are known.
         held: dict[str, dict[int, str]] = {}
         tensors: dict[str, Tensor] = {}
         unknown = []
@@ -400,6 +417,7 @@ class Family:
         for foreign, parts in held.items():
             resolved.add(foreign, tensors[foreign], parts, slots)
         for tensor in self.tensors:
+            # Ours has no parameter for it because it ties the two; files may hold it anyway.
             if tensor.copy_of and tensor.foreign not in held:
                 resolved.copies[tensor.foreign] = tensor.copy_of
         return resolved
@@ -452,6 +470,9 @@ class Resolved:
         self, foreign: str, tensor: Tensor, parts: Mapping[int, str], slots: Mapping[str, Slot]
     ) -> None:
         """Add one foreign tensor with the slots that are its parts."""
+        # Parts are laid end to end along `axis`, so that the offset of each is the extent of those
+        # before it. A tensor of which the model has some parts only cannot be read, and much less
+        # be written.
         shape: list[int] = []
         for number, part in enumerate(tensor.parts):
             name = parts.get(number)
@@ -471,6 +492,8 @@ class Resolved:
                 shape[tensor.axis] += here[tensor.axis]
             else:
                 shape = list(here)
+        # Ours has a parameter of its own, which may still start from the copy's original where the
+        # files have only that.
         self.shapes[foreign] = tuple(shape)
         if tensor.copy_of:
             self.sources[foreign] = tensor.copy_of

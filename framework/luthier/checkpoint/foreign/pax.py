@@ -68,6 +68,8 @@ def read(path: pathlib.Path, averages: bool = False, interleaved: bool = False) 
     Raises:
       CheckpointError: There is none, or it is damaged.
     """
+    # Only names that match are opened: a checkpoint also holds the optimizer's state, which is
+    # larger than the parameters.
     pattern = _AVERAGE if averages else _PARAMETER
     there = _safetensors(path) if path.is_file() else _arrays(state_of(path), pattern)
     found = {match[1]: array for name, array in there if (match := pattern.fullmatch(name))}
@@ -95,6 +97,7 @@ def state_of(path: pathlib.Path) -> pathlib.Path:
     Args:
       path: A job's folder, its `checkpoints`, one checkpoint, or the `state` in it.
     """
+    # Whatever folder of a job the user names, the state of its last checkpoint is below it.
     for below in ("checkpoints", "state"):
         if (path / below).is_dir():
             return state_of(path / below)

@@ -150,6 +150,9 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
         return [path]
     if not path.is_dir():
         raise CheckpointError(Problem(f"{path} does not exist", remedy=_suggest(path)))
+    # The index first: a folder may hold both, and then model.safetensors is one of the files that
+    # it names. Several files without an index are refused instead of merged: they may be
+    # alternatives, such as adapters beside the model.
     if (path / INDEX).is_file():
         return _indexed(path)
     if (path / FILE).is_file():
@@ -223,6 +226,8 @@ def foreign_tensors(
     Raises:
       CheckpointError: The family has no tensor for a parameter; all are listed.
     """
+    # Nothing is converted here. Each tensor comes with a function that makes it, so that writing
+    # needs host memory for one file and not for the model.
     places = slots(stacked)
     resolved = family.resolve(places, limits)
     problems = [
@@ -242,12 +247,15 @@ def foreign_tensors(
             whole = arrays[slot.parameter]
             own = np.asarray(whole if slot.index is None else whole[slot.index])
             parts.append((view.offset, view.layout.write(own, limits), view.axis))
+        # Parts of a fused tensor in the order of their offsets; a layer of a stacked parameter is
+        # cut out before it comes to the host.
         parts.sort(key=lambda part: part[0])
         if len(parts) == 1:
             return parts[0][1]
         return np.ascontiguousarray(np.concatenate([p for _, p, _ in parts], axis=parts[0][2]))
 
     def described(foreign: str, resolved: Resolved) -> tuple[Shape, str, Make]:
+        # The dtype is ours: an export does not convert.
         first = places[resolved.ours_of(foreign)[0]].parameter
         dtype = str(np.dtype(arrays[first].dtype))
         return resolved.shapes[foreign], dtype, lambda: make(foreign)
@@ -306,6 +314,7 @@ def write(
             (building / CONFIG).write_text(text, encoding="utf-8")
             names.append(CONFIG)
         if target.exists():
+            # It is empty, as was checked above.
             target.rmdir()
         os.rename(building, target)
     except OSError as error:
@@ -348,6 +357,8 @@ def _shards(sizes: Mapping[str, int], shard_bytes: int) -> Iterator[Sequence[str
     shard: list[str] = []
     held = 0
     for name, size in sizes.items():
+        # In the order of names, and never an empty file: a tensor larger than the limit gets one of
+        # its own.
         if shard and held + size > shard_bytes:
             yield shard
             shard, held = [], 0

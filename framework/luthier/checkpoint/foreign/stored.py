@@ -36,6 +36,7 @@ class StoredArray:
     read: Callable[[Index], np.ndarray]
 
 
+# The same interface as `safetensors_folder.Tensors`, so that a family's map reads from either.
 class StoredArrays:
     """The arrays of a checkpoint by name, as weights of a family are read.
 
@@ -176,6 +177,7 @@ def orbax_tree(path: pathlib.Path, below: Sequence[str]) -> dict[str, StoredArra
     for keys in names:
         if tuple(keys[: len(below)]) != tuple(below):
             continue
+        # Orbax names arrays by their keys with dots, as folders or within one OCDBT database.
         flat = ".".join(keys)
         store: dict[str, Any] = {"driver": "file", "path": f"{path / flat}/"}
         if is_one_database:
@@ -213,6 +215,7 @@ def npz(path: pathlib.Path) -> dict[str, StoredArray]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            # Only headers: shapes are compared with the model's before anything is read.
             headers = {name: _header(archive, name) for name in archive.namelist()}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from None
@@ -265,6 +268,8 @@ def newest(path: pathlib.Path, prefix: str = "") -> pathlib.Path | None:
 
 def _names_of(path: pathlib.Path) -> tuple[bool, list[list[str]]]:
     """Return whether the arrays of an Orbax tree are of the third zarr, and their names."""
+    # Old Orbax wrote the tree as msgpack, with the arrays' names as placeholders, and those names
+    # lack nothing but their prefix.
     if not (path / METADATA).is_file():
         leaves = flat(msgpack_tree(path / MSGPACK))
         own = [str(leaf) for _, leaf in leaves if str(leaf).startswith(_PLACEHOLDER)]
@@ -304,6 +309,7 @@ def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], str]:
             np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
         )
         shape, _, dtype = read(file)
+    # Reading such an array would unpickle it, which can run any code.
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects")
     return shape, str(_typed(np.empty(0, dtype)).dtype)

@@ -133,6 +133,8 @@ class OfFamily(OpenedSource):
     def __init__(self, tensors: Tensors | StoredArrays, family: Family):
         self._tensors, self._family = tensors, family
         config = read_config(tensors.path) or {}
+        # config.json leaves the key out where it is the default of its class, which differs between
+        # families.
         self._is_tied = config.get("tie_word_embeddings", family.is_tied)
         names = tensors.described
         prefixed = any(name.startswith(family.prefix) for name in names)
@@ -157,6 +159,9 @@ class OfFamily(OpenedSource):
 
     def find(self, wanted: Wanted) -> Found:
         """Look for the tensors of the parameters; report missing, left-over and misshapen ones."""
+        # In four steps: name the layers of every parameter as they would be called unrolled, find
+        # the foreign tensor of each, compare both sides, and only then make the functions that
+        # read. Nothing but names and shapes is read here, save for tied tensors that must be equal.
         model = {**wanted.initialized, **wanted.skipped, **wanted.taken}
         cycles = LayerCycles.find({source: target.stacked for source, target in model.values()})
         layers = {
@@ -167,6 +172,7 @@ class OfFamily(OpenedSource):
         places = {layer: slot for own in layers.values() for layer, slot in own}
         resolved = self._family.resolve(places, wanted.limits)
         taken = {layer: slot for name in wanted.taken for layer, slot in layers[name]}
+        # `needed` are the tensors that are read, `left` those that a Skip rule gives up on purpose.
         needed = {resolved.views[layer].foreign for layer in taken if layer in resolved.views}
         left = {
             resolved.views[layer].foreign
@@ -206,6 +212,8 @@ class OfFamily(OpenedSource):
     def _check(
         self, resolved: Resolved, taken: Mapping[str, Slot], needed: Set[str]
     ) -> list[Problem]:
+        # Every problem is listed, and each with both names: a user mends an override, a rule or a
+        # path, and which of them it is shows only in the whole list.
         family, described = self._family.name, self._tensors.described
         problems = [
             Problem(f"{name} {list(taken[name].shape)} has no tensor in the {family} family")
@@ -223,6 +231,8 @@ class OfFamily(OpenedSource):
             elif described[name].shape != shape:
                 what = f"{name} is {list(described[name].shape)} in the files, and {list(shape)}"
                 problems.append(Problem(f"{what} is needed for {ours}"))
+            # Integers are quantized weights, whose scales are in other tensors. Read as they are
+            # they would load without an error.
             elif described[name].dtype not in _FLOATS:
                 dtype = described[name].dtype
                 what = f"{name} is of dtype {dtype}, and {ours} is not an integer array"
@@ -237,6 +247,8 @@ class OfFamily(OpenedSource):
     def _check_copies(
         self, resolved: Resolved, needed: Set[str], is_skipped: Callable[[str], bool]
     ) -> list[Problem]:
+        # The model ties two parameters; files made by a model that does not may hold different
+        # values for them. Then one of the two would be dropped silently.
         described, problems = self._tensors.described, []
         for foreign, original in resolved.copies.items():
             copy, first = self._there(foreign), self._there(original)
@@ -271,6 +283,9 @@ class OfFamily(OpenedSource):
         left: Set[str],
         is_skipped: Callable[[str], bool],
     ) -> list[Problem]:
+        # The counterpart of `_check`: a tensor that goes nowhere means that the graph lacks a part
+        # that the weights were trained with. Taking the others would load a model that computes
+        # something else.
         used = {self._source_of(foreign, resolved) for foreign in needed}
         used |= {self._there(foreign) for foreign in left}
         used |= {self._there(copy) for copy, first in resolved.copies.items() if first in needed}

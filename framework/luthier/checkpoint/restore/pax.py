@@ -67,6 +67,8 @@ class _Labelled(OfFamily):
         self._labels = labels
 
     def find(self, wanted: Wanted) -> Found:
+        # The arrays were cut into layers under made-up names (`of_layer`); the record of the run
+        # names those that the checkpoint has.
         found = super().find(wanted)
         pieces = {
             name: self._relabelled(own)

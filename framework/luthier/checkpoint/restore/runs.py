@@ -86,6 +86,8 @@ class _Search:
         self, name: str, source: str, target: Target, cycles: LayerCycles
     ) -> tuple[SourcePiece | list[SourcePiece], list[Problem]]:
         """Return the piece or pieces of a parameter, and what is wrong."""
+        # Three ways: another size of one dimension, which only a Resize rule allows; the same name
+        # and shape; layer by layer.
         if (rule := self._wanted.resized.get(name)) and source in self._there:
             dimension = _dimension(target, rule.axis)
             is_alike = rule.axis not in target.axes and self._there[source][0] == target.shape
@@ -106,6 +108,8 @@ class _Search:
             elif slot.shape != own.shape:
                 self.used.add(slot.parameter)
                 what = f"{called} is {list(own.shape)} here, and {layer} {list(slot.shape)}"
+                # The usual mismatch is a vocabulary of another size, for which there is a remedy to
+                # offer.
                 vocab = list(target.axes).index("vocab") if "vocab" in target.axes else None
                 fits = vocab is not None and _alike(own.shape, slot.shape, vocab)
                 remedy = "pad it with new entries, or cut it: Resize(pattern)" if fits else ""
@@ -143,11 +147,13 @@ class _Search:
             return self._piece(source, None), []
         read = functools.partial(_read_part, self._read, source, dimension, count)
         shown = ", ".join([*[":"] * dimension, f":{count}"])
+        # The rest is left to the model (`held`), which makes it as that of a new one.
         held = (dimension, count) if count < needed else None
         return SourcePiece(f"{source}[{shown}]", dtype, read, held), []
 
     def _zeros(self, source: str, dimension: int) -> int:
         """Return how many of the last entries along a dimension are zero."""
+        # Reads the whole array, once: only for vocabularies that are resized.
         whole = tuple(slice(0, size) for size in self._there[source][0])
         others = tuple(n for n in range(len(whole)) if n != dimension)
         filled = np.flatnonzero(np.any(self._read(source, whole) != 0, axis=others))
@@ -270,6 +276,8 @@ class _Checkpoint(OpenedSource):
         return read_config(self._path, "restored.json") or {}
 
     def find(self, wanted: Wanted) -> Found:
+        # Before anything is written: weights that are damaged would otherwise be found after the
+        # run has begun.
         if damage := self._store.check(self._step):
             raise CheckpointError(damage)
         return find(self._there, self._read, wanted, self.title)

@@ -189,6 +189,7 @@ def assemble(target: Target, pieces: SourcePiece | Sequence[SourcePiece]) -> jax
         )
         key = tuple((part.start, part.stop) for part in bounds)
         if key not in blocks:
+            # Cast block by block: only one of them exists in both types at a time.
             blocks[key] = np.asarray(_read(pieces, bounds)).astype(target.dtype, copy=False)
         return blocks[key]
 
@@ -199,6 +200,8 @@ def assemble(target: Target, pieces: SourcePiece | Sequence[SourcePiece]) -> jax
 def _read(pieces: SourcePiece | Sequence[SourcePiece], index: Index) -> np.ndarray:
     if isinstance(pieces, SourcePiece):
         return _checked(pieces, index)
+    # The first dimension is that of the layers: a device that owns some layers of a stack reads
+    # only those.
     return np.stack([_checked(piece, index[1:]) for piece in pieces[index[0]]])
 
 

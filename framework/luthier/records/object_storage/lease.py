@@ -65,6 +65,8 @@ class Lease:
         found = first = bucket.read(KEY)
         former = _read(found)
         if former is not None and not self._is_mine(former):
+            # Clamped, because the two clocks may differ by anything: at worst the whole lease is
+            # waited for once more, or a live writer is taken over and stops at its next renewal.
             silent = min(max(0.0, time.time() - former.renewed), LEASE_SECONDS)
             deadline = time.monotonic() + LEASE_SECONDS - silent
             # Any new version is a sign of life, whatever time is in it.
@@ -75,6 +77,8 @@ class Lease:
                 where = f"on {former.host} in {former.directory}"
                 what = f"{bucket.url} is written by another process, {where}"
                 raise RunError(Problem(what, remedy="end it, or start a separate run with --new"))
+        # Only where the object still is what was read: of two that waited for the same lapsed lease
+        # one is refused here.
         if not self._write(found, time.time()):
             raise RunError(Problem(f"{bucket.url} was taken by another process just now"))
 
@@ -133,6 +137,8 @@ class Lease:
         return written
 
 
+# Every change renews the lease first if it is due: a writer that was paused for longer than the
+# lease finds out before it writes, not after.
 class Leased(Bucket):
     """A folder of an object store that is changed only while a lease of it is held.
 

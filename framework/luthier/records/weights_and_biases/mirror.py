@@ -68,6 +68,7 @@ def parent_of(run: RunDirectory) -> Parent | None:
     Args:
       run: The run.
     """
+    # The run that lent its weights tells more than the base of a study.
     found = _restored(run) or _base(run)
     return found if found is not None and (found.folder / "config.json").is_file() else None
 
@@ -86,6 +87,8 @@ def log_difference(wandb: Any, wandb_run: Any, run: RunDirectory) -> None:
     from luthier.graph import compare
 
     try:
+        # Both sides as records: nothing of the user's is imported in this process, and a parent
+        # that cannot be read is no reason to lose the mirror.
         before = _document(parent.title, parent.folder)
         comparison = compare.compare(before, _document(f"{run.name}/{run.id}", run.path))
     except (LuthierError, OSError):

@@ -171,6 +171,8 @@ def resolved_mode(mode: str, environment: Mapping[str, str] | None = None) -> st
         raise RunError(Problem(f"{mode!r} is not a mode", path="records.wandb.mode", remedy=remedy))
     if mode != "auto":
         return mode
+    # The variables of wandb itself: who has switched it off for a machine should not have to learn
+    # ours.
     environment = os.environ if environment is None else environment
     if environment.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on"):
         return "off"
@@ -213,6 +215,10 @@ class WandbSink:
         self._process = None
         assert process.stdin is not None
         with contextlib.suppress(OSError):
+            # The end of its input is the signal to finish: it then reads the rest of metrics.jsonl
+            # and uploads. Training that has ended must not wait for a slow network for longer than
+            # `finish_seconds`, so a process that is not done stays behind; the reference in
+            # `_abandoned` keeps the destructor of Popen from warning about it.
             process.stdin.close()
         try:
             process.wait(self._node.finish_seconds)
@@ -223,6 +229,7 @@ class WandbSink:
                 f" continues in the background; {_remedy(self._run)} repeats it"
             )
             return
+        # Its last message may be the reason why it failed.
         self._reader.join(5.0)
         if process.returncode and not self._failed:
             self._fail(_exit_reason(process.returncode))

@@ -108,6 +108,10 @@ def write(directory: pathlib.Path, mode: str, say: mirror.Say) -> None:
     """
     import wandb
 
+    # W&B keeps history in ascending steps, one row each. A summary is made again whenever a study
+    # has grown: online, the server has the first rows already (`run.step`), and only the new ones
+    # are sent; offline, a new file holds all of them, and the former ones are deleted once it is
+    # complete.
     fields = read_json(directory / SETTINGS_FILE, default={})
     content = read_json(directory / "wandb" / FILE, default={})
     superseded = mirror.offline_directories(directory)
@@ -126,6 +130,8 @@ def write(directory: pathlib.Path, mode: str, say: mirror.Say) -> None:
     step = max(len(content["history"]) - 1, 0)
     rows = [list(row) for row in content["rows"]]
     table = wandb.Table(columns=list(content["columns"]), data=rows)
+    # Tables and pages replace the former ones; they are logged with the last row, because a later
+    # step would be one of its own.
     last: dict[str, Any] = {"runs": table}
     for title, path in content["pages"].items():
         last[title] = wandb.Html(pathlib.Path(path).read_text(encoding="utf-8"), inject=False)

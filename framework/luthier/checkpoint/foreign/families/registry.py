@@ -63,6 +63,7 @@ def of_config(config: Mapping[str, Any], where: str) -> Family:
     Raises:
       CheckpointError: No family has that type.
     """
+    # The first that fits: `config_patterns` of families with one type exclude each other.
     model_type = config.get("model_type")
     for family in _FAMILIES:
         if model_type in family.model_types and all(
