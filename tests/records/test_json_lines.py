@@ -10,8 +10,16 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.events import Header, Notice, Sample, Step
-from luthier.records.metrics_file import JsonLines, cut_back, read_events, read_metrics
+from luthier.records import (
+    Header,
+    JsonLines,
+    Notice,
+    Sample,
+    Step,
+    cut_back,
+    read_events,
+    read_metrics,
+)
 
 
 def steps(path):
@@ -127,8 +135,8 @@ def test_a_full_disk_is_reported_once_and_stops_the_save(tmp_path):
 SMALL_FILES = """
 import resource, sys
 from luthier.errors import RunError
-from luthier.records.events import Step
-from luthier.records.metrics_file import JsonLines
+from luthier.records import Step
+from luthier.records import JsonLines
 
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -221,9 +229,9 @@ def test_a_defect_in_the_thread_is_not_silent(tmp_path, monkeypatch):
 TRAINING = """
 import os
 import sys
-from luthier.records.events import Step
-from luthier.records.metrics_file import JsonLines
-from luthier.records.metrics_file import cut_back
+from luthier.records import Step
+from luthier.records import JsonLines
+from luthier.records import cut_back
 
 path, saved_path = sys.argv[1:]
 try:

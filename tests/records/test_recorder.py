@@ -9,9 +9,20 @@ import sys
 import pytest
 
 from luthier.errors import RunError
-from luthier.records import Console, Records, Wandb, read_events, read_metrics
-from luthier.records.events import Ended, Evaluation, Header, Notice, Saved, Step
-from luthier.records.recorder import Recorder
+from luthier.records import (
+    Console,
+    Ended,
+    Evaluation,
+    Header,
+    Notice,
+    Recorder,
+    Records,
+    Saved,
+    Step,
+    Wandb,
+    read_events,
+    read_metrics,
+)
 
 
 class Memory:

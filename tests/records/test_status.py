@@ -6,8 +6,17 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.events import Ended, Evaluation, Header, Saved, Step
-from luthier.records.status import Status, StatusFile, read_status, write_status
+from luthier.records import (
+    Ended,
+    Evaluation,
+    Header,
+    Saved,
+    Status,
+    StatusFile,
+    Step,
+    read_status,
+    write_status,
+)
 
 
 def wait_for(path, wanted):

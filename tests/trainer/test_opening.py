@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput, RunError
-from luthier.trainer.opening import OPERATIVE_GIN, Request, configuration, open_run, run_id
+from luthier.trainer import OPERATIVE_GIN, Request, configuration, open_run, run_id
 
 
 @pytest.fixture

@@ -29,12 +29,8 @@ from luthier.errors import (
     VersionError,
 )
 from luthier.records import RunDirectory
-from luthier.storage.json_lines import seal
-from luthier.storage.trash import list_trash
-from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Watcher
-from luthier.trainer.loop import CompiledStep
-from luthier.trainer.opening import Request
-from luthier.trainer.run import open_session
+from luthier.storage import list_trash, seal
+from luthier.trainer import INTERRUPTED, PREEMPTED, CompiledStep, Request, Watcher, open_session
 
 STOPPED = "training.stop=luthier.durations.Steps(11)"
 

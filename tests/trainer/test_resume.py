@@ -2,7 +2,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import RunError
-from luthier.trainer.resume import check_continuation, compare
+from luthier.trainer import check_continuation
+from luthier.trainer.resume import compare
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,7 @@ from luthier import graph as graphs
 from luthier import planner, trainer
 from luthier.errors import BadInput, CheckpointError, RunError, TrainingStopped
 from luthier.records import RunDirectory
-from luthier.trainer.interrupt import StopSignals, Watcher
-from luthier.trainer.loop import CompiledStep
-from luthier.trainer.opening import Request
-from luthier.trainer.results import next_steps
-from luthier.trainer.run import open_session
+from luthier.trainer import CompiledStep, Request, StopSignals, Watcher, next_steps, open_session
 
 
 def _lines(result, kind):
@@ -233,10 +229,8 @@ def test_durations_end_training_in_their_own_unit(tiny, tmp_path, stop, step):
 
 @pytest.mark.full
 def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path):
-    import luthier.trainer.loop as loops
-
     graph = tiny(tmp_path)
-    original, steps = loops.CompiledStep.__call__, itertools.count()
+    original, steps = CompiledStep.__call__, itertools.count()
 
     def crash(self, state, batch):
         if next(steps) == 11:
@@ -244,7 +238,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path)
         return original(self, state, batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops.CompiledStep, "__call__", crash)
+        patch.setattr(CompiledStep, "__call__", crash)
         with pytest.raises(OSError, match="power"):
             trainer.run(graph)
     (directory,) = (tmp_path / "quickstart").iterdir()

@@ -9,7 +9,7 @@ Orbax reaches. So that module gets a view of TensorStore that answers these two 
 known; everything else goes to TensorStore itself.
 
 Where a later Orbax is arranged differently nothing is changed, and
-`tests/checkpoint/test_tensorstore_json.py` fails if its saves leak. A slow test there fails when
+`tests/checkpoint/test_arrays.py` fails if its saves leak. A slow test there fails when
 the view is no longer needed.
 """
 

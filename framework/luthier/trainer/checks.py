@@ -13,6 +13,8 @@ from luthier import graph as graphs
 from luthier.errors import BadInput, DataError, Problem, ValidationError
 from luthier.graph import Graph
 from luthier.parallel import Share
+from luthier.planner import Plan
+from luthier.program import Experiment, Program
 
 # Rows of more documents than a kernel of attention has room for: it gives NaN for them.
 
@@ -87,7 +89,7 @@ def most_documents(segments_BL: np.ndarray) -> int:
     return int(starts_BL.sum(1).max(initial=0))
 
 
-def require_documents(graph: Graph, experiment: Any) -> None:
+def require_documents(graph: Graph, experiment: Experiment) -> None:
     """Refuse data whose rows have more documents than attention has room for.
 
     Data that does not know this beforehand is checked batch by batch, by `DocumentLimit.check`.
@@ -107,7 +109,7 @@ def require_documents(graph: Graph, experiment: Any) -> None:
         raise ValidationError(problems)
 
 
-def _problems(limit: DocumentLimit, experiment: Any) -> Iterator[Problem]:
+def _problems(limit: DocumentLimit, experiment: Experiment) -> Iterator[Problem]:
     sets = {f"evaluations.{name}.data": e.data for name, e in experiment.evaluations.items()}
     for path, data in {"data": experiment.data, **sets}.items():
         number = getattr(getattr(data, "rows", None), "most_documents", None)
@@ -120,7 +122,7 @@ def _problems(limit: DocumentLimit, experiment: Any) -> Iterator[Problem]:
 # On a device such an id is no error: it reads a NaN or, below zero, a row from the table's end.
 
 
-def vocabulary(experiment: Any) -> int | None:
+def vocabulary(experiment: Experiment) -> int | None:
     """Return how many tokens the model of an experiment knows; None where it knows none.
 
     Args:
@@ -178,13 +180,13 @@ def check_token_ids(
 _REMEDY = "set precision.repeatability=exact, or use attention without kernels of your own"
 
 
-def check_repeatable(plan: Any, num_steps: int = 2) -> str:
+def check_repeatable(plan: Plan, num_steps: int = 2) -> str:
     """Take the first steps twice, and compare every array of the state bit by bit.
 
     The second time is as after a restart: initialized again, and compiled again.
 
     Args:
-      plan: What to run (`luthier.planner.Plan`).
+      plan: What to run.
       num_steps: Steps to take.
 
     Returns:
@@ -209,7 +211,7 @@ def check_repeatable(plan: Any, num_steps: int = 2) -> str:
     return f"{num_steps} steps taken twice: all {len(first)} arrays are the same to the last bit"
 
 
-def _batches(program: Any, number: int) -> list[dict[str, Any]]:
+def _batches(program: Program, number: int) -> list[dict[str, Any]]:
     """Return the first batches of the training data, on the devices."""
     experiment = program.experiment
     share = Share.of(program.batch, experiment.data.iterator)
@@ -223,7 +225,7 @@ def _batches(program: Any, number: int) -> list[dict[str, Any]]:
     return [share.global_batch(host, program.batch) for host in rows]
 
 
-def _bits(program: Any, batches: list[dict[str, Any]]) -> dict[str, list[bytes]]:
+def _bits(program: Program, batches: list[dict[str, Any]]) -> dict[str, list[bytes]]:
     """Return the bytes of every array after the batches, by the shards of this process."""
     values = program.values()
     step, leaves = program.lower_and_compile(program.traced_step), program.init(values)

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -34,6 +34,19 @@ class Batch:
     agreed: Agreed | None = None
 
 
+class RowIterator(Protocol):
+    """An endless iterator over the rows of one process, whose position can be saved."""
+
+    def __next__(self) -> Mapping[str, Any]:
+        """Return the next host batch."""
+
+    def get_state(self) -> Any:
+        """Return the position, as JSON values."""
+
+    def set_state(self, state: Any) -> None:
+        """Go to a position that `get_state` returned."""
+
+
 # A thread and not a process: the arrays that it makes are on the devices of this process, and
 # pipelines have threads of their own (`num_threads`). The thread also carries the exchange with the
 # other processes, so that it is over before the step asks for its batch.
@@ -44,7 +57,7 @@ class Feed:
     fetched ahead, so a checkpoint holds the position of the step.
 
     Args:
-      iterator: Has `get_state` and `set_state`, and returns the rows of the share.
+      iterator: The rows of the share.
       share: The rows that this process reads.
       batch: Shape, dtype and sharding of every entry that is wanted.
       count_tokens: From a host batch to the number of its targets that count.
@@ -56,7 +69,7 @@ class Feed:
 
     def __init__(
         self,
-        iterator: Any,
+        iterator: RowIterator,
         share: Share,
         batch: Mapping[str, jax.ShapeDtypeStruct],
         count_tokens: Callable[[Mapping[str, Any]], Any],

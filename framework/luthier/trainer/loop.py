@@ -18,6 +18,7 @@ from luthier.checkpoint.policy import LOSS
 from luthier.durations import Progress
 from luthier.errors import TrainingStopped
 from luthier.metrics import Metric
+from luthier.planner import Plan
 from luthier.program import Program
 from luthier.program.program import Leaves, Values
 from luthier.records import Goodput, events
@@ -185,7 +186,7 @@ class Loop:
     """Trains from a position to the end of the experiment, or to the first reason to stop.
 
     Args:
-      plan: What runs (`luthier.planner.Plan`).
+      plan: What runs.
       values: The hoisted scalars.
       step: Takes the steps.
       state: The state to begin with, as `step` keeps it.
@@ -204,7 +205,7 @@ class Loop:
 
     def __init__(
         self,
-        plan: Any,
+        plan: Plan,
         values: Values,
         step: TrainStep,
         state: State,

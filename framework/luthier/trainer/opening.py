@@ -17,7 +17,7 @@ from luthier.checkpoint import Store
 from luthier.errors import CheckpointError, LuthierError, Problem, RecordError, RunError
 from luthier.graph import Graph
 from luthier.parallel import distributed
-from luthier.planner import predict
+from luthier.planner import Plan, predict
 from luthier.records import (
     Configuration,
     Lock,
@@ -92,7 +92,7 @@ class Opened:
 
 @contextlib.contextmanager
 def open_run(
-    graph: Graph, plan: Any, request: Request, before_new: Callable[[], Any] = lambda: None
+    graph: Graph, plan: Plan, request: Request, before_new: Callable[[], Any] = lambda: None
 ) -> Iterator[Opened]:
     """Find or make the directory of a run, and hold its lock within the `with` block.
 
@@ -152,7 +152,7 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     return made
 
 
-def check_place(graph: Graph, plan: Any) -> None:
+def check_place(graph: Graph, plan: Plan) -> None:
     """Reject an experiment that could not be recorded, without writing anything.
 
     Args:
@@ -176,7 +176,7 @@ def check_place(graph: Graph, plan: Any) -> None:
 
 @contextlib.contextmanager
 def _open(
-    graph: Graph, plan: Any, request: Request, before_new: Callable[[], Any]
+    graph: Graph, plan: Plan, request: Request, before_new: Callable[[], Any]
 ) -> Iterator[Opened]:
     root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
     existing, unsaved = _existing(root, name, graph, request), []
@@ -290,7 +290,7 @@ def _new_id(root: Path, name: str, graph: Graph) -> str:
 
 
 def _check(
-    directory: RunDirectory, graph: Graph, plan: Any, request: Request, notices: list[str]
+    directory: RunDirectory, graph: Graph, plan: Plan, request: Request, notices: list[str]
 ) -> tuple[bool, Callable[[], None]]:
     """Return whether the run is over, and what records this start.
 
@@ -363,12 +363,12 @@ def _refuse_to_forget(directory: RunDirectory) -> None:
         raise RunError(Problem(what, "checkpoints", remedy=remedy))
 
 
-def _recorded(plan: Any) -> dict[str, Any]:
+def _recorded(plan: Plan) -> dict[str, Any]:
     """Return a plan as its run records it, with what it predicts."""
     return {**plan.to_dict(), "predicted": predict(plan).to_dict()}
 
 
-def _loaded(directory: RunDirectory, packages: Sequence[str]) -> Any:
+def _loaded(directory: RunDirectory, packages: Sequence[str]) -> Graph:
     try:
         return graphs.from_json(directory.read_config(), packages=packages)
     except RecordError as error:

@@ -6,11 +6,11 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from luthier.checkpoint import Provenance
 from luthier.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REQUEUE
 from luthier.metrics import Metric
+from luthier.records import RunDirectory
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, PRUNED
 
 FINISHED = "finished"
@@ -54,7 +54,7 @@ class Result:
 
 
 def next_steps(
-    directory: Any,
+    directory: RunDirectory,
     status: str,
     command: str,
     steps: int,
@@ -64,7 +64,7 @@ def next_steps(
     """Return the next commands for a run: resume, extend or sample it.
 
     Args:
-      directory: The run's `RunDirectory`.
+      directory: The run's directory.
       status: How it ended.
       command: The command that started it; empty in a notebook.
       steps: Optimizer steps of the whole run.

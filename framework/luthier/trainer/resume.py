@@ -59,7 +59,7 @@ class ResumeDifferences:
     harmless: Sequence[str] = ()
 
 
-def compare(recorded: Any, graph: Graph) -> ResumeDifferences:
+def compare(recorded: Graph, graph: Graph) -> ResumeDifferences:
     """Sort the differences between a run's graph and another by what they mean for the run.
 
     Args:
@@ -136,7 +136,7 @@ def check_continuation(
 NUM_SHOWN = 5
 
 
-def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
+def settle_defaults(directory: RunDirectory, recorded: Graph) -> list[str]:
     """Restore the defaults that a graph was recorded with; return a line about each kind.
 
     A recorded graph holds the arguments that were set. What was left to a default would take
@@ -162,7 +162,7 @@ def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
     return _changed_defaults(before, recorded)
 
 
-def _changed_defaults(before: Mapping[str, Any], recorded: Any) -> list[str]:
+def _changed_defaults(before: Mapping[str, Any], recorded: Graph) -> list[str]:
     # Through JSON, as the recorded values went: tuples are lists there, and keys are strings.
     now = json.loads(json.dumps(graphs.to_dict(recorded), default=str))
     # What `restore_defaults` could not set back: values that are no plain ones, or arguments that
@@ -266,7 +266,7 @@ def _below(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith((prefix + ".", prefix + "["))
 
 
-def _reshaped(recorded: Any, graph: Graph) -> list[str]:
+def _reshaped(recorded: Graph, graph: Graph) -> list[str]:
     before, after = _leaves(recorded), _leaves(graph)
     return [
         f"{path} ({before[path]} -> {value})"

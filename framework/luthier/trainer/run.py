@@ -27,7 +27,8 @@ from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Probl
 from luthier.faults import Fault, classify
 from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
-from luthier.program import WarmStart
+from luthier.planner import Plan
+from luthier.program import Data, Experiment, Program, WarmStart
 from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, crash, events
@@ -156,7 +157,7 @@ class Session:
 @contextlib.contextmanager
 def open_session(
     graph: Graph,
-    plan: planner.Plan,
+    plan: Plan,
     step: TrainStep,
     request: Request,
     watcher: Watcher,
@@ -248,7 +249,7 @@ def open_session(
 @contextlib.contextmanager
 def _open_loop(
     session: Session,
-    plan: planner.Plan,
+    plan: Plan,
     step: TrainStep,
     opened: Opened,
     watcher: Watcher,
@@ -604,7 +605,7 @@ def _end(
 
 
 def _sample(
-    program: Any, leaves: Leaves, directory: RunDirectory, recorder: Recorder, step: int
+    program: Program, leaves: Leaves, directory: RunDirectory, recorder: Recorder, step: int
 ) -> str:
     """Return the sample of a run that is trained; a sample is never a reason to fail it."""
     try:
@@ -636,7 +637,7 @@ def _over(opened: Opened) -> Result:
     return Result(directory.path, FINISHED, status.step, message=message, was_over=True)
 
 
-def _look_at_data(plan: Any) -> None:
+def _look_at_data(plan: Plan) -> None:
     """Read what is needed of the data now, so that bad data leaves nothing behind."""
     experiment = plan.program.experiment
     # Making the iterator opens the data and checks the batch size; the thread that fetches starts
@@ -647,7 +648,7 @@ def _look_at_data(plan: Any) -> None:
     require_documents(plan.program.graph, experiment)
 
 
-def _look_at_disk(plan: Any, directory: Path | None) -> None:
+def _look_at_disk(plan: Plan, directory: Path | None) -> None:
     experiment = plan.program.experiment
     if experiment.checkpoints is not None:
         # With the one that is being written: it is complete before an older one is deleted.
@@ -656,7 +657,7 @@ def _look_at_disk(plan: Any, directory: Path | None) -> None:
         require_space(place, plan.state_bytes * copies)
 
 
-def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
+def _feed(plan: Plan, agreeing: Agreeing | None = None) -> Feed:
     experiment = plan.program.experiment
 
     task, batch = experiment.task, plan.program.batch
@@ -682,7 +683,7 @@ def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
 
 
 @contextlib.contextmanager
-def _open_store(plan: Any, directory: Any) -> Iterator[Saves | None]:
+def _open_store(plan: Plan, directory: RunDirectory) -> Iterator[Saves | None]:
     checkpoints = plan.program.experiment.checkpoints
     if checkpoints is None:
         yield None
@@ -691,7 +692,9 @@ def _open_store(plan: Any, directory: Any) -> Iterator[Saves | None]:
         yield store
 
 
-def _position(store: Saves | None, last: int | None, experiment: Any, extend: bool) -> Position:
+def _position(
+    store: Saves | None, last: int | None, experiment: Experiment, extend: bool
+) -> Position:
     if store is None or last is None:
         return Position()
     position = Position.from_dict(store.read_extra(last)["position"])
@@ -707,7 +710,7 @@ def _saved_step(store: Saves | None) -> int:
 
 
 def _saver(
-    plan: Any,
+    plan: Plan,
     store: Saves | None,
     feed: Feed,
     recorder: Recorder,
@@ -751,7 +754,7 @@ def _emit_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -
             directory.empty_trash(step)
 
 
-def _rates(plan: Any) -> Rates:
+def _rates(plan: Plan) -> Rates:
     experiment = plan.program.experiment
     devices = list(plan.program.mesh.devices.flat)
     # MFU counts the FLOPs that the model owes, not those that recomputation adds.
@@ -763,7 +766,7 @@ def _rates(plan: Any) -> Rates:
     )
 
 
-def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) -> events.Header:
+def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored) -> events.Header:
     experiment = plan.program.experiment
     devices = list(plan.program.mesh.devices.flat)
     bytes_per_device = sum(plan.bytes_per_device.values())
@@ -791,7 +794,7 @@ def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) 
     )
 
 
-def _without_guards(experiment: Any) -> str:
+def _without_guards(experiment: Experiment) -> str:
     """Return the safeguards that are turned off; empty if all are on."""
     off = []
     if experiment.checkpoints is None:
@@ -803,13 +806,13 @@ def _without_guards(experiment: Any) -> str:
     return "; ".join(off)
 
 
-def _trained(plan: Any) -> str:
+def _trained(plan: Plan) -> str:
     """Return how many parameters are trained, where that is not all of them."""
     if plan.trained_parameters == plan.parameters:
         return ""
     return f"{plan.trained_parameters:,} of {plan.parameters:,} parameters"
 
 
-def _describe(data: Any) -> Mapping[str, Any]:
+def _describe(data: Data) -> Mapping[str, Any]:
     describe = getattr(data, "describe", None)
     return {} if describe is None else describe()

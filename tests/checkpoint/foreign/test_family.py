@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.foreign.family import Family, Slot, joined, tensor
+from luthier.checkpoint.foreign import Family, Slot, joined, tensor
 
 FAMILY = Family(
     name="toy",

@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.family import LayerCycles, Slot, Stacked, guess, is_stacked, slots
+from luthier.checkpoint.foreign import LayerCycles, Slot, Stacked, guess, is_stacked, slots
 
 
 def _names(found):

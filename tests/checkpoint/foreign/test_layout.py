@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luthier.checkpoint.foreign.family import TensorLayout
+from luthier.checkpoint.foreign import TensorLayout
 
 SIZES = {"heads": 3, "head_dim": 4, "embed": 5, "vocab": 6}
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign.safetensors_folder import Tensors, read_config
+from luthier.checkpoint.foreign import Tensors, read_config
 from luthier.errors import CheckpointError
 
 

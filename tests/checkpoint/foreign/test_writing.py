@@ -4,10 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign import families
-from luthier.checkpoint.foreign.family import Stacked
-from luthier.checkpoint.foreign.safetensors_folder import (
+from luthier.checkpoint.foreign import (
+    Stacked,
     Tensors,
+    families,
     foreign_tensors,
     plain_tensors,
     write,

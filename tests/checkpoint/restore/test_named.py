@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from luthier.checkpoint import Resize, Target
+from luthier.checkpoint.restore import Wanted, assemble
 from luthier.checkpoint.restore.runs import find
-from luthier.checkpoint.restore.source import Wanted, assemble
 
 STACKED = {"blocks.k": np.arange(6.0).reshape(2, 3), "norm.scale": np.ones(3)}
 UNROLLED = {

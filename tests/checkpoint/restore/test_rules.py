@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.restore.rules import Init, Resize, Skip, Take, claim
+from luthier.checkpoint.restore import Init, Resize, Skip, Take, claim
 from luthier.errors import BadInput, CheckpointError
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from luthier.checkpoint import FastTier
-from luthier.checkpoint.policy import FILE, discard
+from luthier.checkpoint.policy import discard
 from luthier.durations import Steps
 from luthier.errors import CheckpointError
 
@@ -47,7 +47,7 @@ def test_a_directory_that_cannot_be_made_is_one_line(tmp_path):
 @pytest.mark.parametrize("name", ["../x", "/etc", "", "run-../x", None, 3])
 def test_a_note_with_a_name_that_is_not_ours_is_replaced(tier, tmp_path, name):
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / FILE).write_text(json.dumps({"name": name}))
+    (tmp_path / "a" / "fast_tier.json").write_text(json.dumps({"name": name}))
     with pytest.raises(CheckpointError, match="missing or damaged"):
         tier.folder(tmp_path / "a", primary=False)
     folder = tier.folder(tmp_path / "a", primary=True)

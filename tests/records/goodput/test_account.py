@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from luthier.records.events import Ended, Header, Step
-from luthier.records.goodput import Goodput, Spans, account_of, read_spans
+from luthier.records import Ended, Goodput, Header, Spans, Step, account_of, read_spans
 
 
 @dataclasses.dataclass

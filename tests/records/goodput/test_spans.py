@@ -5,8 +5,7 @@ import os
 import signal
 import time
 
-from luthier.records.events import Ended, Header, Step
-from luthier.records.goodput import Goodput, Spans, account_of, read_spans
+from luthier.records import Ended, Goodput, Header, Spans, Step, account_of, read_spans
 
 
 class Clock:
@@ -85,8 +84,8 @@ def test_trouble_is_reported_once(tmp_path):
 def test_a_killed_process_leaves_nearly_all_of_its_time(tmp_path, start):
     code = """
 import sys, time
-from luthier.records.events import Header
-from luthier.records.goodput import Goodput, Spans
+from luthier.records import Header
+from luthier.records import Goodput, Spans
 goodput = Goodput()
 spans = Spans(sys.argv[1], goodput)
 spans.emit(Header("demo"))

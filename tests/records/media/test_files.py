@@ -3,8 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from luthier.records import Histogram, Image, Records, Step, read_events
-from luthier.records.media import MediaFiles, encode_png
+from luthier.records import Histogram, Image, MediaFiles, Records, Step, encode_png, read_events
 
 PIXELS = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
 

@@ -5,8 +5,13 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.object_storage import Mirror, bring_back, fetch, mirror, segments
-from luthier.records.object_storage.bucket import Bucket, open_below
+from luthier.records.object_storage import (
+    Bucket,
+    Mirror,
+    bring_back,
+    fetch,
+    open_below,
+)
 from tests import object_stores
 
 
@@ -127,8 +132,8 @@ def test_a_slow_line_copies_large_files_and_a_stalled_one_resumes(
     scheme, run, save, tmp_path, monkeypatch
 ):
     """The time limit is one on progress: the whole file takes longer than it on this line."""
-    monkeypatch.setattr(segments, "WHOLE_BYTES", 1 << 16)
-    monkeypatch.setattr(mirror, "PUSH_SECONDS", 3600.0)
+    monkeypatch.setattr("luthier.records.object_storage.segments.WHOLE_BYTES", 1 << 16)
+    monkeypatch.setattr("luthier.records.object_storage.mirror.PUSH_SECONDS", 3600.0)
     save(20, random.Random(0).randbytes(300_000).hex())
     lines, stored, stalled, size = [], {}, [], 600_000
 

@@ -5,14 +5,13 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.object_storage import lease
-from luthier.records.object_storage.lease import KEY, Lease
+from luthier.records.object_storage import KEY, Lease
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.4)
-    monkeypatch.setattr(lease, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("luthier.records.object_storage.lease.LEASE_SECONDS", 0.4)
+    monkeypatch.setattr("luthier.records.object_storage.lease._LOOK_SECONDS", 0.02)
 
 
 def _stored_lease(bucket):
@@ -55,7 +54,7 @@ def test_another_one_is_refused_while_the_former_writes(bucket):
 
 
 def test_what_was_let_go_is_free_at_once(bucket, monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 60.0)
+    monkeypatch.setattr("luthier.records.object_storage.lease.LEASE_SECONDS", 60.0)
     Lease(bucket, "/runs/a").release()
     second = Lease(bucket, "/runs/b")
     second.renew()

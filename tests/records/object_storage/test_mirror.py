@@ -9,14 +9,13 @@ import types
 import pytest
 
 from luthier.errors import RunError
-from luthier.records import events
-from luthier.records.object_storage import Mirror, lease, mirror, of_environment
-from luthier.records.object_storage.lease import KEY
+from luthier.records import Notice, Saved
+from luthier.records.object_storage import KEY, LEASE_SECONDS, Mirror, of_environment
 
 
 @pytest.fixture(autouse=True)
 def idle(monkeypatch):
-    monkeypatch.setattr(mirror, "PUSH_SECONDS", 3600.0)
+    monkeypatch.setattr("luthier.records.object_storage.mirror.PUSH_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -95,9 +94,9 @@ def test_checkpoints_are_copied_once_they_are_committed_and_deleted_with_theirs(
 
 def test_a_checkpoint_is_copied_soon_after_it_is_committed(copy, bucket, save):
     save(10)
-    copy.emit(events.Saved(10))
+    copy.emit(Saved(10))
     _until(lambda: "checkpoints/10/commit.json" in bucket.list())
-    copy.emit(events.Notice("nothing to copy"))
+    copy.emit(Notice("nothing to copy"))
     copy.flush()
 
 
@@ -158,19 +157,19 @@ def test_the_lease_is_renewed_between_the_objects_of_a_checkpoint(copy, bucket, 
             now[0] += 50.0
 
     clock = types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
-    monkeypatch.setattr(lease, "time", clock)
+    monkeypatch.setattr("luthier.records.object_storage.lease.time", clock)
     for step in range(1, 5):
         save(step)
     _before_writing(monkeypatch, bucket, take_long)
     copy.push()
     assert now[0] == 8 * 50.0
     silent = [late - early for early, late in itertools.pairwise([*renewed, now[0]])]
-    assert max(silent) < lease.LEASE_SECONDS
+    assert max(silent) < LEASE_SECONDS
 
 
 def test_the_lease_is_renewed_while_one_object_is_waited_for(run, bucket, save, monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.03)
-    monkeypatch.setattr(mirror, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("luthier.records.object_storage.lease.LEASE_SECONDS", 0.03)
+    monkeypatch.setattr("luthier.records.object_storage.mirror._LOOK_SECONDS", 0.01)
     save(10)
     waited = []
 

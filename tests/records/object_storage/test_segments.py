@@ -1,8 +1,7 @@
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.object_storage import segments
-from luthier.records.object_storage.segments import Segment, Segments
+from luthier.records.object_storage import Segment, Segments
 
 NAME = "metrics.jsonl"
 FOLDER = "metrics.jsonl.segments/"
@@ -10,7 +9,7 @@ FOLDER = "metrics.jsonl.segments/"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 10)
+    monkeypatch.setattr("luthier.records.object_storage.segments.SEGMENT_BYTES", 10)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from luthier.records.redaction import Redacted
+from luthier.records import Redacted
 
 SECRET = "hf_planted-0123456789"
 SCRIPT = """
 import os, sys, warnings
-from luthier.records.redaction import redact_output
+from luthier.records import redact_output
 redact_output()
 redact_output()
 secret = os.environ["HF_TOKEN"]

@@ -9,8 +9,7 @@ import pytest
 from luthier import parallel, planner
 from luthier.errors import ValidationError
 from luthier.program import Program
-from luthier.trainer import checks
-from luthier.trainer.checks import check_repeatable
+from luthier.trainer import check_repeatable, checks
 
 
 @pytest.fixture(scope="module")

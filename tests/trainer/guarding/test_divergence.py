@@ -5,7 +5,7 @@ import pytest
 from luthier import trainer
 from luthier.errors import TrainingStopped
 from luthier.program import Divergence
-from luthier.trainer.divergence import Rise
+from luthier.trainer import Rise
 
 RULE = Divergence(rise=1.0, patience_steps=4)
 

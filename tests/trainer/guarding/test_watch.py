@@ -10,14 +10,14 @@ from luthier.parallel import distributed
 from luthier.parallel.distributed import Liveness
 from luthier.parallel.distributed.messages import VARIABLE, Notes
 from luthier.records import Watchdog
+from luthier.trainer import Watch
 from luthier.trainer import watchdog as watch_module
-from luthier.trainer.watchdog import Watch
 
 HANGS = """
 import sys, threading, time
 from luthier.records import Watchdog
-from luthier.records.status import Status, write_status
-from luthier.trainer.watchdog import Watch
+from luthier.records import Status, write_status
+from luthier.trainer import Watch
 import pathlib
 
 def waits_for_ever():

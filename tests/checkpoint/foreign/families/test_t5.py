@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.foreign.families.t5 import T5, T5_GATED
+from luthier.checkpoint.foreign.families import T5, T5_GATED
 from luthier.recipes.encoders import t5, t5_gated
 
 SIZES = {
