@@ -49,10 +49,11 @@ def _size(num_bytes: float) -> str:
 
 # The folders of a run's checkpoints.
 #
-# 150/ a checkpoint: Orbax's files, and commit.json 150.replaced/ the former one of that step, until
-# the new one is committed 200.saving-TOKEN/ a save that is going on; no other process has its token
-# 200, 200.anything without commit.json: the remains of a save that was killed .trash/ what recovery
-# moved aside, until something later is committed
+#   150/                a checkpoint: the files of Orbax, and commit.json
+#   150.replaced/       the former checkpoint of that step, until the new one is committed
+#   200.saving-TOKEN/   a save that is running; no other process has its token
+#   200, 200.anything   without commit.json: the remains of a save that was killed
+#   .trash/             moved aside by recovery, until something later is committed
 
 # Orbax writes this file last: a folder that has it holds all arrays, although nobody sealed it.
 _ORBAX_METADATA = "_CHECKPOINT_METADATA"

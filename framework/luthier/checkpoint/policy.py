@@ -99,7 +99,7 @@ class Storage:
         return index
 
 
-# What is saved while training goes on: the step donates its buffers, so they are copied first.
+# Copies for saves that run while training continues: the step donates its buffers.
 
 
 class Copying(abc.ABC):

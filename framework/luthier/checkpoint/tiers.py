@@ -175,7 +175,7 @@ class Tiers:
             store.save(step, arrays, iterator, extra, metrics)
             return
         # On the device the copies are ordered before the next step, which donates the originals.
-        # The thread then waits for them and hands them to Orbax, while the loop goes on.
+        # The thread then waits for them and hands them to Orbax, while the loop continues.
         copies = self._copying(arrays)
         # The state is taken now, in the thread that trains: see `_Position`.
         position = None if iterator is None else _Position(iterator)

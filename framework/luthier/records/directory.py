@@ -207,7 +207,7 @@ class RunDirectory:
         """Return the run's directory at `path`.
 
         Raises:
-          RunError: There is none.
+          RunError: There is no such run.
         """
         directory = cls(path)
         if not directory.config_path.is_file():

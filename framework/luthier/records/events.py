@@ -57,7 +57,7 @@ class Header:
       devices: A description of the devices, such as `8 x cpu`.
       memory_bytes_per_device: Bytes that the state takes on one device.
       flops_per_step: Model FLOPs of one optimizer step.
-      data: What the training data says of itself; `unigram_entropy` and `bigram_entropy` are in
+      data: The description of the training data; `unigram_entropy` and `bigram_entropy` are in
         nats per byte.
       evaluations: The same for every evaluation set, by its name.
       notes: Further lines to show, by label.

@@ -29,7 +29,7 @@ from luthier.storage.json_lines import parse, renumber
 # as the very same double.
 
 _KIND_OF = {cls: kind for kind, cls in KINDS.items()}
-_IN_FILES = {"pixels"}  # of an image: its line tells the path of the file that has them
+_IN_FILES = {"pixels"}  # of an image: its line has the path of their file
 _FIELDS = {kind: {field.name for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
 
 

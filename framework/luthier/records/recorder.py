@@ -258,7 +258,7 @@ class Records:
         return recorder
 
     def _add(self, recorder: Recorder, settings: SinkSettings, run_directory: RunDirectory) -> None:
-        # Whatever is wrong with somebody else's sink, the run and its own records go on.
+        # Whatever is wrong with somebody else's sink, the run and its own records continue.
         try:
             sink = settings.open(run_directory, recorder.report)
         except Exception as error:

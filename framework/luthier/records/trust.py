@@ -162,7 +162,7 @@ def is_trusted(path: pathlib.Path) -> bool:
 def record_place(path: str | os.PathLike[str]) -> None:
     """Remember that this project began a run or a study in a folder outside of its own.
 
-    It is kept in the user's cache folder: nothing beside a record says whose it is.
+    It is kept in the user's cache folder: nothing beside a record proves whose it is.
 
     Args:
       path: The folder of the run or of the study.
@@ -181,7 +181,7 @@ def record_place(path: str | os.PathLike[str]) -> None:
 def _is_same_project(path: pathlib.Path) -> bool:
     """Return whether a record lies in this project, or in a folder that it began a run in.
 
-    What a record says of itself counts for nothing.
+    The content of a record is no evidence.
     """
     if path.is_relative_to(_here()):
         return True

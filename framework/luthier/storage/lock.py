@@ -81,7 +81,6 @@ def _parse(text: bytes) -> Holder | None:
         known = {field.name for field in dataclasses.fields(Holder)}
         # Unknown fields are dropped instead of refused: a holder that runs a newer luthier must
         # still be recognised as a holder.
-        # A later version may tell more.
         return Holder(**{name: value for name, value in fields.items() if name in known})
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None

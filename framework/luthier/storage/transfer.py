@@ -73,7 +73,7 @@ def read_pieces(
     is_last = False
     while not is_last:
         with size as num_bytes:
-            # No store tells the length of an object: where a range is too long, the rest is shorter
+            # No store reports the length of an object: where a range is too long, the rest is shorter
             # than it, and is asked for from one byte before, because "from the end on" is an error.
             first = start
             try:

@@ -27,7 +27,7 @@ class DocumentLimit:
 
     Args:
       most: How many.
-      path: The setting that says so.
+      path: The setting that holds it.
       origin: Where that was set.
     """
 
@@ -190,7 +190,7 @@ def check_repeatable(plan: Plan, num_steps: int = 2) -> str:
       num_steps: Steps to take.
 
     Returns:
-      One line that says that all is the same.
+      A one-line report that all arrays are the same.
 
     Raises:
       ValidationError: Arrays differ; the message names them.

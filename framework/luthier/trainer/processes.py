@@ -120,7 +120,7 @@ def check_same(graph: Graph, packages: Sequence[str] = ()) -> None:
     """
     if not distributed.is_several():
         return
-    # The record fingerprint tells any difference, the program fingerprint those that would compile
+    # The record fingerprint shows any difference, the program fingerprint those that would compile
     # other programs, which hang in their first collective instead of failing.
     recorded, program = (
         graphs.fingerprint(graph, kind=kind)[:_DIGITS] for kind in ("record", "program")

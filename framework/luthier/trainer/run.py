@@ -70,7 +70,7 @@ def run(
       extend: Continue with schedules that a changed number of steps reshapes.
       profile: Steps to trace, as `steps=10:15`.
       operative_gin: Keep the graph, which is all that is used, as gin with the run.
-      from_scratch: Start again from step 0, although the record says that something was saved.
+      from_scratch: Start again from step 0, although the record has saves.
       accept_changes: Resume, although code or data is not what it was when the run was saved.
       packages: The user's modules that a recorded graph may name.
       command: The command that resumes the run, for messages; empty in a notebook.

@@ -366,7 +366,7 @@ class Watch:
         if not distributed.is_several() or not self._again:
             print(f"luthier: {message}", file=sys.stderr, flush=True)
         else:
-            # The parent says how to go on.
+            # The parent prints how to resume.
             print(f"luthier: {line}", file=sys.stderr, flush=True)
         if not self._again:
             return

@@ -66,7 +66,7 @@ def read(path: pathlib.Path, averages: bool = False, interleaved: bool = False) 
         rotation is `LLaMARotaryEmbedding`.
 
     Raises:
-      CheckpointError: There is none, or it is damaged.
+      CheckpointError: There is no checkpoint, or it is damaged.
     """
     # Only names that match are opened: a checkpoint also holds the optimizer's state, which is
     # larger than the parameters.

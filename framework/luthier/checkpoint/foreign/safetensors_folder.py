@@ -289,8 +289,8 @@ def write(
     Args:
       directory: The folder; it must not exist, or be empty.
       tensors: Shape, dtype, and how it is made, by name.
-      config: What `config.json` says; None writes none.
-      metadata: What the head of every file says.
+      config: The content of `config.json`; None writes no such file.
+      metadata: The metadata in the header of every file.
       shard_bytes: The most bytes in one file; a larger tensor has a file of its own.
 
     Returns:

@@ -103,11 +103,11 @@ class Restoration:
             kind: sum(isinstance(claimed.rule, kind) for claimed in self._claims.values())
             for kind in (Take, Init, Skip)
         }
-        words = [f"{counts[Take]} parameters from {self._source.title}"]
-        words += [f"{len(self.partial)} of them in part"] if self.partial else []
-        words += [f"{counts[Init]} initialized"] if counts[Init] else []
-        words += [f"{counts[Skip]} skipped"] if counts[Skip] else []
-        return ", ".join(words)
+        parts = [f"{counts[Take]} parameters from {self._source.title}"]
+        parts += [f"{len(self.partial)} of them in part"] if self.partial else []
+        parts += [f"{counts[Init]} initialized"] if counts[Init] else []
+        parts += [f"{counts[Skip]} skipped"] if counts[Skip] else []
+        return ", ".join(parts)
 
     @property
     def notes(self) -> Mapping[str, str]:

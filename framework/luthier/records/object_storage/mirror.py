@@ -28,7 +28,7 @@ from luthier.records.object_storage.lease import KEY, Lease, Leased
 from luthier.records.object_storage.segments import FOLDER, Segments
 from luthier.storage import run_error, sync_directory
 
-# The sink that copies a run's directory to an object store, while the run goes on.
+# The sink that copies a run's directory to an object store, while the run trains.
 #
 # Small files are copied whole when they changed, large ones in pieces; files that grow, in
 # segments; checkpoints once they are committed, with the file that commits them last. So the copy
@@ -80,7 +80,7 @@ class Mirror:
       RunError: Another machine writes there, or the store refuses.
     """
 
-    # Training goes on where the store does not answer: the copy catches up later.
+    # Training continues where the store does not answer: the copy catches up later.
     essential = False
 
     def __init__(self, path: pathlib.Path, bucket: Bucket, report: Callable[[str], None]):
@@ -180,7 +180,7 @@ class Mirror:
             self._copied[name] = stamp
 
     def _can_name(self, name: str) -> bool:
-        """Return whether a copy of a file could be fetched; where not, say so once."""
+        """Return whether a copy of a file could be fetched; if not, report it once."""
         fault = fault_of(name)
         if fault and name not in self._unnamable:
             self._unnamable.add(name)

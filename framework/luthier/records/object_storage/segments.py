@@ -137,7 +137,7 @@ class Segment:
     Args:
       start: Where it begins.
       end: Where it ends.
-      digest: What tells that it holds the same bytes.
+      digest: Hash of its bytes.
     """
 
     start: int

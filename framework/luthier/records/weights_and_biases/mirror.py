@@ -68,7 +68,7 @@ def parent_of(run: RunDirectory) -> Parent | None:
     Args:
       run: The run.
     """
-    # The run that lent its weights tells more than the base of a study.
+    # The run that lent its weights is the closer relative of the two.
     found = _restored(run) or _base(run)
     return found if found is not None and (found.folder / "config.json").is_file() else None
 
@@ -153,7 +153,7 @@ def _base(run: RunDirectory) -> Parent | None:
 
 _EXIT_CODES = {events.FINISHED: 0, events.PREEMPTED: 75, events.INTERRUPTED: 130}
 _POLL_SECONDS = 1.0
-Say = Callable[..., None]
+Send = Callable[..., None]
 
 
 class Lines:
@@ -344,7 +344,7 @@ def begin(
 
     Args:
       wandb: The wandb module.
-      fields: What `wandb.json` says: project, entity, id, name, group and more.
+      fields: The content of `wandb.json`: project, entity, id, name, group and more.
       folder: Where W&B keeps its files, below `wandb`.
       config: The run's configuration.
       mode: `online` or `offline`.
@@ -388,13 +388,13 @@ def offline_directories(folder: pathlib.Path) -> set[pathlib.Path]:
     return {path for path in (folder / "wandb").glob("offline-run-*") if path.is_dir()}
 
 
-def opened(mode: str, begin_in: Callable[[str], Any], say: Say) -> tuple[str, Any]:
-    """Start a W&B run, offline where online fails; say where it is.
+def opened(mode: str, begin_in: Callable[[str], Any], send: Send) -> tuple[str, Any]:
+    """Start a W&B run, offline where online fails, and report its place.
 
     Args:
       mode: `auto`, `online` or `offline`.
       begin_in: Starts it in a mode.
-      say: Sends a message to the parent.
+      send: Sends a message to the parent.
 
     Returns:
       The mode, and the W&B run.
@@ -410,13 +410,15 @@ def opened(mode: str, begin_in: Callable[[str], Any], say: Say) -> tuple[str, An
     if mode == "offline":
         path = str(pathlib.Path(run.dir).parent)
         text = f"offline{f' ({reason})' if reason else ''}; to upload it: wandb sync {path}"
-        say(mode=mode, path=path, notice=text)
+        send(mode=mode, path=path, notice=text)
     else:
-        say(mode=mode, path=str(run.dir), url=run.url or "", notice=run.url or "")
+        send(mode=mode, path=str(run.dir), url=run.url or "", notice=run.url or "")
     return mode, run
 
 
-def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool], say: Say) -> None:
+def mirror(
+    run: RunDirectory, mode: str, process: int, ended: Callable[[], bool], send: Send
+) -> None:
     """Mirror a run until `ended()`, which waits a moment, returns true.
 
     Args:
@@ -424,13 +426,13 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
       mode: `auto`, `online` or `offline`.
       process: The process that trains, whose load is sampled.
       ended: Whether training is over.
-      say: Sends a message to the parent.
+      send: Sends a message to the parent.
     """
     import wandb
 
     # Listed before this mirror makes its own.
     superseded = offline_directories(run.path)
-    mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), say)
+    mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), send)
     keep_graph(wandb_run, run)
     log_difference(wandb, wandb_run, run)
     rows = MirroredRows(wandb_run, wandb, run.path)
@@ -445,7 +447,7 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
     lines.close()
     rows.release()
     if lines.report:
-        say(notice=lines.report)
+        send(notice=lines.report)
     wandb_run.finish(exit_code=rows.exit_code)
     if mode == "offline":
         for earlier in superseded:
@@ -465,19 +467,19 @@ def _has_ended(parent: int) -> bool:
     return bool(readable and not os.read(0, 4096)) or os.getppid() != parent
 
 
-def own_output() -> Say:
+def own_output() -> Send:
     """Return a function that sends messages to the parent, and redirect all other output."""
     # Standard output is a channel of JSON lines to the parent. wandb and its libraries print, so
     # the channel moves to another descriptor, and descriptor 1 leads to standard error.
     parent_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def say(**message: Any) -> None:
+    def send(**message: Any) -> None:
         with contextlib.suppress(OSError):
             parent_output.write(json.dumps(message) + "\n")
             parent_output.flush()
 
-    return say
+    return send
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -495,15 +497,15 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(OSError):
         # Steps are dispatched from Python on the same cores.
         os.nice(10)
-    say = own_output()
+    send = own_output()
     run = RunDirectory(options.run_directory)
     try:
         # The mirror of the run's former process may still be uploading: two of them would send rows
         # of one run at once.
         with Lock(run.path / "wandb" / "lock", patience_seconds=options.patience):
-            mirror(run, options.mode, options.process, lambda: _has_ended(parent), say)
+            mirror(run, options.mode, options.process, lambda: _has_ended(parent), send)
     except BaseException as error:
-        say(failed=_line(error))
+        send(failed=_line(error))
         raise
     return 0
 

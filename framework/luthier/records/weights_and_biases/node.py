@@ -235,7 +235,7 @@ class WandbSink:
             self._fail(_exit_reason(process.returncode))
 
     def _read(self) -> None:
-        """Pass on what the process has to say."""
+        """Pass on the messages of the process."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -289,19 +289,19 @@ def write_settings(node: Wandb, run_directory: RunDirectory) -> None:
 
 def _start(run_directory: RunDirectory, mode: str, stdin: int) -> subprocess.Popen[bytes]:
     """Start the process that mirrors; it ends when its standard input does."""
-    words = [str(run_directory.path.resolve()), "--mode", mode, "--process", str(os.getpid())]
-    words += ["--patience", str(PATIENCE_SECONDS)]
-    return start_process("mirror", words, run_directory.path / "wandb", stdin)
+    arguments = [str(run_directory.path.resolve()), "--mode", mode, "--process", str(os.getpid())]
+    arguments += ["--patience", str(PATIENCE_SECONDS)]
+    return start_process("mirror", arguments, run_directory.path / "wandb", stdin)
 
 
 def start_process(
-    module: str, words: Sequence[str], folder: pathlib.Path, stdin: int
+    module: str, arguments: Sequence[str], folder: pathlib.Path, stdin: int
 ) -> subprocess.Popen[bytes]:
     """Start a process of this package, which may import wandb.
 
     Args:
       module: Its module.
-      words: Its command line.
+      arguments: Its command line.
       folder: Where it works and keeps its log, `mirror.log`.
       stdin: Its standard input, as for `Popen`.
     """
@@ -321,7 +321,13 @@ def start_process(
         return subprocess.Popen(
             # `-P`: the working directory is a folder called `wandb` within the run, and must not be
             # searched for modules.
-            [sys.executable, "-P", "-m", f"luthier.records.weights_and_biases.{module}", *words],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                f"luthier.records.weights_and_biases.{module}",
+                *arguments,
+            ],
             cwd=folder,
             env=environment,
             stdin=stdin,

@@ -89,22 +89,22 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     # Absolute, because the process that reads them has a folder of its own.
     pages = {title: str(pathlib.Path(page).resolve()) for title, page in summary.pages.items()}
     write_json(folder / FILE, dataclasses.asdict(summary) | {"pages": pages})
-    words = [str(directory.resolve()), "--mode", mode]
+    arguments = [str(directory.resolve()), "--mode", mode]
     what = f"W&B cannot mirror {directory}"
     try:
-        process = start_process("summary", words, folder, subprocess.DEVNULL)
+        process = start_process("summary", arguments, folder, subprocess.DEVNULL)
     except OSError as error:
         raise RunError(Problem(f"{what}: {error}")) from error
     return end_process(process, what, folder)
 
 
-def write(directory: pathlib.Path, mode: str, say: mirror.Say) -> None:
+def write(directory: pathlib.Path, mode: str, send: mirror.Send) -> None:
     """Write the W&B run of a summary.
 
     Args:
       directory: Where its files are kept.
       mode: `auto`, `online` or `offline`.
-      say: Sends a message to the parent.
+      send: Sends a message to the parent.
     """
     import wandb
 
@@ -120,7 +120,7 @@ def write(directory: pathlib.Path, mode: str, say: mirror.Say) -> None:
     def begin(chosen: str) -> Any:
         return mirror.begin(wandb, fields, directory, content["config"], chosen, settings)
 
-    mode, run = mirror.opened(mode, begin, say)
+    mode, run = mirror.opened(mode, begin, send)
     for name, direction in content["better"].items():
         run.define_metric(name, summary="min" if direction == "lower" else "max")
     seen = int(run.step or 0) if getattr(run, "resumed", False) else 0
@@ -149,12 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--mode", default="auto")
     options = parser.parse_args(arguments)
-    say = mirror.own_output()
+    send = mirror.own_output()
     try:
         with Lock(options.directory / "wandb" / "lock", patience_seconds=30.0):
-            write(options.directory, options.mode, say)
+            write(options.directory, options.mode, send)
     except BaseException as error:
-        say(failed=" ".join(str(error).split())[:300] or type(error).__name__)
+        send(failed=" ".join(str(error).split())[:300] or type(error).__name__)
         raise
     return 0
 

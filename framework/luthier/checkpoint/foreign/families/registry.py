@@ -43,7 +43,7 @@ def named(name: str) -> Family:
       name: What it is called: `llama`, `gemma2`, ...
 
     Raises:
-      CheckpointError: There is none of that name.
+      CheckpointError: There is no family of that name.
     """
     if name not in _by_name():
         near = difflib.get_close_matches(name, names(), n=2)
@@ -57,7 +57,7 @@ def of_config(config: Mapping[str, Any], where: str) -> Family:
     """Return the map for files with a config.json.
 
     Args:
-      config: What it says; its `model_type` counts, and the values that kindred families differ in.
+      config: Its content; `model_type` decides, and the values that kindred families differ in.
       where: The folder, for the message.
 
     Raises:
@@ -72,7 +72,5 @@ def of_config(config: Mapping[str, Any], where: str) -> Family:
         ):
             return family
     known = ", ".join(sorted({kind for family in _FAMILIES for kind in family.model_types}))
-    what = (
-        f"config.json of {where} says model_type {model_type!r}, which belongs to no known family"
-    )
+    what = f"config.json of {where} has model_type {model_type!r}, which belongs to no known family"
     raise CheckpointError(Problem(what, remedy=f"known are {known}; or set restore.family"))
