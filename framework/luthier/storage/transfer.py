@@ -73,8 +73,9 @@ def read_pieces(
     is_last = False
     while not is_last:
         with size as num_bytes:
-            # No store reports the length of an object: where a range is too long, the rest is shorter
-            # than it, and is asked for from one byte before, because "from the end on" is an error.
+            # No store reports the length of an object: where a range is too long, the rest is
+            # shorter than it, and is requested from one byte before, because "from the end on" is
+            # an error.
             first = start
             try:
                 found = read(slice(start, start + num_bytes))
