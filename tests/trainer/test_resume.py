@@ -2,8 +2,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import RunError
-from luthier.trainer import check_continuation
-from luthier.trainer.resume import compare
+from luthier.trainer import check_continuation, compare
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,7 @@ def write(
       commit: What is in it, without its files.
       sums: What `seal_own` returned to the processes; files without are read here.
     """
+    # Sums of other processes arrive as JSON, where pairs are lists.
     files = {path: (size, checksum) for path, (size, checksum) in (sums or {}).items()}
     # What no process claimed was written by Orbax's primary for all of them (metadata, the merged
     # manifest); we are that primary, so these are in our page cache.

@@ -46,6 +46,8 @@ class Storage:
         from orbax.checkpoint import v1 as ocp
 
         context = ocp.Context()
+        # One OCDBT database instead of a file for each array; this is the size at which it begins
+        # another data file.
         context.array.saving.ocdbt_target_data_file_size = self.file_bytes
         if self.saving_replicas is not None:
             # Otherwise the first replica writes everything, and the hosts of the others wait for
@@ -206,6 +208,8 @@ class FastTier:
             reason = error.strerror or str(error)
             path, remedy = "checkpoints.fast.directory", "choose a directory that can be written"
             raise CheckpointError(Problem(f"{root}: {reason}", path, "", remedy)) from error
+        # Asked by every process: a disk that is local to each machine would hold the shards of one
+        # machine only, and no checkpoint of it could be restored.
         if not folder.is_dir():
             what = f"{folder} is not visible to every process"
             remedy = "choose a directory that all of them see"

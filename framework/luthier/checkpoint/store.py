@@ -53,6 +53,7 @@ def current() -> Mapping[str, str]:
     import importlib.metadata
 
     versions = {}
+    # Installed versions and not `__version__`, which would import every package.
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -126,6 +127,7 @@ class Store:
         # Random, agreed on by all processes at the first save: see `Directory.saving`.
         self._token = ""
         self._committed: list[int] = []
+        # Remains of killed saves are removed once, before the first save of this process.
         self._is_clean = False
         self._num_barriers = 0
         # Checksums of the checkpoint that was just checked; reading it twice would double the time

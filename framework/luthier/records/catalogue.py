@@ -72,6 +72,8 @@ def summarize(directory: RunDirectory) -> RunSummary:
         last = read_last(directory.metrics_path, Step)
     except LuthierError as error:
         return RunSummary(directory, Status(status="unknown"), str(error))
+    # status.json is written by a thread every ten seconds and lags behind the last line of
+    # metrics.jsonl; right after a kill that line alone is up to date.
     if last is not None and isinstance(last.event, Step):
         status = dataclasses.replace(
             status,
@@ -141,6 +143,7 @@ def _nearest(text: str, runs: list[RunDirectory]) -> list[str]:
     candidates: dict[str, str] = {}
     for run in runs:
         whole = f"{run.name}/{run.id}"
+        # The beginning of an id, too: users abbreviate ids, and mistype the abbreviation.
         for key in (run.id, run.id[: len(text)], run.name, whole):
             candidates[key] = whole
     close = difflib.get_close_matches(text, candidates, n=3, cutoff=0.5)

@@ -329,6 +329,8 @@ class ConsoleSink:
         from rich.table import Table
         from rich.text import Text
 
+        # `Text` and not plain strings, in which rich would read brackets as markup: axes and shapes
+        # have them.
         table = Table.grid(padding=(0, 2))
         for label, text in rows:
             table.add_row(Text(label, style="dim"), Text(text, overflow="fold"))

@@ -131,6 +131,7 @@ class RunDirectory:
         return f"RunDirectory({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
+        # Resolved, since the same run is reached by a relative path, an absolute one, or a link.
         return isinstance(other, RunDirectory) and self.path.resolve() == other.path.resolve()
 
     def __hash__(self) -> int:
@@ -162,6 +163,8 @@ class RunDirectory:
         """
         id = new_id() if id is None else id
         path = cls.locate(root, name, id)
+        # config.json decides whether there is a run: folders that hold anything else are not taken
+        # over.
         if (path / "config.json").exists():
             remedy = "open it to continue the run, or choose another id"
             raise RunError(Problem(f"the run {path} exists already", remedy=remedy))
@@ -194,6 +197,8 @@ class RunDirectory:
         Raises:
           RunError: `name` or `id` cannot name a directory, or `root` is not on a disk.
         """
+        # pathlib would take `gs://lab/runs` for a folder called `gs:`. Runs need appends, renames
+        # and locks; object stores get copies of them (`object_storage`).
         if "://" in os.fspath(root):
             remedy = "runs append and lock: keep records.directory on a disk"
             raise RunError(Problem(f"{os.fspath(root)} is not a directory", remedy=remedy))
@@ -479,6 +484,8 @@ class RunDirectory:
         for folder, _, names in os.walk(self.path):
             for name in names:
                 with contextlib.suppress(OSError):
+                    # `lstat`: what a link points at is not the run's. Training may delete a
+                    # checkpoint meanwhile.
                     total += os.lstat(os.path.join(folder, name)).st_size
         return total
 

@@ -23,6 +23,7 @@ DATA_WAIT_SECONDS = "data_wait_seconds"
 MEMORY_BYTES = "memory_bytes"
 
 # Names of step values that are about speed, not about learning.
+# They differ between two runs that are equal bit by bit.
 PERFORMANCE = frozenset(
     {
         TOKENS_PER_SECOND,
@@ -139,6 +140,7 @@ class Image:
 
     step: int
     name: str
+    # Left out of comparisons, since arrays have no truth value.
     pixels: Any = dataclasses.field(default=None, compare=False, repr=False)
     path: str = ""
 
@@ -164,6 +166,7 @@ class Histogram:
     @property
     def edges(self) -> list[float]:
         """The edges of the bins, one more than there are counts."""
+        # Each edge by itself and not by adding up widths; the last one is `high` to the bit.
         width, num_bins = self.high - self.low, len(self.counts)
         return [self.low + width * i / num_bins for i in range(num_bins)] + [self.high]
 
@@ -196,6 +199,8 @@ class Ended:
 
 Event = Header | Step | Evaluation | Saved | Sample | Image | Histogram | Notice | Ended
 
+# The names are in files and never change. A new field of an event needs a default, because lines of
+# earlier versions lack it (`metrics_file.decode_event`).
 KINDS: dict[str, type] = {
     "header": Header,
     "step": Step,

@@ -258,6 +258,8 @@ class Spans:
         if not self._is_started:
             return
         with self._lock:
+            # Taken and written under one lock: the thread that follows and the one that trains must
+            # not exchange the order of their pieces.
             lines = [self._line(piece) for piece in self._goodput.pieces()] + (more or [])
             self._append(lines)
 

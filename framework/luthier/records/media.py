@@ -142,6 +142,7 @@ class MediaFiles:
           RunError: The disk refuses.
           ValueError: The pixels are not an image, or the name cannot name a folder.
         """
+        # The name becomes a path below `media/`: it must not lead out of the run's directory.
         if not re.fullmatch(r"[A-Za-z0-9_.=,+-]+(/[A-Za-z0-9_.=,+-]+)*", image.name) or (
             ".." in image.name
         ):

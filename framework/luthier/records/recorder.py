@@ -185,6 +185,8 @@ class Recorder:
         try:
             self.close()
         except Exception as error:
+            # The interpreter is going down: an exception raised here would be printed as a
+            # traceback that nobody can catch.
             print(f"luthier: {error}", file=sys.stderr)
 
     def __enter__(self) -> Recorder:

@@ -20,7 +20,15 @@ from luthier.trainer.interrupt import (
 )
 from luthier.trainer.loop import CompiledStep, Loop, Position, Rates, TrainStep
 from luthier.trainer.media import Shows, check_shows, count_bins, tile
-from luthier.trainer.opening import OPERATIVE_GIN, Opened, Request, configuration, open_run, run_id
+from luthier.trainer.opening import (
+    OPERATIVE_GIN,
+    Opened,
+    Request,
+    check_place,
+    configuration,
+    open_run,
+    run_id,
+)
 from luthier.trainer.processes import (
     Agreed,
     Agreeing,
@@ -32,8 +40,8 @@ from luthier.trainer.processes import (
     stragglers,
 )
 from luthier.trainer.profile import ProfiledSteps, Profiler
-from luthier.trainer.results import Result, next_steps
-from luthier.trainer.resume import ResumeDifferences, check_continuation
+from luthier.trainer.results import FINISHED, Result, next_steps
+from luthier.trainer.resume import ResumeDifferences, check_continuation, compare, misfits
 from luthier.trainer.run import Session, open_session, run
 from luthier.trainer.trained import (
     Trained,
@@ -49,6 +57,7 @@ from luthier.trainer.trained import (
 from luthier.trainer.watchdog import Watch
 
 __all__ = [
+    "FINISHED",
     "INTERRUPTED",
     "OPERATIVE_GIN",
     "PREEMPTED",
@@ -85,9 +94,11 @@ __all__ = [
     "can_generate",
     "check_continuation",
     "check_devices",
+    "check_place",
     "check_repeatable",
     "check_same",
     "check_shows",
+    "compare",
     "configuration",
     "count_bins",
     "evaluate_run",
@@ -96,6 +107,7 @@ __all__ = [
     "is_due",
     "is_over",
     "load_run",
+    "misfits",
     "module_of",
     "next_steps",
     "open_run",

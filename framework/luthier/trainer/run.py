@@ -770,6 +770,8 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
     experiment = plan.program.experiment
     devices = list(plan.program.mesh.devices.flat)
     bytes_per_device = sum(plan.bytes_per_device.values())
+    # What a user checks before leaving a run alone for days: that it trains what was meant, on the
+    # devices that were meant, with room to spare, and that it is saved.
     return events.Header(
         experiment=experiment.name,
         run_directory=str(opened.directory.path),
@@ -808,6 +810,7 @@ def _without_guards(experiment: Experiment) -> str:
 
 def _trained(plan: Plan) -> str:
     """Return how many parameters are trained, where that is not all of them."""
+    # Only where it is not obvious: a frozen backbone that should have been trained shows here.
     if plan.trained_parameters == plan.parameters:
         return ""
     return f"{plan.trained_parameters:,} of {plan.parameters:,} parameters"

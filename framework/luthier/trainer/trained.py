@@ -137,6 +137,7 @@ def evaluate_run(
     metrics = {}
     for name in evaluations or known:
         evaluation = known[name]
+        # A copy with other weights, and not an override of the graph: the state fits any of them.
         if weights is not None:
             evaluation = dataclasses.replace(evaluation, weights=weights)
         evaluator = Evaluator(trained.program, evaluation, f"evaluations.{name}")
@@ -205,6 +206,8 @@ def export_run(
     trained = load_run(run, **where)
     _check_average(trained, weights)
     directory = trained.directory
+    # The header of each file names the run and the step. Settings of the weights that the run
+    # started from (a config.json with token ids, say) are kept, since the graph does not hold them.
     exported = export(
         trained.program,
         trained.leaves,

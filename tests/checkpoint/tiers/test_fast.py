@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from luthier.checkpoint import FastTier
-from luthier.checkpoint.policy import discard
 from luthier.durations import Steps
 from luthier.errors import CheckpointError
 
@@ -21,14 +21,14 @@ def test_a_run_has_a_folder_of_its_own_and_finds_it_again(tier, tmp_path):
     assert tier.folder(tmp_path / "a", primary=True) == first
     assert tier.folder(tmp_path / "a", primary=False) == first
     assert tier.folder(tmp_path / "b", primary=True) != first
-    discard(first)
+    shutil.rmtree(first)
     assert not first.exists()
     assert tier.folder(tmp_path / "a", primary=True) == first
 
 
 def test_a_process_that_does_not_see_it_says_so(tier, tmp_path):
     folder = tier.folder(tmp_path / "a", primary=True)
-    discard(folder)
+    shutil.rmtree(folder)
     with pytest.raises(CheckpointError) as caught:
         tier.folder(tmp_path / "a", primary=False)
     assert str(caught.value) == (

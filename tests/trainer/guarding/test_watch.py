@@ -7,11 +7,9 @@ from unittest.mock import Mock
 import pytest
 
 from luthier.parallel import distributed
-from luthier.parallel.distributed import Liveness
-from luthier.parallel.distributed.messages import VARIABLE, Notes
+from luthier.parallel.distributed import Liveness, Notes
 from luthier.records import Watchdog
 from luthier.trainer import Watch
-from luthier.trainer import watchdog as watch_module
 
 HANGS = """
 import sys, threading, time
@@ -83,11 +81,12 @@ def test_silent_processes_are_reported_anew_when_they_change_and_no_more_when_al
     tmp_path, monkeypatch
 ):
     notes, standings = Notes(tmp_path / "notes"), [Liveness()]
-    monkeypatch.setenv(VARIABLE, str(notes.path))
+    monkeypatch.setenv("LUTHIER_NOTES", str(notes.path))
     monkeypatch.setattr(distributed, "is_several", lambda: True)
     monkeypatch.setattr(distributed, "process_count", lambda: 4)
-    monkeypatch.setattr(watch_module, "Heartbeats", lambda at: Mock(standing=lambda: standings[-1]))
-    monkeypatch.setattr(watch_module, "POLL_SECONDS", 0.02)
+    heartbeats = Mock(standing=lambda: standings[-1])
+    monkeypatch.setattr("luthier.trainer.watchdog.Heartbeats", lambda at: heartbeats)
+    monkeypatch.setattr("luthier.trainer.watchdog.POLL_SECONDS", 0.02)
     with Watch(Watchdog(seconds=60.0), "luthier train tiny") as watch:
         watch.opened(tmp_path, "luthier train tiny")
         for silent, description in [

@@ -3,7 +3,7 @@
 from luthier.checkpoint.restore.foreign_weights import Importer, Safetensors
 from luthier.checkpoint.restore.pax import Pax
 from luthier.checkpoint.restore.restoration import Provenance, Restoration
-from luthier.checkpoint.restore.rules import Claim, Init, Resize, Rule, Skip, Take, claim
+from luthier.checkpoint.restore.rules import ADAPTERS, Claim, Init, Resize, Rule, Skip, Take, claim
 from luthier.checkpoint.restore.runs import FromRun
 from luthier.checkpoint.restore.source import (
     Found,
@@ -17,6 +17,7 @@ from luthier.checkpoint.restore.source import (
 )
 
 __all__ = [
+    "ADAPTERS",
     "Claim",
     "Found",
     "FromRun",

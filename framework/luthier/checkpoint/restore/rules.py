@@ -61,6 +61,8 @@ class Take(Rule):
         """Refuse a template that refers to no group."""
         super().__post_init__()
         try:
+            # A template that names a missing group fails at the first match, which may be deep in a
+            # start; `sub` on an empty text parses it now.
             re.compile(self.pattern).sub(self.source or "", "")
         except (re.error, IndexError) as error:
             what = f"{self.source!r} does not go with the pattern {self.pattern!r}: {error}"
