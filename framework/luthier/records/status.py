@@ -68,8 +68,7 @@ def read_status(path: str | os.PathLike[str]) -> Status:
     fields = read_json(path, default={}, newest=FORMAT)
     if not isinstance(fields, dict):
         raise RunError(Problem(f"{os.fspath(path)} is damaged: it holds no status"))
-    # Fields of a later version are ignored; a change that earlier versions would misread raises
-    # FORMAT instead.
+    # Fields of a later version are ignored; a change that would be misread needs a higher FORMAT.
     known = {field.name for field in dataclasses.fields(Status)}
     return Status(**{name: value for name, value in fields.items() if name in known})
 

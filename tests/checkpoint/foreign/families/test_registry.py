@@ -39,5 +39,5 @@ def test_no_two_tensors_of_a_family_have_a_name_in_common():
 def test_an_unknown_family_is_reported_with_the_known_ones():
     with pytest.raises(CheckpointError, match="did you mean llama"):
         families.named("lamma")
-    with pytest.raises(CheckpointError, match="DIR says model_type None"):
+    with pytest.raises(CheckpointError, match="DIR has model_type None"):
         families.of_config({}, "DIR")
