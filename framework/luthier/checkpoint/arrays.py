@@ -320,7 +320,7 @@ def compare(
 
     Args:
       saved: Shape and dtype name of what the checkpoint holds.
-      wanted: What is asked for.
+      wanted: The requested arrays.
       partial: Whether the checkpoint may hold more.
     """
     problems = []

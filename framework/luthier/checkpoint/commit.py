@@ -54,8 +54,8 @@ class Commit:
     Args:
       step: Optimizer steps done.
       arrays: Shape and dtype name of every array.
-      extra: What the trainer keeps beside the arrays, JSON-able.
-      metrics: What was known when it was saved, by `evaluation/metric`.
+      extra: JSON-able facts that the trainer keeps beside the arrays.
+      metrics: Metrics known when it was saved, by `evaluation/metric`.
       versions: Versions of the packages that wrote it.
       has_iterator: Whether the state of a data iterator is inside.
       files: Size in bytes and CRC-32 of every file, by its path in the checkpoint.
@@ -78,7 +78,7 @@ def seal_own(directory: pathlib.Path, process: int) -> dict[str, tuple[int, int]
 
     Args:
       directory: The checkpoint, which holds all arrays and is not committed.
-      process: Which of the run's processes this is.
+      process: Index of this process among those of the run.
     """
     return _seal(directory, [path for path in _paths(directory) if writer(path) == process])
 
@@ -104,8 +104,8 @@ def write(
 
     Args:
       directory: The checkpoint.
-      commit: What is in it, without its files.
-      sums: What `seal_own` returned to the processes; files without are read here.
+      commit: Its content, without its files.
+      sums: Results of `seal_own` in the processes; other files are read here.
     """
     # Sums of other processes arrive as JSON, where pairs are lists.
     files = {path: (size, checksum) for path, (size, checksum) in (sums or {}).items()}
@@ -203,7 +203,7 @@ def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None =
 
     Args:
       directory: The checkpoint.
-      commit: What is in it.
+      commit: Its commit.
       paths: The files to read; None means all.
 
     Raises:
@@ -233,9 +233,9 @@ def share(commit: Commit, process: int, num_processes: int) -> list[str]:
     then finds it in its page cache.
 
     Args:
-      commit: What is in the checkpoint.
-      process: Which of the processes.
-      num_processes: How many check together.
+      commit: The commit of the checkpoint.
+      process: Index of the process.
+      num_processes: Number of processes that check together.
     """
     if num_processes == 1:
         return sorted(commit.files)
@@ -337,7 +337,7 @@ def check_in_parallel(directory: pathlib.Path, commit: Commit) -> list[str]:
 
     Args:
       directory: The checkpoint.
-      commit: What is in it.
+      commit: Its commit.
 
     Raises:
       OSError: A file is there, and cannot be read now.
@@ -410,7 +410,7 @@ def finish(
 
     Args:
       pending: The arrays of this process that are being written.
-      rounds: What the processes exchange.
+      rounds: The exchanges of the processes.
       seal: Puts the files of this process onto the disk; returns their checksums.
       commit: Commits the checkpoint, with the checksums of all processes; called by the primary,
         when all arrays are written.

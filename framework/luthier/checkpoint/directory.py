@@ -20,7 +20,7 @@ def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
 
     Args:
       directory: Where checkpoints will be; need not exist yet.
-      bytes_needed: What they will need at most, in bytes.
+      bytes_needed: The most bytes that they will need.
 
     Raises:
       CheckpointError: Less than that is free.
@@ -130,7 +130,7 @@ class Directory:
         """Give a finished save its name, and return it; a checkpoint of that step is moved aside.
 
         Args:
-          saving: What `saving` returned; all of its files are on the disk.
+          saving: The result of `saving`; all of its files are on the disk.
           step: Its step.
         """
         path = self.path / str(step)

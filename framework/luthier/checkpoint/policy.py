@@ -164,8 +164,8 @@ class FastTier:
 
     Args:
       directory: Where, as /dev/shm/luthier or a local disk; each run has a folder of its own there.
-      every: How long from one to the next.
-      keep_latest: How many of the newest are kept.
+      every: Interval from one to the next.
+      keep_latest: Number of newest checkpoints to keep.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x"}
@@ -257,7 +257,7 @@ class SavedCheckpoint:
 
     Args:
       step: Optimizer steps done.
-      metrics: What was known when it was saved, by `evaluation/metric`; and the training loss.
+      metrics: Metrics known when it was saved, by `evaluation/metric`; and the training loss.
       is_known: Whether that could be read; what could not is kept.
     """
 
@@ -273,16 +273,16 @@ class Checkpoints:
     The last one whose training loss was finite is always kept.
 
     Args:
-      every: How long from one save to the next; None saves only when training ends or is
+      every: Interval from one save to the next; None saves only when training ends or is
         interrupted.
-      keep_latest: How many of the newest are kept. One more than 1 is a way back when the newest
-        is damaged.
+      keep_latest: Number of newest checkpoints to keep. One more than 1 is a way back when the
+        newest is damaged.
       keep_every: Also keep the first one saved at or after each multiple of so many steps, for
         good; None keeps none for good.
       keep_best: Also keep the one with the best value of this metric, of those saved with one.
       fast: Further checkpoints on a fast disk, made more often; None makes none.
-      copying: How arrays are kept for a save from the steps that follow.
-      storage: How arrays are written and read.
+      copying: Protects the arrays of a save from the steps that follow.
+      storage: Settings for writing and reading arrays.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x", "keep_every": "1 <= x"}

@@ -109,7 +109,7 @@ class Store:
 
     Args:
       directory: Where the checkpoints are, on a local or shared POSIX disk. Made at the first save.
-      policy: What is kept. Saving `every` so often is the caller's part.
+      policy: The checkpoint policy. Saving `every` so often is the caller's part.
     """
 
     def __init__(self, directory: str | os.PathLike[str], policy: Checkpoints | None = None):
@@ -368,7 +368,7 @@ class Store:
         Files that `newest_whole` has just read, or that `trust` vouches for, are not read again.
 
         Args:
-          step: Which checkpoint.
+          step: Step of the checkpoint.
           abstract: Shape, dtype and sharding by name.
           iterator: The data iterator to set to its saved state, in place; None leaves it out.
           partial: Whether the checkpoint may hold arrays that are not asked for.
@@ -400,7 +400,7 @@ class Store:
         """Read some arrays without checking anything: for whoever called `check` before.
 
         Args:
-          step: Which checkpoint.
+          step: Step of the checkpoint.
           abstract: Shape, dtype and sharding by name.
         """
         return arrays_lib.load(self._directory.committed()[step], abstract)
@@ -409,8 +409,8 @@ class Store:
         """Move a checkpoint into the trash; none of that step is fine.
 
         Args:
-          step: Which checkpoint.
-          reason: Why, in one line.
+          step: Step of the checkpoint.
+          reason: The reason, in one line.
         """
         self.fence()
         self._directory.move_to_trash(step, reason)

@@ -28,7 +28,7 @@ def open_checkpoints(
 
     Args:
       path: Where the run keeps its checkpoints.
-      policy: What is kept, and how.
+      policy: The checkpoint policy.
       fence: Raises `LockLost` where another process writes here now; called before each commit.
 
     Raises:
@@ -74,7 +74,7 @@ class Tiers:
     Args:
       durable: The store of the run's directory; closed with this.
       fast: The store on a fast disk, or None; closed with this.
-      copying: How arrays are kept from the steps that follow.
+      copying: Protects the arrays from the steps that follow.
     """
 
     def __init__(self, durable: Store, fast: Store | None = None, copying: Copying | None = None):

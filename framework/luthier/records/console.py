@@ -163,7 +163,7 @@ class ConsoleSink:
     """Shows a run. See `Console`.
 
     Args:
-      settings: What to show.
+      settings: The settings.
       stream: Where; None is the standard output.
       clock: Returns seconds; monotonic.
     """

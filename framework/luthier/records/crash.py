@@ -49,10 +49,10 @@ def write(
 
     Args:
       directory: The directory of the run or trial; made where it is missing.
-      error: What was raised, with its traceback.
+      error: The exception, with its traceback.
       step: Optimizer steps done; None where no step can be named.
-      phase: What was being done: `opening data`, `restoring`, `step`, ...
-      process: Which of several processes this is; None for the only one.
+      phase: The current phase: `opening data`, `restoring`, `step`, ...
+      process: Index of this process; None for the only one.
       graph_path: The path in the graph of what raised it, where that is known.
 
     Returns:
@@ -107,7 +107,7 @@ def user_frame(error: BaseException) -> tuple[FrameType, int] | None:
     The innermost cause with such a frame counts: a wrapped error was raised there.
 
     Args:
-      error: What was raised.
+      error: The exception.
     """
     found = None
     for link in faults.chain(error):
@@ -172,7 +172,7 @@ def native_path(directory: str | os.PathLike[str], process: int = 0) -> pathlib.
 
     Args:
       directory: The run's directory.
-      process: Which of the run's processes.
+      process: Index of the process.
     """
     return pathlib.Path(directory, FOLDER, f"{_NATIVE}{process}.txt")
 
@@ -201,7 +201,7 @@ def last_words(path: str | os.PathLike[str], offset: int = 0) -> str:
     where the stacks are.
 
     Args:
-      path: What the process printed.
+      path: The log of the process.
       offset: Bytes of the log that are not about this process.
     """
     try:

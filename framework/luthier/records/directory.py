@@ -107,7 +107,7 @@ def name_problem(value: str, owner: str, what: str = "name") -> Problem | None:
     Args:
       value: The text.
       owner: Whose name it would be: `a run`.
-      what: What it would be: `name` or `id`.
+      what: `name` or `id`.
     """
     # Names become folders, lines of job scripts and keys of buckets: spaces, slashes, quotes and
     # control characters are refused once, here.
@@ -155,8 +155,8 @@ class RunDirectory:
           name: The experiment's name.
           id: The run's id; a new one when it is None.
           configuration: The graph that will be executed.
-          source: What source will run.
-          plan: What the run is expected to cost.
+          source: The source that will run.
+          plan: The predicted cost of the run.
 
         Raises:
           RunError: The run exists, a name cannot name a directory, or the disk refuses.

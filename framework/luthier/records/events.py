@@ -116,9 +116,9 @@ class Sample:
 
     Args:
       step: Steps done.
-      text: What it generated.
-      prompt: What it continued; empty where it began by itself.
-      name: Which of several series of samples this belongs to; empty for the only one.
+      text: The generated text.
+      prompt: The text that it continues; empty without one.
+      name: Series that the sample belongs to; empty for the only one.
     """
 
     step: int
@@ -133,7 +133,7 @@ class Image:
 
     Args:
       step: Steps done.
-      name: What it shows; parts of it may be divided by slashes.
+      name: Name of the image; parts of it may be divided by slashes.
       pixels: uint8 [height, width, channels] with 1, 3 or 4 channels; None once it is in a file.
       path: Its PNG file, below the run's directory; empty until there is one.
     """
@@ -151,7 +151,7 @@ class Histogram:
 
     Args:
       step: Steps done.
-      name: Which numbers.
+      name: Name of the numbers.
       low: Lower edge of the first bin.
       high: Upper edge of the last bin.
       counts: Numbers in each bin; bins are of one width.
@@ -186,7 +186,7 @@ class Ended:
       status: `finished`, `interrupted`, `preempted`, `diverged` or `failed`.
       step: Steps done.
       summary: The run's final figures by name.
-      message: Why it ended, or what the user may do next; lines.
+      message: Reason of the end, or next commands for the user; lines.
       crash: The file with the traceback of a failure, in the run's directory; empty for none.
     """
 

@@ -22,9 +22,9 @@ class Histograms:
     """Histograms of the entries of parameters, counted on the devices in one call.
 
     Args:
-      every: How often.
+      every: Interval.
       num_bins: Bins of one width between the least and the greatest entry.
-      pattern: Which parameters: a regular expression that is searched for in their names.
+      pattern: Regular expression that is searched for in the names of parameters.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_bins": "1 <= x <= 512"}
@@ -39,12 +39,12 @@ class Samples:
     """Text that the language model continues: at the end of the run, and during training.
 
     Args:
-      every: How often during training, all prompts each time; None shows the first prompt at the
+      every: Interval during training, all prompts each time; None shows the first prompt at the
         end of the run only.
       prompts: Texts to continue; an empty one lets the model begin.
       num_tokens: Tokens to draw for each.
-      temperature: Of the draws; 0 takes the likeliest token.
-      seed: Of the draws, the same every time.
+      temperature: Sampling temperature; 0 takes the likeliest token.
+      seed: Random seed of sampling, the same every time.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_tokens": "1 <= x", "temperature": "0 <= x"}
@@ -62,9 +62,9 @@ class Images:
     """Rows of the training batch that are images, side by side.
 
     Args:
-      every: How often.
+      every: Interval.
       entry: The entry of the batch: [rows, height, width, channels].
-      num_rows: How many of its first rows.
+      num_rows: Number of its first rows to show.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_rows": "1 <= x"}
@@ -163,7 +163,7 @@ class MediaFiles:
 
         Args:
           step: The restored step.
-          reason: Why, in one line.
+          reason: The reason, in one line.
 
         Raises:
           RunError: The disk refuses.

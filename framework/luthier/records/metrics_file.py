@@ -320,7 +320,7 @@ def read_last(
     Args:
       path: A metrics.jsonl; a missing file has no events.
       kind: The event's class.
-      window_bytes: How much of the end to look at first.
+      window_bytes: Bytes of the end to look at first.
     """
     try:
         with open(path, "rb") as file:

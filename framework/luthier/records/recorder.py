@@ -207,7 +207,7 @@ class Records:
 
     Args:
       directory: Where runs are kept.
-      console: What is shown while training; None shows nothing.
+      console: Console output while training; None shows nothing.
       wandb: The mirror in Weights & Biases; None makes none.
       histograms: Distributions of parameters; None shows none.
       samples: Text that a language model generates, at the end and during training; None shows

@@ -57,7 +57,7 @@ def redact(text: str) -> str:
     """Return a text with stars, or the name of the variable, in the place of each secret.
 
     Args:
-      text: What is to be recorded or shown.
+      text: The text to record or to show.
     """
     for secret, name in _known():
         if secret in text:
@@ -89,7 +89,7 @@ def require_none(values: Any, what: str) -> None:
 
     Args:
       values: Dicts, lists and leaves.
-      what: What they are, for the message.
+      what: Their name, for the message.
 
     Raises:
       RecordError: They hold secrets; each is named by its path and not shown.

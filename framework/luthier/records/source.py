@@ -167,7 +167,7 @@ class Source:
       git: `root`, `revision`, `branch`, `dirty`, `untracked`, `patch_sha256`; empty outside a
         repository.
       packages: SHA-256 over the Python files of each of the user's packages, and of luthier.
-      patch: How tracked files differ from the revision; empty when they don't.
+      patch: Differences of tracked files from the revision; empty without any.
       arguments: The command line.
     """
 

@@ -240,8 +240,8 @@ class Watchdog:
     count.
 
     Args:
-      seconds: How long a step, a batch of an evaluation or a save may take.
-      start_seconds: How long each phase before the first step may take: opening the data, restoring
+      seconds: Time limit of a step, a batch of an evaluation, or a save.
+      start_seconds: Time limit of each phase before the first step: opening the data, restoring
         or initializing the state, compiling the step.
     """
 

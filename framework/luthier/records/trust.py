@@ -70,7 +70,7 @@ def packages_for(
 
     Args:
       path: Where the record is.
-      text: What is in it.
+      text: Its content.
       packages: The packages of the project that is worked in.
 
     Raises:
@@ -99,7 +99,7 @@ def require(path: str | os.PathLike[str], why: str) -> None:
 
     Args:
       path: A folder.
-      why: What is about to happen with it, after its name.
+      why: The intended use, as the end of a sentence about it.
 
     Raises:
       RecordError: It was made elsewhere, and nobody agreed.
@@ -123,7 +123,7 @@ def packages_of_study(
 
     Args:
       path: The study's record, or that of a trial.
-      text: What is in it.
+      text: Its content.
       recorded: The packages that the study wrote down.
 
     Raises:

@@ -45,7 +45,7 @@ def seal(text: bytes, number: int, format: int | None = None) -> bytes:
 
     Args:
       text: The object as JSON, from `{` to `}`, without a line break, `n`, `crc` and `format`.
-      number: How many lines the file has before it.
+      number: Number of lines before it in the file.
       format: The format of the file, written into the first line of each process.
     """
     # Spliced in as bytes and not by parsing the object and dumping it again: this runs for every
@@ -94,7 +94,7 @@ class Line:
       record: Its JSON object, without `n`, `crc` and `format`.
       raw: Its bytes, with the line break.
       start: Where it begins in the file, in bytes.
-      place: Which line of the file it is, from 1.
+      place: Number of the line in the file, from 1.
       number: Its `n`; None for a line without a checksum.
     """
 
@@ -112,7 +112,7 @@ class Damage:
     Args:
       place: The line (from 1) that is wrong, or before which lines are missing.
       what: `damaged`, `missing` or `repeated`.
-      count: How many lines that are.
+      count: Number of lines.
     """
 
     place: int
@@ -287,7 +287,7 @@ def looks_whole(path: str | os.PathLike[str], window_bytes: int = 1 << 18) -> bo
 
     Args:
       path: The file; a missing one, or one that cannot be read, has nothing wrong.
-      window_bytes: How much of its end to look at.
+      window_bytes: Bytes of its end to look at.
     """
     try:
         with open(path, "rb") as file:
@@ -328,7 +328,7 @@ def parse(raw: bytes, start: int = 0, place: int = 1) -> Line | None:
     Args:
       raw: Its bytes, with the line break.
       start: Where it begins in the file, in bytes.
-      place: Which line of the file it is, from 1.
+      place: Number of the line in the file, from 1.
     """
     if not raw.endswith(b"\n"):
         return None

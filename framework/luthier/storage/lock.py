@@ -181,8 +181,8 @@ class Lock:
 
     Args:
       path: The lock file; its directory must exist.
-      heartbeat_seconds: How often the holder shows that it lives; None for `HEARTBEAT_SECONDS`.
-      patience_seconds: How long to wait for a holder to let go.
+      heartbeat_seconds: Interval of heartbeats of the holder; None for `HEARTBEAT_SECONDS`.
+      patience_seconds: Time to wait for the holder to release it.
 
     Raises:
       RunError: Another process holds it; the message names it. Or the file cannot be written.

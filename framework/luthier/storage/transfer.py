@@ -25,7 +25,7 @@ class PieceSize:
     """The size of the next piece, from how long the last one took.
 
     Args:
-      stall_seconds: How long a piece may take; it grows where it took a 60th of that, and shrinks
+      stall_seconds: Time limit of a piece; it grows where it took a 60th of that, and shrinks
         where it took a 12th.
     """
 
@@ -63,7 +63,7 @@ def read_pieces(
 
     Args:
       read: Returns TensorStore's `ReadResult` of a range of bytes.
-      stall_seconds: How long it may take.
+      stall_seconds: Time limit of a piece.
 
     Raises:
       ChangedObject: The object was written anew meanwhile, or is gone.

@@ -26,7 +26,7 @@ class DocumentLimit:
     """The most documents that rows may have: of the attention that has room for the fewest.
 
     Args:
-      most: How many.
+      most: The limit.
       path: The setting that holds it.
       origin: Where that was set.
     """
@@ -96,7 +96,7 @@ def require_documents(graph: Graph, experiment: Experiment) -> None:
 
     Args:
       graph: The experiment graph.
-      experiment: What it builds; its data is read.
+      experiment: The experiment that it builds; its data is read.
 
     Raises:
       ValidationError: All data with such rows.
@@ -186,7 +186,7 @@ def check_repeatable(plan: Plan, num_steps: int = 2) -> str:
     The second time is as after a restart: initialized again, and compiled again.
 
     Args:
-      plan: What to run.
+      plan: The plan of what to run.
       num_steps: Steps to take.
 
     Returns:

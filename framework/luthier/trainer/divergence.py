@@ -31,7 +31,7 @@ class Rise:
         """Take in the loss of a step.
 
         Args:
-          rule: What counts as divergence.
+          rule: The definition of divergence.
           step: Optimizer steps done.
           loss: Its loss.
           is_harmed: Whether its loss or gradient was not finite, and no guard left the step out.

@@ -19,7 +19,7 @@ class Evaluator:
     """Evaluates states of one program on one set; compiles at first use.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
       evaluation: The set, and which weights to look at.
       path: Where it stands in the graph, for messages.
       beat: Is called at every batch.
@@ -104,7 +104,7 @@ class Patience:
         """Take in one evaluation.
 
         Args:
-          rule: What counts as an improvement, and how long to wait for one.
+          rule: The definition of an improvement, and the patience.
           value: The metric.
           step: When it was measured.
 

@@ -29,9 +29,9 @@ def record(directory: RunDirectory, error: Exception, graph: Graph, *, phase: st
 
     Args:
       directory: The run's directory, which this process holds the lock of.
-      error: What was raised.
+      error: The exception.
       graph: The experiment graph.
-      phase: What was being done.
+      phase: The current phase.
     """
     if crash.path_of(error) is not None or isinstance(error, LockLost):
         return  # it is written already; or the directory is another process's now
@@ -55,9 +55,9 @@ def write(
 
     Args:
       directory: The run's directory.
-      error: What was raised.
+      error: The exception.
       graph: The experiment graph; the path in it of what raised is written down, too.
-      phase: What was being done.
+      phase: The current phase.
       step: Optimizer steps done; None before the first.
     """
     process = distributed.process_index() if distributed.is_several() else None
@@ -79,10 +79,10 @@ def record_early(error: Exception, graph: Graph, request: Request, *, phase: str
     itself, or while another process trains the run.
 
     Args:
-      error: What was raised.
+      error: The exception.
       graph: The experiment graph, which is valid.
       request: Where the run was to be recorded.
-      phase: What was being done.
+      phase: The current phase.
     """
     # Bad input is the user's to correct, and there is nothing to look into later.
     if isinstance(error, BadInput) or request.directory is not None:
@@ -104,8 +104,8 @@ def is_refusal(error: Exception, phase: str) -> bool:
     """Return whether a run was refused, so that its record stays what it was.
 
     Args:
-      error: What was raised.
-      phase: What was being done.
+      error: The exception.
+      phase: The current phase.
     """
     # A refused start changes nothing: the run stays interrupted, or finished, as it was. Once the
     # state is being restored the same errors mean that the run has failed.
@@ -121,7 +121,7 @@ def path_in_graph(error: BaseException, graph: Graph) -> str:
     is of a class, or whose code is that of a function, that a node of the graph names.
 
     Args:
-      error: What was raised.
+      error: The exception.
       graph: The experiment graph.
     """
     with contextlib.suppress(Exception):  # this is an extra: nothing of it may hide the error

@@ -24,8 +24,8 @@ class Batch:
     Args:
       arrays: The global batch.
       tokens: Targets that count, over all hosts.
-      wait_seconds: How long the step had to wait for it.
-      agreed: What all processes agreed on with this batch; None where there is one process.
+      wait_seconds: Time that the step had to wait for it.
+      agreed: Values agreed on with this batch; None for a single process.
     """
 
     arrays: Mapping[str, jax.Array]

@@ -53,7 +53,7 @@ class Watcher:
 
         Args:
           step: Optimizer steps done.
-          metrics: What was measured, by `evaluation/metric`.
+          metrics: The results, by `evaluation/metric`.
           last: Whether it is the evaluation at the end of the run, which nothing follows.
 
         Returns:

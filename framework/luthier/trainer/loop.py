@@ -55,7 +55,7 @@ class Position:
       progress: Steps, tokens, epochs and seconds so far.
       patience: The state of early stopping.
       rise: The state of the look-out for divergence.
-      ended: Why the run is over before its last step, or None.
+      ended: Reason why the run is over before its last step, or None.
       finished: Whether the last evaluations are done.
     """
 
@@ -144,7 +144,7 @@ class CompiledStep:
     """The step of a run that has its devices to itself.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
     """
 
     def __init__(self, program: Program):
@@ -186,7 +186,7 @@ class Loop:
     """Trains from a position to the end of the experiment, or to the first reason to stop.
 
     Args:
-      plan: What runs.
+      plan: The plan of the run.
       values: The hoisted scalars.
       step: Takes the steps.
       state: The state to begin with, as `step` keeps it.
@@ -322,7 +322,7 @@ class Loop:
         picture is due.
 
         Args:
-          batch: What `next_batch` returned.
+          batch: The result of `next_batch`.
 
         Raises:
           TrainingStopped: The run has diverged.

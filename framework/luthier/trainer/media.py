@@ -45,8 +45,8 @@ def make_histograms(
     One compiled call counts all of them; only the counts leave the devices.
 
     Args:
-      program: What the state belongs to.
-      settings: Which parameters, and how many bins.
+      program: The program of the state.
+      settings: The parameters and the number of bins.
     """
     names = chosen_parameters(program, settings)
 
@@ -76,7 +76,7 @@ def count_bins(array: jax.Array, num_bins: int) -> tuple[jax.Array, jax.Array, j
     below and above it, as NumPy's.
 
     Args:
-      array: Of any shape.
+      array: An array of any shape.
       num_bins: Number of bins of one width; the last one holds its upper edge too.
 
     Returns:
@@ -106,7 +106,7 @@ class Shows:
     """Looks at a state between steps; where nothing is asked for, it does nothing.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
       emit: Takes the events.
     """
 
@@ -135,7 +135,7 @@ class Shows:
         """Emit what is due.
 
         Args:
-          kinds: What `due` returned.
+          kinds: The result of `due`.
           step: Steps done.
           leaves: The state after them.
           batch: The batch of the last one.

@@ -78,7 +78,7 @@ class Opened:
       directory: Where the run is recorded.
       is_new: Whether it was made by this call.
       is_over: Whether the run finished before, and this graph asks for no more.
-      notices: What the user should know.
+      notices: Notices for the user.
       record: Takes the graph, plan and source of this start into the record of an earlier one. To
         be called once nothing can refuse the start any more: one that is refused changes nothing.
     """
@@ -100,7 +100,7 @@ def open_run(
     Of several processes the primary finds or makes it, and holds the lock; all must see its disk.
 
     Args:
-      graph: What will be executed.
+      graph: The graph that will be executed.
       plan: Its plan.
       request: Where the user wants it to go.
       before_new: Called before a new directory is made; what it raises leaves nothing behind.
@@ -133,7 +133,7 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     """Return the directory of the run that a graph names, creating it if necessary.
 
     Args:
-      graph: What will be executed, elsewhere or later.
+      graph: The graph that will be executed, elsewhere or later.
       root: The folder of runs.
       name: The experiment's name.
       request: Where the user wants it to go.
@@ -156,7 +156,7 @@ def check_place(graph: Graph, plan: Plan) -> None:
     """Reject an experiment that could not be recorded, without writing anything.
 
     Args:
-      graph: What would be executed.
+      graph: The graph that would be executed.
       plan: Its plan.
 
     Raises:

@@ -42,7 +42,7 @@ class Agreed:
     Args:
       tokens: Targets that count, over all hosts.
       seconds: Seconds that the run has trained, by the clock of the primary.
-      stop: Why the run is to be saved and left after this batch, or None.
+      stop: Reason to save and leave the run after this batch, or None.
     """
 
     tokens: int
@@ -77,7 +77,7 @@ class Agreeing:
         Args:
           tokens: Targets that count in the rows of this process.
           give_up: Whether nobody waits for the batch any more.
-          batch_seconds: What it took to make these rows.
+          batch_seconds: Seconds taken to make these rows.
         """
 
         def decide(
@@ -171,7 +171,7 @@ class Probe:
         """Put the work behind a step; nothing happens while an earlier one is being timed.
 
         Args:
-          vector: What the step returns, on all devices.
+          vector: The scalars of the step, on all devices.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._time, name="luthier-probe", daemon=True)
@@ -264,7 +264,7 @@ class HostTimes:
     """The recent times of one process.
 
     Args:
-      process: Which process of the run, from 0.
+      process: Index of the process, from 0.
       host: The name of its machine.
       step_seconds: Mean time from one step to the next, which is that of the slowest host.
       batch_seconds: Mean time to make its part of a batch, beside the steps.
@@ -313,7 +313,7 @@ class Times:
         """Note a step that is on its way.
 
         Args:
-          vector: What it returns.
+          vector: The scalars of the step.
         """
         self._steps += 1
         if self._steps % PROBE_STEPS == 0:
@@ -323,7 +323,7 @@ class Times:
         """Return the times that this process reports with a batch; None for most batches.
 
         Args:
-          batch_seconds: What the batch took.
+          batch_seconds: Seconds taken to make the batch.
         """
         self._batches.append(batch_seconds)
         self._number += 1

@@ -36,7 +36,7 @@ class Profiler:
     """Traces the steps that were asked for into a folder.
 
     Args:
-      steps: What to trace; None traces nothing.
+      steps: Steps to trace; None traces nothing.
       directory: Where the trace goes.
     """
 

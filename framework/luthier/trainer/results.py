@@ -28,7 +28,7 @@ class Result:
       step: Optimizer steps done.
       metrics: Last metrics of every evaluation set; empty when the run was over before the call.
       sample: Text that the model generated at the end, or empty.
-      message: What to do next, for people.
+      message: Next commands, for people.
       was_over: Whether the run was finished before the call, which then did nothing.
       restored: Where each parameter came from, where this call started a run by `restore`.
       is_saved: Whether there is a checkpoint of this step; not where the run keeps none.
@@ -65,7 +65,7 @@ def next_steps(
 
     Args:
       directory: The run's directory.
-      status: How it ended.
+      status: Its final status.
       command: The command that started it; empty in a notebook.
       steps: Optimizer steps of the whole run.
       can_sample: Whether the model writes text.

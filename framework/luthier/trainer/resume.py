@@ -210,7 +210,7 @@ def check_code(
     Args:
       directory: The run's directory.
       graph: The graph that is to continue it.
-      source: What will run.
+      source: The source that will run.
       packages: The user's packages.
       accept_changes: Whether the user agreed to other code.
 
@@ -296,7 +296,7 @@ def misfits(
     Args:
       arrays: Name, `shape` and `dtype` of the arrays that the run has saved.
       wanted: The same of those that the graph asks for.
-      sides: What the two are called.
+      sides: Names of the two.
     """
     run, here = sides
     problems = []

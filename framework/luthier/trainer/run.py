@@ -64,7 +64,7 @@ def run(
 
     Args:
       graph: The experiment graph.
-      devices: What to train on; None means all devices of the default backend, of all processes.
+      devices: Devices to train on; None means all devices of the default backend, of all processes.
       run: The run to continue; None goes by the graph: the same graph continues the same run.
       new: Start a run of its own, although the graph has one already.
       extend: Continue with schedules that a changed number of steps reshapes.
@@ -130,7 +130,7 @@ class Session:
     """A run that is open: `open_session` makes one.
 
     Attributes:
-      loop: What trains it; None where the run was over before.
+      loop: The training loop; None where the run was over before.
       result: The result of the run, once `open_session` is left.
     """
 

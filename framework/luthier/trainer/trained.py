@@ -36,7 +36,7 @@ class Trained:
       values: Its hoisted scalars.
       leaves: The state.
       step: When it was saved.
-      notices: What the user should know, a line each.
+      notices: Notices for the user, a line each.
     """
 
     directory: RunDirectory
@@ -62,7 +62,7 @@ def load_run(
     Args:
       run: The run's directory, id, or name.
       root: Where runs are kept.
-      step: Which checkpoint: a step, `best`, or None for the latest.
+      step: The checkpoint: a step, `best`, or None for the latest.
       devices: Where the state goes; None means all devices of the default backend. Where they do
         not make up the run's mesh, the first of them serves alone.
       packages: The user's modules that the recorded graph may name.
@@ -231,7 +231,7 @@ def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> 
     """Return the model with the arrays of a state in it.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
       leaves: The state.
       weights: `parameters` or `ema`.
     """
@@ -268,7 +268,7 @@ def sample_text(
     """Return the model's continuation of each prompt.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
       leaves: The state.
       prompts: Text to continue; may be empty.
       weights: `parameters` or `ema`.

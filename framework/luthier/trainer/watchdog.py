@@ -112,7 +112,7 @@ class NativeStacks:
 
         Args:
           directory: The run's directory.
-          process: Which of the run's processes this is.
+          process: Index of this process among those of the run.
         """
         path = crash.native_path(directory, process)
         with contextlib.suppress(OSError):
@@ -235,7 +235,7 @@ class Watch:
         """Note that a phase beside the steps begins.
 
         Args:
-          phase: What is done now, as `restoring`; it is named in reports.
+          phase: Name of the phase, such as `restoring`, for reports.
         """
         self._phase = phase
         self._beats += 1
@@ -246,7 +246,7 @@ class Watch:
         Args:
           directory: The run's directory.
           again: The command that continues this very run; empty as in a notebook.
-          process: Which of the run's processes this is.
+          process: Index of this process among those of the run.
         """
         self._directory, self._again = directory, again
         if again:

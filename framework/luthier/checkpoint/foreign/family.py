@@ -317,7 +317,7 @@ class TensorPart:
 
     Args:
       ours: Its name, with `{layer}` for the layer's number.
-      layout: How its dimensions are those of the foreign tensor.
+      layout: The rearrangement of its dimensions.
     """
 
     ours: str
@@ -330,7 +330,7 @@ class Tensor:
 
     Args:
       foreign: Its name, with `{layer}` for the layer's number.
-      parts: What of ours it holds, joined in this order.
+      parts: Our parameters that it holds, joined in this order.
       axis: The foreign dimension along which they are joined.
       copy_of: The foreign tensor that it is a copy of where our model ties the two; then it may be
         absent, and must be equal where it is not.
@@ -347,14 +347,14 @@ class Family:
     """The weights of a family of models, as its files have them.
 
     Args:
-      name: What people call it.
+      name: Its usual name.
       model_types: `model_type` of its config.json files.
       architecture: The class that its config.json names when we write one.
       tensors: Every tensor that its files may hold.
       prefix: The beginning of foreign names that files of a bare model lack.
       ignored: Patterns of tensors that are not weights, such as buffers.
       is_tied: Whether embedding and head are one where its config.json does not say.
-      config_patterns: What values of its config.json begin with (regular expressions, by key; ""
+      config_patterns: Beginnings of values of its config.json (regular expressions, by key; ""
         where the key is missing), where several families have one `model_type`.
     """
 
@@ -429,7 +429,7 @@ class SlotView:
 
     Args:
       foreign: The tensor.
-      layout: How dimensions are rearranged.
+      layout: The rearrangement of dimensions.
       axis: The foreign dimension along which the tensor is joined.
       offset: Where this part begins on it.
       shape: The shape of ours.

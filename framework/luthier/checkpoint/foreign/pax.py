@@ -47,7 +47,7 @@ class PaxParameters:
     Args:
       arrays: Arrays by name; those of layers as if none were stacked, see `of_layer`.
       parts: One array of every part of a layer, by the name of the part.
-      labels: What the checkpoint calls each array, with the place in it in brackets.
+      labels: Names of the arrays in the checkpoint, with the place in it in brackets.
     """
 
     arrays: Mapping[str, StoredArray]

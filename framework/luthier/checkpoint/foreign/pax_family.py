@@ -36,7 +36,7 @@ def family_of(parameters: PaxParameters, heads_first: bool | None = None) -> Fam
     """Return the map for the parameters of a checkpoint.
 
     Args:
-      parameters: What `pax.read` returns.
+      parameters: The result of `pax.read`.
       heads_first: Whether heads come first in what maps the results of attention back
         (`output_proj_use_nhd_shape`); None goes by the shapes.
 

@@ -220,7 +220,7 @@ def foreign_tensors(
     Args:
       family: The map.
       arrays: Our parameters by name, on the host or on devices.
-      stacked: Which of them hold many layers.
+      stacked: Shape and stacking of each.
       limits: For dimensions that are padded in ours, their size without.
 
     Raises:

@@ -42,7 +42,7 @@ class StoredArrays:
 
     Args:
       path: Where they are.
-      arrays: What is there.
+      arrays: Its arrays.
     """
 
     def __init__(self, path: pathlib.Path, arrays: Mapping[str, StoredArray]):
@@ -256,7 +256,7 @@ def newest(path: pathlib.Path, prefix: str = "") -> pathlib.Path | None:
 
     Args:
       path: The folder.
-      prefix: What stands before the numbers.
+      prefix: The text before the numbers.
     """
     numbers = {}
     for entry in path.iterdir() if path.is_dir() else ():

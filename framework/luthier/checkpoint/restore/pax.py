@@ -31,7 +31,7 @@ class Pax(Restore):
         rotation is `LLaMARotaryEmbedding`.
       heads_first: Whether heads come first in what maps the results of attention back
         (`output_proj_use_nhd_shape`); None goes by the shapes.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+      rules: Rules that take, initialize or skip parameters; the first that matches has a
         parameter. By default all are taken, but for adapters.
     """
 

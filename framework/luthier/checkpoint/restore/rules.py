@@ -49,8 +49,8 @@ class Take(Rule):
     r"""Restores parameters from the source; one that the source lacks is an error.
 
     Args:
-      pattern: Which parameters; all of them by default.
-      source: What stands in the source's name in the place of the match, with `\1` for the first
+      pattern: Regular expression for their names; all parameters by default.
+      source: Replacement for the match, which gives the name in the source, with `\1` for the first
         group; None where the source has the same name. `Take(r"^encoder\.", "")` restores
         `encoder.norm.scale` from `norm.scale`.
     """
@@ -85,9 +85,9 @@ class Resize(Take):
     axis; a vector has only one. A parameter of the same shape is restored as `Take` does.
 
     Args:
-      pattern: Which parameters; all of them by default.
+      pattern: Regular expression for their names; all parameters by default.
       source: Their names in the source, as in `Take`.
-      size: How many entries the source has without its padding; None means all of them.
+      size: Number of entries of the source without its padding; None means all of them.
       axis: The logical axis along which entries are counted.
 
     Raises:
@@ -111,7 +111,7 @@ class Init(Rule):
     """Initializes parameters as a new model does: adapters, or others that the source lacks.
 
     Args:
-      pattern: Which parameters.
+      pattern: Regular expression for their names.
     """
 
 
@@ -123,7 +123,7 @@ class Skip(Rule):
     that goes nowhere is an error otherwise.
 
     Args:
-      pattern: Which parameters, and which tensors of the source.
+      pattern: Regular expression for names of parameters and of tensors of the source.
     """
 
 
@@ -134,7 +134,7 @@ class Claim:
     Args:
       rule: The rule.
       number: Its place in the list, from 1.
-      source: What the parameter is called in the source.
+      source: Name of the parameter in the source.
     """
 
     rule: Rule

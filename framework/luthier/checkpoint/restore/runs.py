@@ -47,8 +47,8 @@ def find(there: Mapping[str, tuple[Shape, str]], read: Read, wanted: Wanted, whe
     Args:
       there: Shapes and dtypes of the source's arrays, by name.
       read: Returns a block of one of them.
-      wanted: What is looked for.
-      where: What the source is called in problems.
+      wanted: The request.
+      where: Name of the source, for problems.
     """
     search = _Search(there, read, where, wanted)
     problems: list[Problem] = []
@@ -209,9 +209,9 @@ class FromRun(Restore):
 
     Args:
       directory: The directory of the run, or that of its checkpoints.
-      step: Which checkpoint; None means the newest.
+      step: Step of the checkpoint; None means the newest.
       weights: The trained parameters, or their moving average.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+      rules: Rules that take, initialize or skip parameters; the first that matches has a
         parameter.
     """
 

@@ -69,7 +69,7 @@ class SourcePiece:
     """An array of the source, or a part of one, as a parameter or one layer of it needs it.
 
     Args:
-      tensor: What the source calls it.
+      tensor: Its name in the source.
       dtype: The dtype that it has there.
       read: Returns a block of it, in the shape of ours.
       held: The dimension and how many entries along it are the source's, where the others are for
@@ -87,7 +87,7 @@ class Found:
     """The answer of a source to a request for parameters.
 
     Args:
-      problems: What is missing, left over or misshapen.
+      problems: Missing, left-over and misshapen tensors.
       pieces: For each parameter the piece that is the whole of it, or those of its layers.
     """
 

@@ -86,7 +86,7 @@ class Object:
 
     Args:
       data: Its content; None where there is no such object.
-      version: What changes when it is written.
+      version: Changes whenever it is written.
     """
 
     data: bytes | None
@@ -98,7 +98,7 @@ class Bucket:
 
     Args:
       url: `gs://bucket/folder`, `s3://bucket/folder` or `file:///folder`.
-      stall_seconds: How long one request may take.
+      stall_seconds: Time limit of one request.
 
     Raises:
       RunError: It is not such a URL.

@@ -39,7 +39,7 @@ class Parent:
     """The run or experiment that a run was derived from.
 
     Args:
-      title: What it is called.
+      title: Its name.
       folder: Where its config.json is.
     """
 

@@ -122,7 +122,7 @@ class Wandb:
       entity: The user or team; None is the key's own.
       name: The run's name in W&B; None is `<name>/<id>`.
       group: Runs of one group are shown together.
-      job_type: What the run does within its group.
+      job_type: Role of the run within its group.
       notes: A longer description.
       tags: Labels to filter by.
       mode: `auto` is online where there are a key and a network, else offline; `online`, `offline`,
@@ -348,7 +348,7 @@ def rebuild(
     Args:
       run_directory: The run.
       mode: `auto`, `online` or `offline`.
-      wandb: How to mirror it; None is as it was, or the defaults.
+      wandb: Settings of the mirror; None keeps those of the run, or the defaults.
 
     Returns:
       Where the mirror is.
@@ -374,8 +374,8 @@ def end_process(process: subprocess.Popen[bytes], what: str, folder: pathlib.Pat
     """Wait for a process of this package; return the place of the mirror that it reported.
 
     Args:
-      process: What `start_process` returned.
-      what: What cannot be done where it fails.
+      process: The process, from `start_process`.
+      what: Beginning of the error message.
       folder: Where its log is.
 
     Raises:

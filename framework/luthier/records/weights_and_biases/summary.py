@@ -41,12 +41,12 @@ class Summary:
     Args:
       name: The name of the W&B run.
       group: The group of all of them.
-      config: What they have in common.
+      config: The configuration that they share.
       columns: The heads of the table.
       rows: Its rows, of numbers, texts and None.
       history: For each row of W&B's history what it holds, in order.
       better: `lower` or `higher` for each metric of the history that people aim at.
-      facts: What stands in the run's summary.
+      facts: Entries of the run's summary.
       pages: Title and path of HTML pages.
     """
 
@@ -65,9 +65,9 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     """Make the W&B run of a summary, or make it anew; wait until it is done.
 
     Args:
-      node: How runs are mirrored.
+      node: Settings of the mirror.
       directory: Where its files are kept.
-      summary: What it holds.
+      summary: Its content.
 
     Returns:
       Where it is; None where W&B is off.

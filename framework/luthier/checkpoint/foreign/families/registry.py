@@ -40,7 +40,7 @@ def named(name: str) -> Family:
     """Return the map of a family.
 
     Args:
-      name: What it is called: `llama`, `gemma2`, ...
+      name: Its name: `llama`, `gemma2`, ...
 
     Raises:
       CheckpointError: There is no family of that name.
