@@ -358,10 +358,10 @@ def _silent(text: str) -> None:
 # writes and syncs. Everything that is shared is guarded by one condition:
 #
 # `_pending` are events that were not taken yet; they are popped only after they are in the file's
-# own memory (`LineWriter`), so that the capacity counts each once. `_asked` and `_answered` number
-# the flushes: a flush is answered by the first sync that began after it was asked. `_error` is what
-# the disk says at the moment; `_defect` ended the thread for good (a bug, or the lost lock), and
-# every later call raises it.
+# own memory (`LineWriter`), so that the capacity counts each once. `_requested` and `_completed`
+# number the flushes: a flush is completed by the first sync that began after it was requested.
+# `_error` is the present error of the disk; `_defect` ended the thread for good (a bug, or the lost
+# lock), and every later call raises it.
 class JsonLines:
     """Appends events to a file, in the order in which they are emitted.
 
@@ -402,7 +402,7 @@ class JsonLines:
         self._pending: deque[_Entry] = deque()
         self._num_held = 0  # lines that the file does not have yet, because the disk refuses
         self._condition = threading.Condition()
-        self._asked = self._answered = 0  # numbers of flushes
+        self._requested = self._completed = 0  # numbers of flushes
         self._error: OSError | None = None
         self._defect: BaseException | None = None
         self._closing = False
@@ -448,10 +448,10 @@ class JsonLines:
         with self._condition:
             if self._closing:
                 return
-            self._asked += 1
-            number = self._asked
+            self._requested += 1
+            number = self._requested
             self._condition.notify_all()
-            while self._answered < number:
+            while self._completed < number:
                 self._check()
                 self._condition.wait(1.0)
             if self._error is not None:
@@ -494,7 +494,7 @@ class JsonLines:
                 self._wait()
                 # A copy; the entries stay queued until `_answer`, which counts how many were taken.
                 batch = list(self._pending)
-                asked, closing = self._asked, self._closing
+                requested, closing = self._requested, self._closing
             error = self._append(batch)
             if self._file.num_unsynced and unsynced_since is None:
                 unsynced_since = time.monotonic()
@@ -502,27 +502,27 @@ class JsonLines:
                 due = time.monotonic() - unsynced_since >= self._sync_seconds
                 full = self._file.num_unsynced >= self._capacity
                 # After a failure nothing is well again before a sync says so.
-                if due or full or closing or asked > self._answered or self._error is not None:
+                if due or full or closing or requested > self._completed or self._error is not None:
                     error = self._tried(self._file.sync)
                     unsynced_since = None
-            self._answer(asked, error, len(batch))
+            self._answer(requested, error, len(batch))
             if closing:
                 return
 
     def _wait(self) -> None:
         """Sleep until there is something to do."""
-        if self._asked == self._answered and not self._closing:
+        if self._requested == self._completed and not self._closing:
             # Not woken by every event: that would cost the training thread more than the event.
             self._condition.wait(_POLL_SECONDS if self._error is None else self._retry_seconds)
 
-    def _answer(self, asked: int, error: OSError | None, num_taken: int) -> None:
+    def _answer(self, requested: int, error: OSError | None, num_taken: int) -> None:
         with self._condition:
             for _ in range(num_taken):
                 self._pending.popleft()
             self._num_held = self._file.num_waiting
             waiting = len(self._pending) + self._num_held
             before, self._error = self._error, error
-            self._answered = asked
+            self._completed = requested
             self._condition.notify_all()
         if error is not None and before is None:
             self._report(

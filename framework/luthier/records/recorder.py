@@ -100,9 +100,9 @@ class Recorder:
             # An entry of the event wins over one of the stopwatch with the same name.
             summary = {**self.goodput.summary(), **event.summary}
             event = dataclasses.replace(event, summary=summary)
-        kept = self._kept(event) if isinstance(event, Image) else event
-        if kept is not None:
-            self._deliver(kept)
+        stored = self._stored(event) if isinstance(event, Image) else event
+        if stored is not None:
+            self._deliver(stored)
         self._deliver_reports()
 
     def notice(self, text: str) -> None:
@@ -144,7 +144,7 @@ class Recorder:
         if failure is not None:
             raise failure
 
-    def _kept(self, image: Image) -> Image | None:
+    def _stored(self, image: Image) -> Image | None:
         """Write an image's file before its line; report and drop it if that fails."""
         if self._media is None or image.pixels is None:
             return None

@@ -23,7 +23,7 @@ from luthier.errors import Problem, RecordError
 VARIABLE = "LUTHIER_TRUST"
 """Paths that are trusted, for this process and those that it starts."""
 
-_given: set[str] = set()
+_declared: set[str] = set()
 _noted: set[pathlib.Path] = set()
 
 
@@ -58,7 +58,7 @@ def give(packages: Iterable[str]) -> None:
     Args:
       packages: Import names.
     """
-    _given.update(packages)
+    _declared.update(packages)
 
 
 def packages_for(
@@ -132,7 +132,7 @@ def packages_of_study(
     place = pathlib.Path(path).resolve()
     if is_trusted(place):
         return tuple(recorded)
-    ours = {*_given, *_project_packages()}
+    ours = {*_declared, *_project_packages()}
     strange = [name for name in recorded if name not in ours and _mentions(text, name)]
     if strange:
         what = f"{path} names {', '.join(strange)}, outside the packages of this project"
@@ -142,9 +142,9 @@ def packages_of_study(
     own = [name for name in recorded if name in ours]
     # Packages that this very program named need no consent; those of the project go through the
     # test for foreign records.
-    given = [name for name in own if name in _given]
-    allowed = packages_for(place, text, [name for name in own if name not in _given])
-    return tuple(dict.fromkeys([*given, *allowed]))
+    declared = [name for name in own if name in _declared]
+    allowed = packages_for(place, text, [name for name in own if name not in _declared])
+    return tuple(dict.fromkeys([*declared, *allowed]))
 
 
 def is_trusted(path: pathlib.Path) -> bool:

@@ -130,10 +130,10 @@ def path_in_graph(error: BaseException, graph: Graph) -> str:
         codes: dict[Any, list[str]] = {}
         classes: dict[Any, list[str]] = {}
         for place in graphs.walk(graph, once=True):
-            made = getattr(place.value, "__fn_or_cls__", None)
-            if isinstance(made, type):
-                classes.setdefault(made, []).append(place.path)
-            elif (code := getattr(made, "__code__", None)) is not None:
+            component = getattr(place.value, "__fn_or_cls__", None)
+            if isinstance(component, type):
+                classes.setdefault(component, []).append(place.path)
+            elif (code := getattr(component, "__code__", None)) is not None:
                 codes.setdefault(code, []).append(place.path)
         frames = [
             frame

@@ -52,7 +52,7 @@ class Request:
       gin: The graph as a gin file, which is kept with the run; empty for none.
       from_scratch: Whether a run whose checkpoints are gone starts again from step 0.
       accept_changes: Whether a run may be resumed with other code or data than it was saved with.
-      asked: When it was asked for, by `time.perf_counter`: its time counts from there.
+      requested_at: Time of the request, by `time.perf_counter`: its time counts from there.
     """
 
     run: str | None = None
@@ -63,7 +63,7 @@ class Request:
     gin: str = ""
     from_scratch: bool = False
     accept_changes: bool = False
-    asked: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
+    requested_at: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
 
 
 def _nothing() -> None:
@@ -146,10 +146,15 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     existing = _existing(Path(root), name, graph, request)
     if existing is not None:
         return existing
-    id, source = _new_id(Path(root), name, graph), read_source(request.packages)
-    made = RunDirectory.create(root, name, id, configuration=configuration(graph), source=source)
-    record_place(made.path)
-    return made
+    directory = RunDirectory.create(
+        root,
+        name,
+        _new_id(Path(root), name, graph),
+        configuration=configuration(graph),
+        source=read_source(request.packages),
+    )
+    record_place(directory.path)
+    return directory
 
 
 def check_place(graph: Graph, plan: Plan) -> None:

@@ -319,7 +319,7 @@ def _open_loop(
             recorder = stack.enter_context(Recorder())
         # Counted from the call, not from here: planning, opening and restoring are time that a
         # restart costs.
-        recorder.goodput.add("init", time.perf_counter() - request.asked)
+        recorder.goodput.add("init", time.perf_counter() - request.requested_at)
         if agreeing is not None:
             # The clock of the run continues from that of the checkpoint: intervals in seconds count
             # time trained, not time since the start.

@@ -112,7 +112,7 @@ class Bucket:
         self.stall_seconds = stall_seconds
         # Opened at the first use: `import tensorstore` takes a while, and many commands only name a
         # bucket.
-        self._kept: Any = None
+        self._opened: Any = None
 
     def __truediv__(self, folder: str) -> Bucket:
         """Return a folder in this folder."""
@@ -217,7 +217,7 @@ class Bucket:
         raise RunError(Problem(f"{self.url}{key}: {why}", remedy=_REMEDY)) from None
 
     def _store(self) -> Any:
-        if self._kept is None:
+        if self._opened is None:
             import tensorstore
 
             # URLs of TensorStore cannot hold an endpoint; stores that only speak S3's protocol need
@@ -229,5 +229,5 @@ class Bucket:
                 region = os.environ.get("AWS_REGION", "us-east-1")
                 spec = {"driver": "s3", "bucket": bucket, "path": path, "endpoint": endpoint}
                 spec["aws_region"] = region
-            self._kept = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
-        return self._kept
+            self._opened = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
+        return self._opened

@@ -350,7 +350,7 @@ def begin(
       mode: `online` or `offline`.
       settings: Settings of wandb beside those that all our runs have.
     """
-    made = wandb.Settings(
+    wandb_settings = wandb.Settings(
         # Everything that makes wandb print, hook the console, look at git or copy code is off:
         # records hold source and output already, without secrets. The two time limits keep a
         # network that hangs from holding the end of the run for ever.
@@ -379,7 +379,7 @@ def begin(
         # the first, and the files of earlier mirrors are deleted once it is complete (see
         # `mirror`).
         resume="allow" if mode == "online" else None,
-        settings=made,
+        settings=wandb_settings,
     )
 
 
