@@ -153,6 +153,8 @@ class _Pace:
         """Return the seconds left, or None while nobody knows."""
         if total is None or len(self._marks) < 2:
             return None
+        # The rate over the last marks and not since the start, so that compiling and evaluations do
+        # not count for ever.
         (first, begin), (last, end) = self._marks[0], self._marks[-1]
         return (total - step) * (last - first) / (end - begin) if end > begin else None
 

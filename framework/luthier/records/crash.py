@@ -94,6 +94,7 @@ def _written(error: BaseException) -> tuple[pathlib.Path | None, str]:
 
 def summary(error: BaseException) -> str:
     """Return an exception in one line: its class, unless it is our own, and its message."""
+    # In one line, for status.json, lists of runs and the terminal; the whole text is in the report.
     text = " ".join(str(error).split())
     if not type(error).__module__.startswith("luthier."):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__

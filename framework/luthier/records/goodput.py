@@ -296,10 +296,13 @@ class Spans:
     def _write(self, lines: list[dict[str, Any]]) -> None:
         if self._file is None:
             self._file = LineWriter(self.path, self._fence)
+        # Beyond that spans are dropped: unlike the metrics they are not worth ending a run for.
         if self._file.num_waiting < _MOST_WAITING:
             for line in lines:
                 self._file.add(json.dumps(line))
         self._file.write()
+        # No sync after each write: a power cut may take the last spans, which `account_of` then
+        # counts as idle time.
         if self._file.num_unsynced >= _MOST_UNSYNCED:
             self._file.sync()
 

@@ -426,11 +426,15 @@ class JsonLines:
             # Nothing can be refused: the writer's thread encodes it.
             entry, step = (event, time.time(), event.step), event.step
         else:
+            # Encoded here, so that a value that is no number raises at the line that emitted it,
+            # and not in another thread; and so that arrays are not held until they are written.
             entry = encode_event(event, time.time(), self._step)
             step = entry["step"]
         self._step = max(self._step, step)
         with self._condition:
             self._check()
+            # Back-pressure: a slow disk slows training down, one that refuses ends it. Dropping
+            # lines would make a record that lies.
             while len(self._pending) + self._num_held >= self._capacity:
                 if self._error is not None:
                     raise run_error("write", self.path, self._error)

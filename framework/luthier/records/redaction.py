@@ -61,6 +61,7 @@ def redact(text: str) -> str:
     """
     for secret, name in _known():
         if secret in text:
+            # The name stays readable, so that a record shows which variable was used.
             text = text.replace(secret, f"[{name}]")
     if "://" in text:
         text = _PASSWORD_IN_URL.sub(r"\g<scheme>***@", text)

@@ -61,6 +61,7 @@ def keep_code(directory: pathlib.Path, packages: Sequence[str]) -> str:
         # list (`code.1.json`) still finds its own.
         copy = copy_of(directory, digest)
         if len(content) <= _LARGEST_FILE_BYTES and not copy.exists():
+            # Larger files are data rather than code; their digest is kept all the same.
             with one_line_errors("create", copy.parent):
                 copy.parent.mkdir(exist_ok=True)
             write_atomically(copy, redact(content.decode(errors="replace")))

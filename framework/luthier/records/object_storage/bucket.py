@@ -176,6 +176,7 @@ class Bucket:
         Raises:
           RunError: The store does not answer, or refuses.
         """
+        # TensorStore deletes by writing None.
         self._ask(key, lambda store: store.write(key, None))
 
     def list(self, folder: str = "") -> Sequence[str]:

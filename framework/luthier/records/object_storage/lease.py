@@ -123,6 +123,8 @@ class Lease:
                 self._write(found, 0.0)
 
     def _is_mine(self, writer: LeaseWriter) -> bool:
+        # Not the process: a restart in the same directory holds the lock of that directory, and
+        # with it the right to its copy.
         return (writer.host, writer.directory) == (self._me.host, self._me.directory)
 
     def _write(self, over: Object, renewed: float) -> bool:

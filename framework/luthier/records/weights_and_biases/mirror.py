@@ -286,6 +286,7 @@ class MirroredRows:
     def _define(self, key: str, direction: str) -> None:
         if key not in self._defined:
             self._defined.add(key)
+            # The best value in the summary, which W&B tables sort by, and the last one beside it.
             self._run.define_metric(key, summary="min,last" if direction == "lower" else "max,last")
 
     def _header(self, header: events.Header) -> None:
@@ -306,6 +307,7 @@ class MirroredRows:
 def _step_key(name: str) -> str:
     if name in (events.TOKENS, events.EPOCHS) or "/" in name:
         return name
+    # W&B makes a section of charts for each prefix.
     return f"performance/{name}" if name in events.PERFORMANCE else f"train/{name}"
 
 

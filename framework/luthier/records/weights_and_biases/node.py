@@ -38,6 +38,7 @@ def has_key(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether there are credentials for the server; whether they are right is not tried."""
     if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
+    # As wandb itself looks for a key: the environment first, then netrc under the server's name.
     host = urllib.parse.urlsplit(server(environment)).hostname or ""
     named = environment.get("NETRC")
     home = pathlib.Path(environment.get("HOME") or pathlib.Path.home())
@@ -73,6 +74,8 @@ def is_reachable(environment: Mapping[str, str] = os.environ, seconds: float = 3
 
 
 def _bypasses(host: str, no_proxy: str) -> bool:
+    # The convention of curl and requests: a name also stands for the names below it, and `*` for
+    # all.
     names = [name.strip().lstrip(".") for name in no_proxy.split(",") if name.strip()]
     return any(name == "*" or host == name or host.endswith("." + name) for name in names)
 
