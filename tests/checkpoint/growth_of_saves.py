@@ -36,8 +36,8 @@ def held() -> np.ndarray:
     libc, malloced = ctypes.CDLL(None), 0
     if hasattr(libc, "mallinfo2"):
         libc.mallinfo2.restype = _Malloc
-        told = libc.mallinfo2()
-        malloced = told.uordblks + told.hblkhd
+        statistics = libc.mallinfo2()
+        malloced = statistics.uordblks + statistics.hblkhd
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     resident = pages * os.sysconf("SC_PAGE_SIZE")
     return np.array([sys.getallocatedblocks(), malloced, resident], np.int64)
@@ -47,15 +47,15 @@ def main(folder: str, num_arrays: int, saves: int, bare: bool) -> None:
     if bare:
         tensorstore_json.spare = lambda: None
     arrays = {f"layer_{n}/kernel": jax.device_put(np.ones(64, "f4")) for n in range(num_arrays)}
-    told = np.zeros((saves + saves // 2, 3), np.int64)
+    samples = np.zeros((saves + saves // 2, 3), np.int64)
     with Store(pathlib.Path(folder), Checkpoints(keep_latest=1)) as store:
-        for step in range(len(told)):
+        for step in range(len(samples)):
             store.save(step, arrays, None, {"step": step})
             store.wait()
             store.committed()
-            told[step] = held()
-    told, quarter = told[-saves:], saves // 4
-    first, last = np.median(told[:quarter], axis=0), np.median(told[-quarter:], axis=0)
+            samples[step] = held()
+    samples, quarter = samples[-saves:], saves // 4
+    first, last = np.median(samples[:quarter], axis=0), np.median(samples[-quarter:], axis=0)
     print(*(last - first) / (saves - quarter))
 
 

@@ -3,11 +3,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import socket
+import subprocess
+import sys
 
 import pytest
 
+from luthier.checkpoint import Commit
 from luthier.checkpoint import commit as commit_lib
-from luthier.checkpoint.commit import Commit
 from luthier.errors import CheckpointError, VersionError
 
 COMMIT = Commit(
@@ -82,3 +85,147 @@ def test_a_later_format_asks_for_an_update(checkpoint):
     (checkpoint / commit_lib.FILE).write_text(json.dumps(content))
     with pytest.raises(VersionError, match="another version"):
         commit_lib.read(checkpoint)
+
+
+# An error of one process is raised in all of them; two real processes save together.
+
+
+PROCESS = """
+import errno, json, os, re, sys, time
+import jax
+index, address, directory = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+jax.distributed.initialize(address, 2, index)
+import numpy as np
+from luthier.checkpoint import Store, commit
+from luthier.errors import CheckpointError
+
+mesh = jax.make_mesh((2,), ("data",))
+sharding = jax.NamedSharding(mesh, jax.P("data"))
+array = jax.make_array_from_callback((4,), sharding, lambda at: np.arange(4.0)[at])
+write, checksum = commit.write, commit._checksum
+read = set()
+
+def spy(path, sync=False):
+    if match := re.search(r"/1(?:\\.saving-\\w+)?/(.*)", str(path)):
+        read.add(match[1])
+    return checksum(path, sync)
+
+commit._checksum = spy
+
+def slowly(path, content, sums):
+    if content.step == 2:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    time.sleep(1.0)
+    return write(path, content, sums)
+
+commit.write = slowly
+outcomes = {}
+for again in range(2):  # a second store of the same directory starts again
+    read.clear()
+    with Store(directory) as store:
+        for step in (1, 2, 3):
+            store.save(step, {"a": array})
+            try:
+                store.wait()
+            except CheckpointError as error:
+                outcomes[step] = str(error)
+            else:
+                outcomes[step] = os.path.exists(f"{directory}/{step}/commit.json")
+print(json.dumps([outcomes, sorted(read)]), flush=True)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(180)
+def test_all_wait_for_the_commit_and_raise_what_it_fails_over(tmp_path):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    directory = str(tmp_path / "checkpoints")
+    command = [sys.executable, "-c", PROCESS]
+    processes = [
+        subprocess.Popen([*command, str(i), address, directory], stdout=subprocess.PIPE, text=True)
+        for i in range(2)
+    ]
+    ends = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    outcomes, read = zip(*ends, strict=True)
+    full = (
+        f"{directory}: step 2 was not saved: the disk is full; free some space and rerun the "
+        "command: it continues from step {}"
+    )
+    assert outcomes[0] == outcomes[1] == {"1": True, "2": full.format(3), "3": True}
+    # Each process reads back the files that it wrote, and the primary what was merged from them.
+    files = commit_lib.read(tmp_path / "checkpoints" / "1").files
+    assert sorted([*read[0], *read[1]]) == sorted(files)
+    assert read[1]
+    assert all("process_1" in path for path in read[1])
+    assert not any("process_1" in path for path in read[0])
+
+
+class _Answered:
+    """Rounds of a process that receives `answer` from the primary; None asks it, as the primary."""
+
+    def __init__(self, others, answer=None):
+        self.others, self.answer, self.sent = others, answer, []
+
+    def exchange(self, mine, decide):
+        self.sent.append(mine)
+        return decide([mine, *self.others]) if self.answer is None else self.answer
+
+
+class _Pending:
+    def __init__(self, error=None):
+        self.error = error
+
+    def result(self):
+        if self.error is not None:
+            raise self.error
+
+
+SUMS = {"arrays/ocdbt.process_0/manifest.ocdbt": (113, 7)}
+THEIRS = {"arrays/ocdbt.process_1/manifest.ocdbt": (114, 8)}
+
+
+def _finish(rounds, pending, commit=lambda sums: None):
+    commit_lib.finish(
+        pending,
+        rounds,
+        seal=lambda: SUMS,
+        commit=commit,
+        summarize=lambda error: f"reported: {error}",
+    )
+
+
+def test_the_primary_commits_what_all_have_written():
+    committed = []
+    _finish(_Answered([("", THEIRS)]), _Pending(), committed.append)
+    assert committed == [SUMS | THEIRS]
+
+
+def test_nothing_is_committed_that_one_process_has_not_written():
+    committed = []
+    with pytest.raises(CheckpointError, match=r"^the other has no room$"):
+        _finish(_Answered([("the other has no room", {})]), _Pending(), committed.append)
+    rounds = _Answered([("", {})])
+    with pytest.raises(OSError, match=r"^mine$"):
+        _finish(rounds, _Pending(OSError("mine")), committed.append)
+    assert rounds.sent == [("reported: mine", {})]
+    assert not committed
+
+
+def test_a_commit_that_fails_is_raised_here_and_reported_elsewhere():
+    def refuse(sums):
+        raise OSError("no room")
+
+    answers = []
+
+    class Rounds(_Answered):
+        def exchange(self, mine, decide):
+            answers.append(super().exchange(mine, decide))
+            return answers[0]
+
+    with pytest.raises(OSError, match=r"^no room$"):
+        _finish(Rounds([("", {})]), _Pending(), refuse)
+    assert answers == ["reported: no room"]
+    with pytest.raises(CheckpointError, match=r"^reported: no room$"):
+        _finish(_Answered([], answer=answers[0]), _Pending())

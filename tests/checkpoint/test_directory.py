@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from luthier.checkpoint import Commit, Directory
 from luthier.checkpoint import commit as commit_lib
-from luthier.checkpoint.commit import Commit
-from luthier.checkpoint.directory import Directory
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ import pytest
 
 from luthier.checkpoint import Checkpoints, Store
 from luthier.checkpoint import commit as commit_lib
+from luthier.checkpoint import store as store_lib
 from luthier.errors import CheckpointError, LockLost
 from luthier.metrics import Selector
-from luthier.storage import Lock
-from luthier.storage.trash import list_trash
+from luthier.storage import Lock, list_trash
 
 
 def state(step, size=64):
@@ -263,7 +263,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_former(store, monkeypatch):
         (27, r"File too large; raise the limit on file sizes \(`ulimit -f`\) and rerun"),
         (28, "the disk is full; free some space and rerun"),
         (30, "Read-only file system; make it writable and rerun"),
-        (5, "Input/output error; see to the directory and rerun"),
+        (5, "Input/output error; check the directory and rerun"),
     ],
 )
 def test_what_the_system_refuses_tensorstore_is_one_line(store, monkeypatch, number, message):
@@ -382,3 +382,25 @@ def test_nothing_is_committed_after_another_process_has_taken_over(store, tmp_pa
     others[0].release()
     with Store(store.directory) as other:
         assert (other.steps(), other.newest_whole()) == ([1], (1, []))
+
+
+def test_current_names_what_decides():
+    assert set(store_lib.current()) == {
+        *("flax", "grain", "jax", "jaxlib", "luthier", "numpy", "optax", "orbax-checkpoint"),
+    }
+    assert "unknown" not in store_lib.current().values()
+
+
+def test_the_same_versions_are_no_notice():
+    assert store_lib.notices(store_lib.current()) == []
+
+
+@pytest.mark.parametrize("package", ["grain", "orbax-checkpoint"])
+def test_another_version_is_a_notice(package):
+    (notice,) = store_lib.notices({**store_lib.current(), package: "0.0.1"})
+    assert f"{package} 0.0.1" in notice
+    assert store_lib.current()[package] in notice
+
+
+def test_packages_that_are_no_longer_recorded_are_passed_over():
+    assert store_lib.notices({"gone": "1"}) == []

@@ -40,17 +40,17 @@ class Started:
         """Return the exit code, below zero for a signal."""
         if not self.ended.wait(seconds):
             self.kill_all()
-            raise AssertionError(f"still running after {seconds} s:\n{self.told}")
+            raise AssertionError(f"still running after {seconds} s:\n{self.stderr}")
         assert self.code is not None
         return self.code
 
     @property
-    def told(self) -> str:
+    def stderr(self) -> str:
         """What it wrote to its standard error."""
         return self.err.read_text(errors="replace") if self.err.exists() else ""
 
     @property
-    def said(self) -> str:
+    def stdout(self) -> str:
         """What it wrote to its standard output."""
         return self.out.read_text(errors="replace") if self.out.exists() else ""
 
@@ -160,12 +160,12 @@ class Machine:
     def _read(self) -> None:
         assert self._zygote.stdout is not None
         for line in self._zygote.stdout:
-            told = json.loads(line)
-            started = self._started[told["number"]]
-            if "pid" in told:
-                started.pid = told["pid"]
+            reply = json.loads(line)
+            started = self._started[reply["number"]]
+            if "pid" in reply:
+                started.pid = reply["pid"]
                 started.begun.set()
             else:
-                started.code = told["code"]
+                started.code = reply["code"]
                 started.ended_at = time.monotonic()
                 started.ended.set()

@@ -50,13 +50,13 @@ def _damaged(
     stage.until(lambda: word in stage.notices(), started)
     seconds = time.monotonic() - since
     assert started.wait() == 0
-    (told,) = [line for line in stage.notices().splitlines() if "is damaged" in line]
-    assert f"checkpoints/{bad} is damaged: " in told
-    assert told.endswith(f"going on from step {good}"), told
+    (notice,) = [line for line in stage.notices().splitlines() if "is damaged" in line]
+    assert f"checkpoints/{bad} is damaged: " in notice
+    assert notice.endswith(f"resuming from step {good}"), notice
     assert stage.began() == good
     agreed = compare(stage, truths.of(stage.processes))
-    told = f"by its checksum: {word}; goes on from the one before"
-    return Outcome(told, seconds, reached - good, agreed)
+    detected = f"by its checksum: {word}; goes on from the one before"
+    return Outcome(detected, seconds, reached - good, agreed)
 
 
 @injection("a bit flipped in an array", 1, 2, 4)
@@ -110,7 +110,7 @@ def all_damaged(stage: Stage, truths: Truths) -> Outcome:
     since = time.monotonic()
     refused = stage.train(code=2)
     seconds = refused.ended_at - since
-    lines = refused.told.splitlines()
+    lines = refused.stderr.splitlines()
     assert len(lines) == len(stage.saved()) == 2
     assert all("is damaged: arrays/" in line for line in lines)
     assert stage.losses() == before, "nothing is lost"
@@ -135,8 +135,8 @@ def torn_status(stage: Stage, truths: Truths) -> Outcome:
 
 @injection("config.json torn")
 def torn_config(stage: Stage, truths: Truths) -> Outcome:
-    told = "cannot be continued: its config.json cannot be loaded; restore that file, or begin"
-    return _torn_file(stage, truths, "config.json", told)
+    message = "cannot be continued: its config.json cannot be loaded; restore that file, or start"
+    return _torn_file(stage, truths, "config.json", message)
 
 
 def _torn_file(stage: Stage, truths: Truths, name: str, words: str) -> Outcome:
@@ -147,8 +147,8 @@ def _torn_file(stage: Stage, truths: Truths, name: str, words: str) -> Outcome:
     since = time.monotonic()
     refused = stage.train(code=2)
     seconds = refused.ended_at - since
-    assert words in refused.told.splitlines()[0], refused.told
-    assert "Traceback" not in refused.told
+    assert words in refused.stderr.splitlines()[0], refused.stderr
+    assert "Traceback" not in refused.stderr
     path.write_bytes(whole)
     return resumed(stage, truths, "exit code 2, one line that names it", seconds)
 

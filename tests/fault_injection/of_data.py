@@ -29,7 +29,7 @@ def _refused(stage: Stage, words: str, *overrides: str) -> float:
     """Start a run that must be refused in one line, once; return the seconds that it took."""
     before = stage.losses()
     refused = stage.train(*overrides, code=2)
-    (line,) = set(refused.told.splitlines())
+    (line,) = set(refused.stderr.splitlines())
     assert words in line, line
     assert stage.losses() == before
     return refused.ended_at - refused.began_at
@@ -62,13 +62,13 @@ def unreadable(stage: Stage, truths: Truths) -> Outcome:
     path.symlink_to(path)
     start = time.monotonic()
     refused = stage.train(code=2)
-    (line,) = refused.told.splitlines()
+    (line,) = refused.stderr.splitlines()
     assert "text/b.txt" in line, line
     assert not (stage.folder / "runs").exists(), "nothing is written"
     path.unlink()
     stage.train()
-    told = "exit code 2, one line that names it; nothing written"
-    return Outcome(told, refused.ended_at - start, 0, compare(stage, truths.of(1)))
+    detected = "exit code 2, one line that names it; nothing written"
+    return Outcome(detected, refused.ended_at - start, 0, compare(stage, truths.of(1)))
 
 
 @injection("the data is another at a restart", 1, 2)
@@ -141,7 +141,7 @@ def worker_death(stage: Stage, truths: Truths) -> Outcome:
     assert started.wait() == 1
     seconds = started.ended_at - since
     logs = [path.read_text() for path in stage.run.glob("processes/*.log")]
-    assert "the decoder of images has crashed" in "".join([started.told, *logs])
+    assert "the decoder of images has crashed" in "".join([started.stderr, *logs])
     assert stage.status()["status"] == "failed"
     (stage.folder / "broken").unlink()
     return resumed(stage, truths, "exit code 1 with its traceback", seconds)

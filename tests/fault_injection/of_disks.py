@@ -49,7 +49,7 @@ def full_at_save(stage: Stage, truths: Truths) -> Outcome:
         since = time.monotonic()
         assert started.wait() == 2
         seconds = started.ended_at - since
-        lines = set(started.told.splitlines())
+        lines = set(started.stderr.splitlines())
         assert any("No space left on device" in x or "the disk is full" in x for x in lines), lines
         assert any("free " in line and "rerun" in line for line in lines), lines
         saved = max(stage.saved())
@@ -94,7 +94,7 @@ def no_inodes(stage: Stage, truths: Truths) -> Outcome:
         since = time.monotonic()
         assert started.wait() == 2
         seconds = started.ended_at - since
-        assert "the disk is full" in started.told, started.told
+        assert "the disk is full" in started.stderr, started.stderr
         for path in taken:
             path.unlink()
         return resumed(stage, truths, "exit code 2, one line", seconds)
@@ -113,7 +113,7 @@ def read_only(stage: Stage, truths: Truths) -> Outcome:
         assert started.wait() == 2
         seconds = started.ended_at - since
         subprocess.run(["umount", "-l", str(place)], check=True)
-        assert "Read-only file system; " in started.told, started.told
+        assert "Read-only file system; " in started.stderr, started.stderr
         return resumed(stage, truths, "exit code 2, one line", seconds)
 
 
@@ -121,7 +121,7 @@ def read_only(stage: Stage, truths: Truths) -> Outcome:
 def read_only_at_start(stage: Stage, truths: Truths) -> Outcome:
     with disk(stage, "ro"):
         started = stage.train(code=2)
-        (line,) = set(started.told.splitlines())
+        (line,) = set(started.stderr.splitlines())
         assert "Read-only file system; choose a writable place with records.directory=PATH" in line
     (stage.folder / "runs").rmdir()
     stage.train()
@@ -135,7 +135,7 @@ def file_limit(stage: Stage, truths: Truths) -> Outcome:
     since = time.monotonic()
     started = stage.train(code=2, limits={"RLIMIT_FSIZE": 20_000})
     seconds = started.ended_at - since
-    assert "File too large" in started.told, started.told
+    assert "File too large" in started.stderr, started.stderr
     stage.train()
     agreed = compare(stage, truths.of(1))
     return Outcome("exit code 2, one line", seconds, 0, agreed)
@@ -148,7 +148,7 @@ def two_runs(stage: Stage, truths: Truths) -> Outcome:
     stage.until_saved(2, first)
     second = stage.train("checkpoints.every.count=2", code=2)
     seconds = second.ended_at - second.began_at
-    (line,) = set(second.told.splitlines())
+    (line,) = set(second.stderr.splitlines())
     assert "is being written by process" in line, line
     assert "wait for it, or stop it with `kill " in line
     stage.hurry()

@@ -96,7 +96,7 @@ def _one_is_killed(stage: Stage, truths: Truths, index: int) -> Outcome:
     os.kill(started.children[index], signal.SIGKILL)
     assert started.wait() == 1
     seconds = started.ended_at - since
-    (line,) = started.told.splitlines()
+    (line,) = started.stderr.splitlines()
     who = range(stage.processes)[index]
     assert line.startswith(f"luthier: process {who} of {stage.processes} ended (signal 9); the run")
     assert "resume it with: luthier train drilled" in line
@@ -165,10 +165,10 @@ def _stopped(stage: Stage, truths: Truths, index: int) -> Outcome:
     os.kill(started.children[index], signal.SIGSTOP)
     assert started.wait() == 1
     seconds = started.ended_at - since
-    (line,) = started.told.splitlines()
+    (line,) = started.stderr.splitlines()
     who = f"process {range(stage.processes)[index]} of {stage.processes}"
-    told = f"luthier: {who} ended, is stopped, or cannot be reached; stacks: "
-    assert line.startswith(told), line
+    message = f"luthier: {who} ended, is stopped, or cannot be reached; stacks: "
+    assert line.startswith(message), line
     stacks = [path.read_text() for path in stage.run.glob("stacks/*.txt")]
     assert stacks, "somebody wrote down where it was"
     assert all("luthier/trainer/loop.py" in text for text in stacks)
@@ -210,7 +210,7 @@ def hang(stage: Stage, truths: Truths) -> Outcome:
     since = time.monotonic()
     assert started.wait() == 1
     seconds = started.ended_at - since
-    (line,) = started.told.splitlines()
+    (line,) = started.stderr.splitlines()
     assert line.startswith(f"luthier: nothing has happened for {limit} s, after step ")
     if stage.processes > 1:
         assert ": process 1 of 2 is behind the others; stacks: " in line, line
@@ -219,5 +219,5 @@ def hang(stage: Stage, truths: Truths) -> Outcome:
     assert any("drilled.py" in text for text in stacks), "the stack of the one that hangs"
     assert stage.status()["status"] == "failed"
     (stage.folder / f"stuck-{stage.processes - 1}").unlink()
-    told = "the watchdog names it, dumps all stacks and ends the run"
-    return resumed(stage, truths, told, seconds)
+    detected = "the watchdog names it, dumps all stacks and ends the run"
+    return resumed(stage, truths, detected, seconds)

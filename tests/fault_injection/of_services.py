@@ -52,8 +52,8 @@ def wandb_crash(stage: Stage, truths: Truths) -> Outcome:
     os.kill(_service(started), signal.SIGKILL)
     stage.until(lambda: "W&B stopped: " in stage.notices(), started)
     seconds = time.monotonic() - since
-    told = "W&B stopped: its process was ended by signal 9; training goes on; `luthier runs "
-    assert told in stage.notices()
+    notice = "W&B stopped: its process was ended by signal 9; training continues; `luthier runs "
+    assert notice in stage.notices()
     stage.hurry()
     assert started.wait() == 0
     agreed = compare(stage, truths.of(1))

@@ -67,7 +67,7 @@ def nan_for_ever(stage: Stage, truths: Truths) -> Outcome:
     started = stage.train(code=1)
     first = stage.rows("step")[0]["time"]
     seconds = stage.rows("ended")[0]["time"] - first
-    (line,) = set(started.told.splitlines())
+    (line,) = set(started.stderr.splitlines())
     assert "10 steps in a row had a non-finite or spiking gradient and were skipped" in line, line
     assert stage.status()["status"] == "diverged"
     return Outcome("stops after 10 in a row, says what to look at", seconds, 0, "parameters kept")
@@ -80,10 +80,10 @@ def divergence(stage: Stage, truths: Truths) -> Outcome:
     started = stage.train(rate, watch, code=1)
     rows = stage.rows("step")
     seconds = stage.rows("ended")[0]["time"] - rows[0]["time"]
-    (line,) = set(started.told.splitlines())
+    (line,) = set(started.stderr.splitlines())
     assert "has been more than 1 above its best (" in line, line
     assert "for 5 steps. Go back to a checkpoint of before step " in line
     assert rows[-1]["step"] < 60
     again = stage.train(rate, watch, code=1)
-    assert set(again.told.splitlines()) == {line}, "resumed, it comes to the same"
+    assert set(again.stderr.splitlines()) == {line}, "resumed, it comes to the same"
     return Outcome("stops, names the step of the best loss", seconds, 0, "stops at the same step")

@@ -65,7 +65,7 @@ class Stage:
         """Train to the end, and look at the exit code."""
         started = self.start(*overrides, **how)
         found = started.wait(seconds)
-        assert found == code, f"exit code {found}, not {code}:\n{started.told}\n{started.said}"
+        assert found == code, f"exit code {found}, not {code}:\n{started.stderr}\n{started.stdout}"
         return started
 
     # Disturbing.
@@ -87,7 +87,7 @@ class Stage:
             ended = started is not None and started.ended.is_set()
             if ended and not is_so():
                 assert started is not None
-                raise AssertionError(f"it ended with {started.code}:\n{started.told}")
+                raise AssertionError(f"it ended with {started.code}:\n{started.stderr}")
             assert time.monotonic() < deadline, f"not so after {seconds} s"
             time.sleep(0.01)
 

@@ -47,13 +47,13 @@ def test_a_hundred_random_kills(machine, truths, tmp_path, record_property):
     assert max(lost) <= 2 * EVERY, (
         "an interval, and what was trained while the next save was under way"
     )
-    told = {
+    summary = {
         "kills inside a save": inside_saves,
         "kills before the first new step": while_starting,
         "restarts that trained": len(stage.rows("header")),
         "most steps lost": max(lost),
         "mean steps lost": sum(lost) / KILLS,
     }
-    print(told)
-    for name, value in told.items():
+    print(summary)
+    for name, value in summary.items():
         record_property(name, value)

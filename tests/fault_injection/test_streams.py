@@ -104,7 +104,7 @@ def test_taken_up_at_fifty_points_by_any_number_of_hosts(data, truth):
                 assert found == hashes[step], f"{hosts} hosts, from step {point} to {step}"
 
 
-def test_the_hash_tells_rows_that_changed_places(data):
+def test_the_hash_detects_rows_that_changed_places(data):
     (iterator,) = iterators(data, 1)
     batch = next(iterator)
     swapped = {name: rows[::-1] for name, rows in batch.items()}

@@ -153,7 +153,7 @@ def test_padding_of_the_source_is_no_row_of_it(saved):
         _start(saved, 300, rules=[Resize("embedding"), Take()])
     assert str(caught.value) == (
         f"restore: embedding.table of {folder} (step 3) ends in 6 entries of zeros, as padding"
-        " does; say how many are no padding: Resize(pattern, size=258)"
+        " does; state how many are not padding: Resize(pattern, size=258)"
     )
     cut, _, _ = _start(saved, 200, rules=[Resize()])
     assert cut["parameters/embedding.table"].shape == (200, 16)

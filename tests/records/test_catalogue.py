@@ -5,9 +5,7 @@ import os
 import pytest
 
 from luthier.errors import RunError, UnknownReference
-from luthier.records import Configuration, RunDirectory, Status, find, list_runs
-from luthier.records.events import Step
-from luthier.records.metrics_file import JsonLines
+from luthier.records import Configuration, JsonLines, RunDirectory, Status, Step, find, list_runs
 
 
 @pytest.fixture

@@ -8,15 +8,21 @@ import types
 
 import pytest
 
-from luthier.records.console import (
+from luthier.records import (
     Console,
+    Ended,
+    Evaluation,
+    Header,
+    Notice,
+    Sample,
+    Saved,
+    Step,
     format_bytes,
     format_count,
     format_seconds,
     header_rows,
-    printable,
 )
-from luthier.records.events import Ended, Evaluation, Header, Notice, Sample, Saved, Step
+from luthier.terminal import printable
 
 HEADER = Header(
     experiment="quickstart",

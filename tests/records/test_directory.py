@@ -6,10 +6,7 @@ import os
 import pytest
 
 from luthier.errors import RunError
-from luthier.records import Configuration, RunDirectory, Status, new_id
-from luthier.records.events import Step
-from luthier.records.metrics_file import JsonLines
-from luthier.records.source import Source
+from luthier.records import Configuration, JsonLines, RunDirectory, Source, Status, Step, new_id
 
 
 def test_a_directory_is_made_whole(run, tmp_path):

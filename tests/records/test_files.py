@@ -7,7 +7,7 @@ import os
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.redaction import write_json
+from luthier.records import write_json
 from luthier.storage import read_json, run_error, write_atomically, write_together
 
 

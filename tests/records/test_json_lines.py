@@ -10,8 +10,16 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.events import Header, Notice, Sample, Step
-from luthier.records.metrics_file import JsonLines, cut_back, read_events, read_metrics
+from luthier.records import (
+    Header,
+    JsonLines,
+    Notice,
+    Sample,
+    Step,
+    cut_back,
+    read_events,
+    read_metrics,
+)
 
 
 def steps(path):
@@ -54,7 +62,7 @@ def test_lines_are_written_and_synced_without_being_asked(tmp_path, monkeypatch)
     sink.close()
 
 
-def test_a_notice_stands_at_the_step_at_which_it_was_told(tmp_path):
+def test_a_notice_stands_at_the_step_at_which_it_was_emitted(tmp_path):
     sink = JsonLines(tmp_path / "m.jsonl")
     for event in (Header("demo", step=3), Notice("a"), Step(4, {}), Notice("b")):
         sink.emit(event)
@@ -103,19 +111,19 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
-def test_a_full_disk_is_told_once_and_stops_the_save(tmp_path):
+def test_a_full_disk_is_reported_once_and_stops_the_save(tmp_path):
     path = tmp_path / "m.jsonl"
     path.symlink_to("/dev/full")
-    told = []
-    sink = JsonLines(path, told.append, retry_seconds=0.01, capacity=50)
+    reports = []
+    sink = JsonLines(path, reports.append, retry_seconds=0.01, capacity=50)
     for step in range(1, 21):
         sink.emit(Step(step, {"loss": 1.0}))
     for _ in range(3):
         with pytest.raises(RunError, match=r"cannot write .*: No space left on device; free space"):
             sink.flush()
     time.sleep(0.1)
-    assert len(told) == 1, told
-    assert "No space left on device" in told[0]
+    assert len(reports) == 1, reports
+    assert "No space left on device" in reports[0]
     for step in range(21, 51):
         sink.emit(Step(step, {"loss": 1.0}))
     with pytest.raises(RunError, match="No space left on device"):
@@ -127,13 +135,13 @@ def test_a_full_disk_is_told_once_and_stops_the_save(tmp_path):
 SMALL_FILES = """
 import resource, sys
 from luthier.errors import RunError
-from luthier.records.events import Step
-from luthier.records.metrics_file import JsonLines
+from luthier.records import Step
+from luthier.records import JsonLines
 
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-told = []
-sink = JsonLines(sys.argv[1], told.append, retry_seconds=0.01)
+reports = []
+sink = JsonLines(sys.argv[1], reports.append, retry_seconds=0.01)
 for step in range(1, 101):
     sink.emit(Step(step, {"loss": 1 / step}))
 try:
@@ -143,7 +151,7 @@ except RunError as error:
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 sink.flush()
 sink.close()
-print(len(told), told[-1])
+print(len(reports), reports[-1])
 """
 
 
@@ -161,7 +169,7 @@ def test_when_there_is_room_again_nothing_is_lost_and_nothing_twice(tmp_path, st
 
 def test_what_the_disk_loses_at_a_sync_is_written_again(tmp_path, monkeypatch):
     """After a failed write-back the pages are dropped, and the next fsync knows nothing of it."""
-    path, told, failures = tmp_path / "m.jsonl", [], []
+    path, reports, failures = tmp_path / "m.jsonl", [], []
     fsync = os.fsync
 
     def failing(descriptor):
@@ -176,7 +184,7 @@ def test_what_the_disk_loses_at_a_sync_is_written_again(tmp_path, monkeypatch):
 
     durable = [0]
     monkeypatch.setattr(os, "fsync", failing)
-    sink = JsonLines(path, told.append, sync_seconds=60.0, retry_seconds=0.01)
+    sink = JsonLines(path, reports.append, sync_seconds=60.0, retry_seconds=0.01)
     failures += [0, 0]
     sink.emit(Step(1, {"loss": 1.0}))
     sink.flush()
@@ -186,12 +194,12 @@ def test_what_the_disk_loses_at_a_sync_is_written_again(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="quota"):
         sink.flush()
     sink.emit(Step(5, {"loss": 1.0}))
-    while len(failures) < 2 or len(told) < 2:
+    while len(failures) < 2 or len(reports) < 2:
         time.sleep(0.01)
     sink.flush()
     assert steps(path) == [1, 2, 3, 4, 5]
     sink.close()
-    assert [("quota" in line, "nothing is lost" in line) for line in told] == [
+    assert [("quota" in line, "nothing is lost" in line) for line in reports] == [
         (True, False),
         (False, True),
     ]
@@ -221,9 +229,9 @@ def test_a_defect_in_the_thread_is_not_silent(tmp_path, monkeypatch):
 TRAINING = """
 import os
 import sys
-from luthier.records.events import Step
-from luthier.records.metrics_file import JsonLines
-from luthier.records.metrics_file import cut_back
+from luthier.records import Step
+from luthier.records import JsonLines
+from luthier.records import cut_back
 
 path, saved_path = sys.argv[1:]
 try:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import strategies as st
 
 from luthier.errors import RunError
-from luthier.records.events import (
+from luthier.records import (
+    CutBack,
+    DamagedRecord,
     Ended,
     Evaluation,
     Header,
@@ -20,10 +22,6 @@ from luthier.records.events import (
     Sample,
     Saved,
     Step,
-)
-from luthier.records.metrics_file import (
-    CutBack,
-    DamagedRecord,
     cut_back,
     decode_event,
     encode_event,

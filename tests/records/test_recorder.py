@@ -9,9 +9,20 @@ import sys
 import pytest
 
 from luthier.errors import RunError
-from luthier.records import Console, Records, Wandb, read_events, read_metrics
-from luthier.records.events import Ended, Evaluation, Header, Notice, Saved, Step
-from luthier.records.recorder import Recorder
+from luthier.records import (
+    Console,
+    Ended,
+    Evaluation,
+    Header,
+    Notice,
+    Recorder,
+    Records,
+    Saved,
+    Step,
+    Wandb,
+    read_events,
+    read_metrics,
+)
 
 
 class Memory:
@@ -48,15 +59,15 @@ def test_every_sink_gets_every_event_in_order():
 
 
 @pytest.mark.parametrize("verb", ["emit", "flush"])
-def test_a_failing_sink_is_dropped_and_told_once(verb):
+def test_a_failing_sink_is_dropped_and_reported_once(verb):
     good, bad = Memory("good"), Memory("bad", fails=[verb])
     recorder = Recorder([bad, good])
     for step in range(1, 4):
         recorder.emit(Step(step, {}))
         recorder.flush()
     recorder.close()
-    told = [event.text for event in good.events if isinstance(event, Notice)]
-    assert told == ["Memory stopped recording: what a day; training goes on"]
+    notices = [event.text for event in good.events if isinstance(event, Notice)]
+    assert notices == ["Memory stopped recording: what a day; training continues"]
     assert [event.step for event in good.events if isinstance(event, Step)] == [1, 2, 3]
     assert ("bad", "close") not in bad.log
 
@@ -167,7 +178,7 @@ def test_a_console_that_breaks_does_not_break_the_run(run, monkeypatch):
             recorder.emit(Step(step, {"loss": 1.0}))
     events = [recorded.event for recorded in read_events(run.metrics_path)]
     notices = [event.text for event in events if isinstance(event, Notice)]
-    assert notices == ["ConsoleSink stopped recording: [Errno 32] Broken pipe; training goes on"]
+    assert notices == ["ConsoleSink stopped recording: [Errno 32] Broken pipe; training continues"]
     assert len(events) == 30
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from luthier.records.source import hash_package, read_source
+from luthier.records import hash_package, read_source
 
 
 def git(directory, *arguments):

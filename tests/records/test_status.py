@@ -6,8 +6,17 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.events import Ended, Evaluation, Header, Saved, Step
-from luthier.records.status import Status, StatusFile, read_status, write_status
+from luthier.records import (
+    Ended,
+    Evaluation,
+    Header,
+    Saved,
+    Status,
+    StatusFile,
+    Step,
+    read_status,
+    write_status,
+)
 
 
 def wait_for(path, wanted):
@@ -84,15 +93,15 @@ def test_steps_are_written_now_and_then(tmp_path):
     sink.close()
 
 
-def test_a_file_that_cannot_be_written_is_told_once(tmp_path):
-    told = []
-    sink = StatusFile(tmp_path / "none" / "status.json", told.append, every_seconds=0.01)
+def test_a_file_that_cannot_be_written_is_reported_once(tmp_path):
+    reports = []
+    sink = StatusFile(tmp_path / "none" / "status.json", reports.append, every_seconds=0.01)
     for step in range(1, 6):
         sink.emit(Step(step, {"loss": 1.0}))
         time.sleep(0.02)
     sink.close()
-    assert len(told) == 1
-    assert "cannot write" in told[0]
+    assert len(reports) == 1
+    assert "cannot write" in reports[0]
 
 
 def test_nothing_is_written_when_nothing_happened(tmp_path):

@@ -93,7 +93,7 @@ def test_a_released_lock_is_nobodys(path):
         assert again.notice == ""
 
 
-def test_the_same_process_is_told_so(path):
+def test_the_message_names_the_same_process(path):
     with Lock(path), pytest.raises(RunError, match="already written by this process"):
         Lock(path)
 

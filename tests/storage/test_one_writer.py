@@ -17,7 +17,7 @@ import errno, fcntl, os, socket, sys, time
 path, node, flock, clock, steps, heartbeat = sys.argv[1:]
 from luthier.errors import LuthierError
 from luthier.records import RunDirectory, Step
-from luthier.records.metrics_file import JsonLines
+from luthier.records import JsonLines
 from luthier.storage import lock, process, read_json, write_json
 
 def unsupported(descriptor, operation):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luthier.durations import Epochs, Progress, Seconds, Steps, Tokens
-from luthier.trainer.cadence import is_due, is_over
+from luthier.trainer import is_due, is_over
 
 
 @pytest.mark.parametrize(

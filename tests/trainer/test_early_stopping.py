@@ -2,7 +2,7 @@ import math
 
 from luthier.metrics import Selector
 from luthier.program import EarlyStopping
-from luthier.trainer.evaluate import Patience
+from luthier.trainer import Patience
 
 
 def _rule(direction="lower", patience=2, min_delta=0.0):

@@ -7,7 +7,7 @@ import pytest
 from luthier import planner
 from luthier.errors import BadInput
 from luthier.metrics import NATS_PER_TOKEN, PERPLEXITY
-from luthier.trainer.evaluate import Evaluator
+from luthier.trainer import Evaluator
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from luthier import planner, trainer
 from luthier.cli import main
 from luthier.data import Source, TextFiles
 from luthier.records import Notice, RunDirectory, crash, read_events
-from luthier.trainer import failures
-from luthier.trainer.loop import CompiledStep
+from luthier.trainer import CompiledStep, failures
 from tests.trainer.conftest import TINY
 
 STEP = CompiledStep.__call__
@@ -159,8 +158,8 @@ WATCHED = """
 import faulthandler, pathlib, re, sys, time
 from luthier import environment
 from luthier.records import Watchdog
-from luthier.records.status import Status, write_status
-from luthier.trainer.watchdog import Watch
+from luthier.records import Status, write_status
+from luthier.trainer import Watch
 
 environment.report_native_crashes()
 run = pathlib.Path(sys.argv[1])
@@ -215,8 +214,8 @@ def test_a_process_that_is_stopped_for_long_is_no_process_that_hangs(tmp_path):
     process.send_signal(signal.SIGSTOP)
     time.sleep(4)
     process.send_signal(signal.SIGCONT)
-    _, told = process.communicate(timeout=60)
-    assert (process.returncode, told) == (0, b"")
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (0, b"")
     assert not (tmp_path / "crash").exists(), "nothing was to be written"
 
 

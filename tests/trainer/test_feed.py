@@ -11,8 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.errors import BadInput
 from luthier.parallel import Mesh, Share, distributed, make_mesh
-from luthier.trainer.feed import Feed
-from luthier.trainer.processes import Agreed, Agreeing, Times
+from luthier.trainer import Agreed, Agreeing, Feed, Times
 
 ROWS = 8
 
@@ -157,7 +156,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from luthier.data import Bytes, Concatenate, Documents, Packed
 from luthier.parallel import Share
-from luthier.trainer.feed import Feed
+from luthier.trainer import Feed
 
 address, index = sys.argv[1], int(sys.argv[2])
 jax.config.update("jax_platforms", "cpu")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, StopSignals, Watcher
+from luthier.trainer import INTERRUPTED, PREEMPTED, StopSignals, Watcher
 
 
 def test_the_first_interrupt_is_only_noted_and_the_second_raises():

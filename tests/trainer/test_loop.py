@@ -4,9 +4,8 @@ import pytest
 
 from luthier import trainer
 from luthier.durations import Progress
-from luthier.trainer.divergence import Rise
-from luthier.trainer.evaluate import Patience
-from luthier.trainer.loop import Position, _Memory
+from luthier.trainer import Patience, Position, Rise
+from luthier.trainer.loop import _Memory
 
 
 def test_a_position_survives_a_checkpoint():

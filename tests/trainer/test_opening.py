@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput, RunError
-from luthier.trainer.opening import OPERATIVE_GIN, Request, configuration, open_run, run_id
+from luthier.trainer import OPERATIVE_GIN, Request, configuration, open_run, run_id
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_run_whose_graph_is_torn_is_refused_with_its_place(opened):
     first, second = map(str, error.value.problems)
     assert first == (
         f"{path} cannot be continued: its config.json cannot be loaded; restore that file, or "
-        "begin a run of its own with --new"
+        "start a separate run with --new"
     )
     assert second.startswith("config.json is not readable as JSON: ")
 

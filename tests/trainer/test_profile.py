@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import pytest
 
 from luthier.errors import BadInput
-from luthier.trainer.profile import ProfiledSteps, Profiler
+from luthier.trainer import ProfiledSteps, Profiler
 
 
 @pytest.mark.parametrize("text", ["steps=10:15", "10:15"])

@@ -29,12 +29,8 @@ from luthier.errors import (
     VersionError,
 )
 from luthier.records import RunDirectory
-from luthier.storage.json_lines import seal
-from luthier.storage.trash import list_trash
-from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Watcher
-from luthier.trainer.loop import CompiledStep
-from luthier.trainer.opening import Request
-from luthier.trainer.run import open_session
+from luthier.storage import list_trash, seal
+from luthier.trainer import INTERRUPTED, PREEMPTED, CompiledStep, Request, Watcher, open_session
 
 STOPPED = "training.stop=luthier.durations.Steps(11)"
 
@@ -163,7 +159,7 @@ def test_a_checkpoint_of_another_version_is_refused_and_kept(run):
         content_ = whole | change
         path.write_text(json.dumps({"checksum": commit_lib._text_checksum(content_), **content_}))
         before = content(directory)
-        with pytest.raises(VersionError, match=r"7 was written by luthier .*that this one"):
+        with pytest.raises(VersionError, match=r"7 was written by luthier .*that this version"):
             trainer.run(graph)
         assert content(directory) == before
 
@@ -378,7 +374,7 @@ def test_changed_defaults_are_reported_on_resume_and_evaluation(run, tiny):
     path.write_text(json.dumps(values))
     trained = trainer.load_run(str(directory))
     (line,) = trained.notices
-    assert line.startswith("as recorded, though other defaults hold now: ")
+    assert line.startswith("kept as recorded, although the defaults have changed: ")
     assert "optimizer.eps=0.001" in line
     assert "training.divergence=None" in line
     # What is evaluated is what was trained, and not what the defaults are today.

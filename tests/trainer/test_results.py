@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from luthier.trainer.results import Result
+from luthier.trainer import Result
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import RunError
-from luthier.trainer.resume import check_continuation, compare
+from luthier.trainer import check_continuation, compare
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_the_same_graph_changes_nothing(graph):
         "name=another",
     ],
 )
-def test_harmless_changes_pass_and_are_told(graph, override):
+def test_harmless_changes_pass_and_are_listed(graph, override):
     (line,) = _check(_compare(graph, override))
     assert line.startswith("does not change training: ")
     assert override.partition("=")[0].split(".")[0] in line

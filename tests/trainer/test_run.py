@@ -9,11 +9,7 @@ from luthier import graph as graphs
 from luthier import planner, trainer
 from luthier.errors import BadInput, CheckpointError, RunError, TrainingStopped
 from luthier.records import RunDirectory
-from luthier.trainer.interrupt import StopSignals, Watcher
-from luthier.trainer.loop import CompiledStep
-from luthier.trainer.opening import Request
-from luthier.trainer.results import next_steps
-from luthier.trainer.run import open_session
+from luthier.trainer import CompiledStep, Request, StopSignals, Watcher, next_steps, open_session
 
 
 def _lines(result, kind):
@@ -94,7 +90,7 @@ def test_what_is_saved_is_not_begun_again_without_checkpoints(tiny, tmp_path):
     run = f"{first.directory.parent.name}/{first.directory.name}"
     assert str(refusal.value) == (
         f"checkpoints: {run} is saved at step 6; without checkpoints it would start again at "
-        "step 0; leave out checkpoints=None, or begin a run of its own with --new"
+        "step 0; leave out checkpoints=None, or start a separate run with --new"
     )
     assert (first.directory / "metrics.jsonl").read_bytes() == before
     assert trainer.run(tiny(tmp_path, stop, "checkpoints=None")).was_over, "nothing to do"
@@ -146,8 +142,8 @@ def test_a_full_disk_is_seen_before_the_start(tiny, tmp_path, monkeypatch):
 
 def test_what_is_next_fits_the_model(finished):
     directory = RunDirectory(finished.directory)
-    told = next_steps(directory, "finished", "luthier train x", 12, can_sample=True)
-    assert told.splitlines() == [
+    message = next_steps(directory, "finished", "luthier train x", 12, can_sample=True)
+    assert message.splitlines() == [
         f"to extend: luthier train x training.steps=24 --run {directory.id} --extend",
         f'to sample: luthier generate {directory.id} --prompt "To be"',
     ]
@@ -163,7 +159,7 @@ def test_what_is_next_fits_the_model(finished):
 
 
 @pytest.mark.full
-def test_the_header_tells_what_is_frozen(finished, tiny, tmp_path):
+def test_the_header_shows_what_is_frozen(finished, tiny, tmp_path):
     (header,) = _lines(finished, "header")
     assert header["notes"]["trained"] == ""
     mask = r"training.trainable=luthier.optim.Matching('norm\.scale$')"
@@ -233,10 +229,8 @@ def test_durations_end_training_in_their_own_unit(tiny, tmp_path, stop, step):
 
 @pytest.mark.full
 def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path):
-    import luthier.trainer.loop as loops
-
     graph = tiny(tmp_path)
-    original, steps = loops.CompiledStep.__call__, itertools.count()
+    original, steps = CompiledStep.__call__, itertools.count()
 
     def crash(self, state, batch):
         if next(steps) == 11:
@@ -244,7 +238,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path)
         return original(self, state, batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops.CompiledStep, "__call__", crash)
+        patch.setattr(CompiledStep, "__call__", crash)
         with pytest.raises(OSError, match="power"):
             trainer.run(graph)
     (directory,) = (tmp_path / "quickstart").iterdir()
@@ -254,7 +248,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path)
     assert [row["step"] for row in _lines(result, "step")] == list(range(1, 13))
     notices = " ".join(row["text"] for row in _lines(result, "notice"))
     assert "damaged" in notices
-    assert "going on from step 5" in notices
+    assert "resuming from step 5" in notices
 
 
 class _Ends(Watcher):

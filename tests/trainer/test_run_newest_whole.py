@@ -59,14 +59,14 @@ def test_a_bit_that_the_first_host_sees_flipped_sends_all_to_the_same_step(proce
     _flip(views[0] / "30")
     found = _ask(processes, views)
     assert found == [found[0]] * count
-    step, (told,), trusted = found[0]
+    step, (problem,), trusted = found[0]
     assert step == 20
-    assert told.startswith(f"{views[0] / '30'} is damaged: ")
-    assert "differs from what was written; other checkpoints: 20, 10" in told
+    assert problem.startswith(f"{views[0] / '30'} is damaged: ")
+    assert "differs from what was written; other checkpoints: 20, 10" in problem
     assert trusted
 
 
-def test_two_damaged_checkpoints_are_both_told_of_and_the_third_is_taken(processes, saved):
+def test_two_damaged_checkpoints_are_both_reported_and_the_third_is_taken(processes, saved):
     _flip(saved / "30")
     (saved / "20" / "commit.json").write_text("{}")
     found = _ask(processes, [saved] * 3)

@@ -12,7 +12,7 @@ from luthier import graph as graphs
 from luthier import trainer
 from luthier.errors import RecordError
 from luthier.records import RunDirectory, read_events
-from luthier.trainer.interrupt import Watcher
+from luthier.trainer import Watcher
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_plantedTOKEN123"

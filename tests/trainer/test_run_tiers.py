@@ -6,23 +6,20 @@ import contextlib
 import json
 import threading
 
+import jax
 import pytest
 
 from luthier import graph as graphs
 from luthier import planner, trainer
 from luthier.checkpoint import commit
-from luthier.parallel import hosts
-from luthier.trainer.interrupt import Watcher
-from luthier.trainer.loop import CompiledStep
-from luthier.trainer.opening import Request
-from luthier.trainer.run import open_session
+from luthier.trainer import CompiledStep, Request, Watcher, open_session
 
 FAST = 'checkpoints.fast=luthier.checkpoint.FastTier("{}", luthier.durations.Steps(2))'
 
 
 def _stop_after(graph, steps):
     """Train some steps, and leave without a save."""
-    plan = planner.make(graph, hosts.devices())
+    plan = planner.make(graph, jax.devices())
     step = CompiledStep(plan.program)
     with (
         contextlib.suppress(GeneratorExit),
@@ -87,7 +84,7 @@ def test_whoever_asks_to_stop_is_heard_until_the_last_state_is_saved(tiny, tmp_p
 
     monkeypatch.setattr(commit, "write", watched)
     graph = tiny(tmp_path / "runs", "training.steps=2", "checkpoints.every=None")
-    plan = planner.make(graph, hosts.devices())
+    plan = planner.make(graph, jax.devices())
     step = CompiledStep(plan.program)
     with open_session(graph, plan, step, Request(), Leaving()) as session:
         session.run()

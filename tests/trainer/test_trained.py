@@ -5,7 +5,7 @@ import pytest
 from luthier import planner, trainer
 from luthier.errors import BadInput
 from luthier.program import Weights
-from luthier.trainer.trained import can_generate, final_sample, module_of, sample_text
+from luthier.trainer import can_generate, final_sample, module_of, sample_text
 
 
 def _where(finished):

@@ -3,7 +3,8 @@
 Warm starts are here too, from other runs and from pretrained weights.
 """
 
-from luthier.checkpoint.directory import require_space
+from luthier.checkpoint.commit import Commit
+from luthier.checkpoint.directory import Directory, require_space
 from luthier.checkpoint.policy import (
     Checkpoints,
     DeviceCopy,
@@ -32,7 +33,9 @@ from luthier.checkpoint.tiers import Saves, Tiers, open_checkpoints
 
 __all__ = [
     "Checkpoints",
+    "Commit",
     "DeviceCopy",
+    "Directory",
     "FastTier",
     "FromRun",
     "HostCopy",

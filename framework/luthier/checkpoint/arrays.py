@@ -9,7 +9,7 @@ Orbax reaches. So that module gets a view of TensorStore that answers these two 
 known; everything else goes to TensorStore itself.
 
 Where a later Orbax is arranged differently nothing is changed, and
-`tests/checkpoint/test_tensorstore_json.py` fails if its saves leak. A slow test there tells when
+`tests/checkpoint/test_arrays.py` fails if its saves leak. A slow test there fails when
 the view is no longer needed.
 """
 
@@ -52,7 +52,7 @@ def spare() -> None:
 
 
 class _TensorStore:
-    """TensorStore, but for specs of key-value stores."""
+    """Proxy of the tensorstore module that wraps the specs of key-value stores."""
 
     def __init__(self, tensorstore: Any):
         self._tensorstore = tensorstore
@@ -90,14 +90,14 @@ class _Spec:
         return getattr(self.own, name)
 
     def to_json(self, **options: Any) -> Any:
-        """Return the JSON; that of a local folder is what was given, word for word."""
+        """Return the JSON; for a local folder the very values that the spec was made of."""
         if not options and _is_local(self._json):
             return dict(self._json)
         return self.own.to_json(**options)
 
 
 def _is_local(json: Any) -> bool:
-    """Return whether TensorStore, which took this spec, would say it back unchanged."""
+    """Return whether `to_json` of TensorStore would return this JSON unchanged."""
     return (
         isinstance(json, Mapping)
         and json.keys() == {"driver", "path"}
@@ -146,7 +146,7 @@ _SHARE = 16
 
 @contextlib.contextmanager
 def returned() -> Iterator[None]:
-    """Have buffers that are freed inside given back to the system at once, where glibc is used."""
+    """Return freed buffers to the system at once within the `with` block (glibc only)."""
     libc = _glibc()
     if libc is None:
         yield
@@ -200,7 +200,7 @@ _ITERATOR = "iterator"
 
 
 class Pending(Protocol):
-    """A save that goes on in the background."""
+    """A save that is running in the background."""
 
     def result(self) -> None:
         """Wait until everything is written, and raise what went wrong."""
@@ -228,7 +228,7 @@ class _StateFile:
         return write()
 
     async def load(self, directory: Any) -> Awaitable[None]:
-        """Return what reads the state and sets it."""
+        """Return the coroutine that reads and sets the state."""
 
         async def read() -> None:
             text = await asyncio.to_thread((directory / "state.json").read_text)
@@ -289,7 +289,7 @@ def load_iterator(path: pathlib.Path, iterator: Any) -> None:
     """Set the iterator to its saved state.
 
     Raises:
-      BadInput: What the iterator itself says against the state.
+      BadInput: The iterator rejects the state.
       CheckpointError: The iterator cannot read the state.
     """
     from orbax.checkpoint import v1 as ocp
@@ -320,12 +320,13 @@ def compare(
 
     Args:
       saved: Shape and dtype name of what the checkpoint holds.
-      wanted: What is asked for.
+      wanted: The requested arrays.
       partial: Whether the checkpoint may hold more.
     """
     problems = []
     for name, array in wanted.items():
         shape, dtype = tuple(array.shape), str(array.dtype)
+        # Types are compared as well: a restore that casts would change the bits of a resumed run.
         want = _describe(shape, dtype)
         if name not in saved:
             problems.append(Problem(f"{name} {want} is not in the checkpoint"))
@@ -345,7 +346,7 @@ def _describe(shape: tuple[int, ...], dtype: str) -> str:
 
 @contextlib.contextmanager
 def without_logs() -> Iterator[None]:
-    """Keep Orbax from logging tracebacks of what is raised, and told in one line, anyway."""
+    """Silence the tracebacks that Orbax logs of errors that we raise and report in one line."""
 
     def is_not_orbax(record: logging.LogRecord) -> bool:
         return "orbax" not in pathlib.Path(record.pathname).parts

@@ -2,8 +2,8 @@
 
 Orbax has its own commit, which says that all files were written. It does not say what is in them,
 and restores a flipped bit without an error. Therefore `commit.json` is written last of all and
-lists every file with its size and CRC-32: a folder without it is no checkpoint, and one whose files
-differ from it is damaged.
+lists every file with its size and CRC-32: a folder without it is not a checkpoint, and one whose
+files differ from it is damaged.
 
 How several processes save: each writes its shards, flushes and checksums its own files
 (`seal_own`), and sends the sums to the primary (`finish`). The primary alone gives the folder its
@@ -54,8 +54,8 @@ class Commit:
     Args:
       step: Optimizer steps done.
       arrays: Shape and dtype name of every array.
-      extra: What the trainer keeps beside the arrays, JSON-able.
-      metrics: What was known when it was saved, by `evaluation/metric`.
+      extra: JSON-able facts that the trainer keeps beside the arrays.
+      metrics: Metrics known when it was saved, by `evaluation/metric`.
       versions: Versions of the packages that wrote it.
       has_iterator: Whether the state of a data iterator is inside.
       files: Size in bytes and CRC-32 of every file, by its path in the checkpoint.
@@ -78,7 +78,7 @@ def seal_own(directory: pathlib.Path, process: int) -> dict[str, tuple[int, int]
 
     Args:
       directory: The checkpoint, which holds all arrays and is not committed.
-      process: Which of the run's processes this is.
+      process: Index of this process among those of the run.
     """
     return _seal(directory, [path for path in _paths(directory) if writer(path) == process])
 
@@ -104,9 +104,10 @@ def write(
 
     Args:
       directory: The checkpoint.
-      commit: What is in it, without its files.
-      sums: What `seal_own` returned to the processes; files without are read here.
+      commit: Its content, without its files.
+      sums: Results of `seal_own` in the processes; other files are read here.
     """
+    # Sums of other processes arrive as JSON, where pairs are lists.
     files = {path: (size, checksum) for path, (size, checksum) in (sums or {}).items()}
     # What no process claimed was written by Orbax's primary for all of them (metadata, the merged
     # manifest); we are that primary, so these are in our page cache.
@@ -130,7 +131,7 @@ def write(
 
 
 def read(directory: pathlib.Path) -> Commit:
-    """Return what is in the checkpoint in `directory`.
+    """Read the commit file of the checkpoint in `directory`.
 
     Raises:
       CheckpointError: The commit file is damaged.
@@ -159,9 +160,9 @@ def read(directory: pathlib.Path) -> Commit:
             key: (tuple(shape), dtype) for key, (shape, dtype) in content["arrays"].items()
         }
         commit = Commit(**content)
-        json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        json.dumps(content, ensure_ascii=False).encode()  # fails for half of a surrogate pair
         if not _is_sound(commit):
-            raise ValueError("a field of it is not what it should be")
+            raise ValueError("one of its fields has the wrong type")
         return commit
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(directory, error) from error
@@ -175,7 +176,7 @@ def _foreign(directory: pathlib.Path, content: Mapping[str, Any]) -> VersionErro
     versions = content.get("versions")
     writer = versions.get("luthier") if isinstance(versions, dict) else None
     by = f"luthier {writer}" if isinstance(writer, str) else "another version of luthier"
-    what = f"{directory} was written by {by}, in a form that this one does not know"
+    what = f"{directory} was written by {by}, in a format that this version does not know"
     return VersionError(Problem(what, remedy="continue the run with that version; nothing changed"))
 
 
@@ -198,11 +199,11 @@ def _is_sound(commit: Commit) -> bool:
 
 
 def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None = None) -> list[str]:
-    """Return what is damaged, by reading every file: `path is missing` and the like.
+    """Read every file and return the damage found, such as `path is missing`.
 
     Args:
       directory: The checkpoint.
-      commit: What is in it.
+      commit: Its commit.
       paths: The files to read; None means all.
 
     Raises:
@@ -218,6 +219,8 @@ def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None =
             return f"{path} has {actual[0]} bytes, not {commit.files[path][0]}"
         return None if actual == commit.files[path] else f"{path} differs from what was written"
 
+    # In order of paths, so that every run reports the same damage first. `pool.map` raises an
+    # OSError of any file, after which nothing is known about the others.
     wanted = sorted(commit.files) if paths is None else paths
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
         return [damage for damage in pool.map(compare, wanted) if damage]
@@ -230,9 +233,9 @@ def share(commit: Commit, process: int, num_processes: int) -> list[str]:
     then finds it in its page cache.
 
     Args:
-      commit: What is in the checkpoint.
-      process: Which of the processes.
-      num_processes: How many check together.
+      commit: The commit of the checkpoint.
+      process: Index of the process.
+      num_processes: Number of processes that check together.
     """
     if num_processes == 1:
         return sorted(commit.files)
@@ -330,11 +333,11 @@ def help_primary() -> None:
 
 
 def check_in_parallel(directory: pathlib.Path, commit: Commit) -> list[str]:
-    """Return what is damaged in a checkpoint, by reading every file.
+    """Read every file of a checkpoint and return the damage found.
 
     Args:
       directory: The checkpoint.
-      commit: What is in it.
+      commit: Its commit.
 
     Raises:
       OSError: A file is there, and cannot be read now.
@@ -361,7 +364,7 @@ def _check_part(directory: pathlib.Path, commit: Commit | None) -> list[str]:
     except OSError as error:
         refusal = (error.errno, str(error))
     except LuthierError as error:  # the primary could read the commit file, and this one cannot
-        damage = [f"process {distributed.process_index()} says: {error}"]
+        damage = [f"process {distributed.process_index()}: {error}"]
     everything = distributed.gather([damage, refusal])
     for _, refused in everything:
         if refused is not None and distributed.process_index() == 0:
@@ -399,19 +402,19 @@ def finish(
     *,
     seal: Callable[[], Sums],
     commit: Callable[[Sums], None],
-    told: Callable[[Exception], str],
+    summarize: Callable[[Exception], str],
 ) -> None:
     """Wait for the arrays of all processes, and have the primary commit them.
 
-    However long that takes, the others wait; what one process fails over, all raise.
+    The others wait for as long as that takes; an error of one process is raised in all of them.
 
     Args:
       pending: The arrays of this process that are being written.
-      rounds: What the processes exchange.
+      rounds: The exchanges of the processes.
       seal: Puts the files of this process onto the disk; returns their checksums.
       commit: Commits the checkpoint, with the checksums of all processes; called by the primary,
         when all arrays are written.
-      told: An error in one line, for other processes.
+      summarize: Returns an error in one line, for other processes.
 
     Raises:
       Exception: This process's own error.
@@ -422,13 +425,13 @@ def finish(
     # error, or report that of another.
     own: Exception | None = None
 
-    def commit_all(said: Sequence[tuple[str, Sums]]) -> str:
+    def commit_all(outcomes: Sequence[tuple[str, Sums]]) -> str:
         nonlocal own
-        if not (why := next((why for why, _ in said if why), "")):
+        if not (why := next((why for why, _ in outcomes if why), "")):
             try:
-                commit({path: entry for _, sums in said for path, entry in sums.items()})
+                commit({path: entry for _, sums in outcomes for path, entry in sums.items()})
             except Exception as error:
-                own, why = error, told(error)
+                own, why = error, summarize(error)
         return why
 
     sums: Sums = {}
@@ -440,7 +443,7 @@ def finish(
         sums = seal()
     except Exception as error:
         own = error
-    why = rounds.exchange(("" if own is None else told(own), sums), commit_all)
+    why = rounds.exchange(("" if own is None else summarize(own), sums), commit_all)
     if own is not None:
         raise own
     if why:

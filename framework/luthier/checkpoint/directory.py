@@ -16,11 +16,11 @@ from luthier.storage.trash import empty_before_step, move_to_trash
 
 
 def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
-    """Refuse before the start what would fill the disk after hours.
+    """Refuse to start a run whose checkpoints would fill the disk after hours.
 
     Args:
       directory: Where checkpoints will be; need not exist yet.
-      bytes_needed: What they will need at most, in bytes.
+      bytes_needed: The most bytes that they will need.
 
     Raises:
       CheckpointError: Less than that is free.
@@ -49,10 +49,11 @@ def _size(num_bytes: float) -> str:
 
 # The folders of a run's checkpoints.
 #
-# 150/ a checkpoint: Orbax's files, and commit.json 150.replaced/ the former one of that step, until
-# the new one is committed 200.saving-TOKEN/ a save that is going on; no other process has its token
-# 200, 200.anything without commit.json: the remains of a save that was killed .trash/ what recovery
-# moved aside, until something later is committed
+#   150/                a checkpoint: the files of Orbax, and commit.json
+#   150.replaced/       the former checkpoint of that step, until the new one is committed
+#   200.saving-TOKEN/   a save that is running; no other process has its token
+#   200, 200.anything   without commit.json: the remains of a save that was killed
+#   .trash/             moved aside by recovery, until something later is committed
 
 # Orbax writes this file last: a folder that has it holds all arrays, although nobody sealed it.
 _ORBAX_METADATA = "_CHECKPOINT_METADATA"
@@ -113,8 +114,8 @@ class Directory:
     def saving(self, step: int, token: str) -> pathlib.Path:
         """Return the folder in which a step is saved before it is committed.
 
-        A writer that was paused and taken over goes on writing when it wakes up, for as long as its
-        threads do not look at the lock. In a folder of its own that harms nobody.
+        A writer that was paused and superseded continues to write when it wakes up, for as long
+        as its threads do not look at the lock. In a folder of its own that harms nobody.
 
         Args:
           step: Optimizer steps done.
@@ -129,7 +130,7 @@ class Directory:
         """Give a finished save its name, and return it; a checkpoint of that step is moved aside.
 
         Args:
-          saving: What `saving` returned; all of its files are on the disk.
+          saving: The result of `saving`; all of its files are on the disk.
           step: Its step.
         """
         path = self.path / str(step)
@@ -169,6 +170,7 @@ class Directory:
             if path.name != str(step):
                 os.rename(path, path.with_name(str(step)))
 
+    # A disk that is full stays full while the remains of the save that filled it lie there.
     def remove_failed(self, step: int) -> None:
         """Remove what a save of this process left, which failed."""
         for path in self._entries():

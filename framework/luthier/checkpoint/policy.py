@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """How Orbax writes and reads arrays.
+    """Settings for writing and reading arrays with Orbax.
 
     Args:
       file_bytes: The size at which a data file is full; None is Orbax's own, 2 GiB.
@@ -46,6 +46,8 @@ class Storage:
         from orbax.checkpoint import v1 as ocp
 
         context = ocp.Context()
+        # One OCDBT database instead of a file for each array; this is the size at which it begins
+        # another data file.
         context.array.saving.ocdbt_target_data_file_size = self.file_bytes
         if self.saving_replicas is not None:
             # Otherwise the first replica writes everything, and the hosts of the others wait for
@@ -61,12 +63,14 @@ class Storage:
           arrays: Shape, dtype and sharding of what is wanted.
 
         Raises:
-          CheckpointError: `broadcast_axis` is no axis of the mesh, or an array is split over
+          CheckpointError: `broadcast_axis` is not an axis of the mesh, or an array is split over
             it.
         """
         from orbax.checkpoint import v1 as ocp
 
         context = ocp.Context()
+        # Reading through one replica and broadcasting over the interconnect replaces N reads of the
+        # same bytes from the disk, which data-parallel hosts would do at the same time.
         index = self._broadcast_index(arrays)
         if index is not None:
             loading = context.array.loading
@@ -74,6 +78,8 @@ class Storage:
             loading.load_and_broadcast_options.replica_axis_index = index
         return context
 
+    # Orbax takes the number of one mesh axis for all arrays, so that the axis must be in the mesh
+    # of each.
     def _broadcast_index(self, arrays: Mapping[str, jax.ShapeDtypeStruct]) -> int | None:
         """Return the place of the axis in the mesh; None where there is one replica only."""
         axis, index = self.broadcast_axis, None
@@ -95,11 +101,11 @@ class Storage:
         return index
 
 
-# What is saved while training goes on: the step donates its buffers, so they are copied first.
+# Copies for saves that run while training continues: the step donates its buffers.
 
 
 class Copying(abc.ABC):
-    """How arrays are kept for a save from the steps that follow."""
+    """Protects the arrays of a save from the steps that follow."""
 
     @property
     @abc.abstractmethod
@@ -158,8 +164,8 @@ class FastTier:
 
     Args:
       directory: Where, as /dev/shm/luthier or a local disk; each run has a folder of its own there.
-      every: How long from one to the next.
-      keep_latest: How many of the newest are kept.
+      every: Interval from one to the next.
+      keep_latest: Number of newest checkpoints to keep.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x"}
@@ -169,10 +175,10 @@ class FastTier:
     keep_latest: int = 1
 
     def folder(self, checkpoints: pathlib.Path, primary: bool) -> pathlib.Path:
-        """Return the folder of a run, made where there is none.
+        """Return the folder of a run, creating it if necessary.
 
-        A run finds it by a file among its own checkpoints: a run that was deleted and begun again
-        never goes on from what was left here.
+        A run finds it by a file among its own checkpoints: a run that was deleted and started again
+        never resumes from what was left here.
 
         Args:
           checkpoints: Where the run keeps its other checkpoints.
@@ -202,8 +208,10 @@ class FastTier:
             reason = error.strerror or str(error)
             path, remedy = "checkpoints.fast.directory", "choose a directory that can be written"
             raise CheckpointError(Problem(f"{root}: {reason}", path, "", remedy)) from error
+        # Asked by every process: a disk that is local to each machine would hold the shards of one
+        # machine only, and no checkpoint of it could be restored.
         if not folder.is_dir():
-            what = f"{folder} is not there for every process"
+            what = f"{folder} is not visible to every process"
             remedy = "choose a directory that all of them see"
             raise CheckpointError(Problem(what, "checkpoints.fast.directory", "", remedy))
         return folder
@@ -249,7 +257,7 @@ class SavedCheckpoint:
 
     Args:
       step: Optimizer steps done.
-      metrics: What was known when it was saved, by `evaluation/metric`; and the training loss.
+      metrics: Metrics known when it was saved, by `evaluation/metric`; and the training loss.
       is_known: Whether that could be read; what could not is kept.
     """
 
@@ -260,21 +268,21 @@ class SavedCheckpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """When to save, and what to keep. A checkpoint is kept for as long as any rule keeps it.
+    """The checkpoint policy. A checkpoint is kept for as long as any of its rules keeps it.
 
     The last one whose training loss was finite is always kept.
 
     Args:
-      every: How long from one save to the next; None saves only when training ends or is
+      every: Interval from one save to the next; None saves only when training ends or is
         interrupted.
-      keep_latest: How many of the newest are kept. One more than 1 is a way back when the newest
-        is damaged.
+      keep_latest: Number of newest checkpoints to keep. One more than 1 is a way back when the
+        newest is damaged.
       keep_every: Also keep the first one saved at or after each multiple of so many steps, for
         good; None keeps none for good.
       keep_best: Also keep the one with the best value of this metric, of those saved with one.
       fast: Further checkpoints on a fast disk, made more often; None makes none.
-      copying: How arrays are kept for a save from the steps that follow.
-      storage: How arrays are written and read.
+      copying: Protects the arrays of a save from the steps that follow.
+      storage: Settings for writing and reading arrays.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x", "keep_every": "1 <= x"}
@@ -289,6 +297,8 @@ class Checkpoints:
 
     def best(self, saved: Sequence[SavedCheckpoint]) -> int | None:
         """Return the step with the best metric; the earliest among equals, None without any."""
+        # Strictly better, so that the earliest of equals stays: a tie must not replace a
+        # checkpoint.
         best: tuple[int, float] | None = None
         for step, value in self._values(saved):
             if best is None or (self.keep_best and self.keep_best.better(value, best[1])):
@@ -297,6 +307,8 @@ class Checkpoints:
 
     def kept(self, saved: Sequence[SavedCheckpoint]) -> set[int]:
         """Return the steps to keep of those that are there."""
+        # The rules only add: a checkpoint goes when no rule wants it, and one that could not be
+        # read is kept, because nobody knows what it is worth.
         steps = sorted(checkpoint.step for checkpoint in saved if checkpoint.is_known)
         latest = steps[-self.keep_latest :]
         finite = [c.step for c in saved if c.is_known and math.isfinite(c.metrics.get(LOSS, 0.0))]

@@ -53,6 +53,7 @@ def current() -> Mapping[str, str]:
     import importlib.metadata
 
     versions = {}
+    # Installed versions and not `__version__`, which would import every package.
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -64,6 +65,7 @@ def current() -> Mapping[str, str]:
 def notices(saved: Mapping[str, str]) -> list[str]:
     """Return one line for each change of version that may change what follows."""
     now = current()
+    # Packages that a later version records, and this one does not know, are passed over.
     changed = {name: old for name, old in saved.items() if name in now and now[name] != old}
     reasons = {
         "grain": "it promises to restore the order of the data only within one version",
@@ -107,7 +109,7 @@ class Store:
 
     Args:
       directory: Where the checkpoints are, on a local or shared POSIX disk. Made at the first save.
-      policy: What is kept. Saving `every` so often is the caller's part.
+      policy: The checkpoint policy. Saving `every` so often is the caller's part.
     """
 
     def __init__(self, directory: str | os.PathLike[str], policy: Checkpoints | None = None):
@@ -122,12 +124,17 @@ class Store:
         # processes stay in step.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[pathlib.Path, int, concurrent.futures.Future[None]] | None = None
+        # Random, agreed on by all processes at the first save: see `Directory.saving`.
         self._token = ""
         self._committed: list[int] = []
+        # Remains of killed saves are removed once, before the first save of this process.
         self._is_clean = False
         self._num_barriers = 0
+        # Checksums of the checkpoint that was just checked; reading it twice would double the time
+        # of a restart.
         self._trusted: Mapping[str, tuple[int, int]] | None = None
         self._exchanges: Rounds | None = None
+        # Why later checkpoints were passed over: the reason goes with them into the trash.
         self._damage: dict[int, str] = {}
         self.fence: Callable[[], None] = unfenced
         """Raises `LockLost` where another process writes here now; called before each commit."""
@@ -150,7 +157,7 @@ class Store:
         return sorted(self._directory.committed())
 
     def latest(self) -> int | None:
-        """Return the step of the newest committed checkpoint; what a killed save left is none."""
+        """Return the step of the newest committed checkpoint; killed saves do not count."""
         return max(self._directory.committed(), default=None)
 
     def best(self) -> int | None:
@@ -158,10 +165,10 @@ class Store:
         return self._policy.best(self._directory.saved())
 
     def read(self, step: int) -> Commit:
-        """Return what is in a checkpoint, without its arrays.
+        """Return the commit of a checkpoint: its description, without the arrays.
 
         Raises:
-          CheckpointError: There is none of that step, it is damaged, or cannot be read now.
+          CheckpointError: There is no checkpoint of that step, or it is damaged or unreadable.
           VersionError: It was written by another version of luthier.
         """
         path = self._directory.committed().get(step)
@@ -177,7 +184,7 @@ class Store:
             ) from error
 
     def read_extra(self, step: int) -> dict[str, Any]:
-        """Return what was saved beside the arrays. Raises as `read`."""
+        """Return the JSON facts saved beside the arrays. Raises as `read`."""
         return dict(self.read(step).extra)
 
     def notices(self, step: int) -> list[str]:
@@ -194,6 +201,8 @@ class Store:
         """
         try:
             commit = self.read(step)
+        # Not damage: a disk that is away for a moment must not cost a good checkpoint, so this ends
+        # the start instead of letting it fall back to an older one.
         except _Unreadable:
             raise
         except CheckpointError as error:
@@ -211,6 +220,8 @@ class Store:
         is never passed over.
         """
         problems: list[Problem] = []
+        # Everything is read, since Orbax restores flipped bits without an error; usually only the
+        # newest.
         for step in reversed(self.steps()):
             if not (damage := self.check(step)):
                 self.trust(step)
@@ -245,7 +256,7 @@ class Store:
     ) -> None:
         """Begin to save, and return as soon as the arrays may be donated and the iterator moved.
 
-        A save that is still going on is waited for. When this one is committed, older checkpoints
+        Waits for a save that is still running. When this one is committed, older checkpoints
         that the policy does not keep are deleted. A checkpoint of the same step is replaced.
 
         Args:
@@ -287,6 +298,8 @@ class Store:
         except OSError as error:
             _blame_disk(self, step, error)
             raise
+        # One save at a time: `wait` above has ended the last one, so that at most one set of host
+        # copies exists.
         self._pending = (path, step, self._thread.submit(self._finish, path, pending, commit))
 
     def committed(self) -> list[int]:
@@ -295,13 +308,14 @@ class Store:
         Raises:
           CheckpointError: The last save failed.
         """
+        # `wait` and not `result`: it also cleans up after a failure, in the thread that trains.
         if self._pending is not None and self._pending[2].done():
             self.wait()
         committed, self._committed = self._committed, []
         return committed
 
     def wait(self) -> None:
-        """Wait until the save that is going on is committed.
+        """Wait until the running save is committed.
 
         Raises:
           CheckpointError: It failed.
@@ -354,7 +368,7 @@ class Store:
         Files that `newest_whole` has just read, or that `trust` vouches for, are not read again.
 
         Args:
-          step: Which checkpoint.
+          step: Step of the checkpoint.
           abstract: Shape, dtype and sharding by name.
           iterator: The data iterator to set to its saved state, in place; None leaves it out.
           partial: Whether the checkpoint may hold arrays that are not asked for.
@@ -386,7 +400,7 @@ class Store:
         """Read some arrays without checking anything: for whoever called `check` before.
 
         Args:
-          step: Which checkpoint.
+          step: Step of the checkpoint.
           abstract: Shape, dtype and sharding by name.
         """
         return arrays_lib.load(self._directory.committed()[step], abstract)
@@ -395,8 +409,8 @@ class Store:
         """Move a checkpoint into the trash; none of that step is fine.
 
         Args:
-          step: Which checkpoint.
-          reason: Why, in one line.
+          step: Step of the checkpoint.
+          reason: The reason, in one line.
         """
         self.fence()
         self._directory.move_to_trash(step, reason)
@@ -410,6 +424,7 @@ class Store:
           step: The restored step; None where training starts again from step 0.
         """
         self.wait()
+        # No process may still be reading what the primary is about to move.
         self._barrier("restored")
         if arrays_lib.process_index() == 0:
             self.fence()  # restoring took minutes: another process may have taken over meanwhile
@@ -428,7 +443,7 @@ class Store:
             self._rounds(),
             seal=lambda: commit_lib.seal_own(path, arrays_lib.process_index()),
             commit=lambda sums: self._commit(path, commit, sums),
-            told=lambda error: _told(self, commit.step, error),
+            summarize=lambda error: _summary(self, commit.step, error),
         )
 
     def _agreed_token(self) -> str:
@@ -437,7 +452,7 @@ class Store:
         return self._token
 
     def _rounds(self) -> Rounds:
-        """Return what all processes exchange about saves, in the thread that finishes them."""
+        """Return the exchanges of all processes about saves, for the thread that finishes them."""
         if self._exchanges is None:
             self._exchanges = commit_lib.rounds(self.directory)
         return self._exchanges
@@ -464,7 +479,7 @@ class Store:
         arrays_lib.barrier(f"{self.directory} {event} {self._num_barriers}")
 
     def _retried(self, path: pathlib.Path, look: Callable[[], _T]) -> _T:
-        """Return what `look` returns; a disk that refuses is asked again a few times.
+        """Return the result of `look`, retrying a few times if the disk refuses.
 
         Raises:
           CheckpointError: It refuses still. Nothing is known about the checkpoint, so that nothing
@@ -479,7 +494,7 @@ class Store:
                 if seconds is None or not is_transient(error):
                     what = f"{path} cannot be read now: {error}"
                     remedy = (
-                        "nothing was changed: see to the disk and rerun the command; if it stays "
+                        "nothing was changed: check the disk and rerun the command; if it stays "
                         f"so, move that folder away ({self._others(int(path.name.split('.')[0]))})"
                     )
                     raise _Unreadable(Problem(what, remedy=remedy)) from error
@@ -495,8 +510,8 @@ class _Unreadable(CheckpointError):
     """A checkpoint is there and cannot be read now."""
 
 
-def _told(store: Store, step: int, error: Exception) -> str:
-    """Return in one line why a step was not saved, to be told to other processes."""
+def _summary(store: Store, step: int, error: Exception) -> str:
+    """Return in one line why a step was not saved, for the messages of other processes."""
     try:
         _blame_disk(store, step, error)
     except CheckpointError as blamed:
@@ -517,7 +532,7 @@ def _blame_disk(store: Store, step: int, error: BaseException) -> None:
     if code in (errno.ENOSPC, errno.EDQUOT):
         why = "the disk is full"
     what = f"{store.directory}: step {step} was not saved: {why}"
-    remedy = _REMEDIES.get(code or 0, "see to the directory")
+    remedy = _REMEDIES.get(code or 0, "check the directory")
     latest = store.latest()
     after = "starts again" if latest is None else f"continues from step {latest}"
     remedy = f"{remedy} and rerun the command: it {after}"
@@ -525,7 +540,7 @@ def _blame_disk(store: Store, step: int, error: BaseException) -> None:
 
 
 def _refusal(error: BaseException) -> int | None:
-    """Return the number by which the system says no; 0 where there is none, None for no refusal."""
+    """Return the errno of a refusal by the system; 0 if it has none, None for any other error."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     if match := _CODE.search(str(error)):  # TensorStore, in errors of several kinds

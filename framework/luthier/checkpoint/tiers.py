@@ -28,7 +28,7 @@ def open_checkpoints(
 
     Args:
       path: Where the run keeps its checkpoints.
-      policy: What is kept, and how.
+      policy: The checkpoint policy.
       fence: Raises `LockLost` where another process writes here now; called before each commit.
 
     Raises:
@@ -63,6 +63,9 @@ class _Position:
         return self._state
 
 
+# The fast tier takes the frequent saves, which a crash of the process falls back to; the durable
+# one takes the rare saves, which survive the machine. For the trainer both are one store: it asks
+# for the newest whole step of either.
 class Tiers:
     """Saves into one of two stores, and restores from the nearest whole checkpoint of both.
 
@@ -71,12 +74,14 @@ class Tiers:
     Args:
       durable: The store of the run's directory; closed with this.
       fast: The store on a fast disk, or None; closed with this.
-      copying: How arrays are kept from the steps that follow.
+      copying: Protects the arrays from the steps that follow.
     """
 
     def __init__(self, durable: Store, fast: Store | None = None, copying: Copying | None = None):
         self._durable, self._fast = durable, fast
         self._copying = HostCopy() if copying is None else copying
+        # One thread, so that saves begin in the order of their steps. It waits for the device
+        # copies, which Orbax would otherwise do in the thread that trains.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "tiers")
         self._saving: concurrent.futures.Future[None] | None = None
 
@@ -110,6 +115,8 @@ class Tiers:
             for store in self._stores():
                 if step not in store.steps():
                     continue
+                # The fast store is first in the list: where both have the step it is the nearer
+                # one, and a damaged copy there does not hide the durable one.
                 if not (damage := store.check(step)):
                     store.trust(step)
                     return step, problems
@@ -127,7 +134,7 @@ class Tiers:
         self._store_of(step).trust(step)
 
     def read_extra(self, step: int) -> dict[str, Any]:
-        """Return what was saved beside the arrays; see `Store.read_extra`."""
+        """Return the JSON facts saved beside the arrays; see `Store.read_extra`."""
         return self._store_of(step).read_extra(step)
 
     def notices(self, step: int) -> list[str]:
@@ -168,8 +175,9 @@ class Tiers:
             store.save(step, arrays, iterator, extra, metrics)
             return
         # On the device the copies are ordered before the next step, which donates the originals.
-        # The thread then waits for them and hands them to Orbax, while the loop goes on.
+        # The thread then waits for them and hands them to Orbax, while the loop continues.
         copies = self._copying(arrays)
+        # The state is taken now, in the thread that trains: see `_Position`.
         position = None if iterator is None else _Position(iterator)
 
         def begin() -> None:

@@ -1,7 +1,14 @@
 """Records of a run: its directory, metrics, console, media and mirrors."""
 
 from luthier.records.catalogue import RunSummary, find, list_runs, summarize
-from luthier.records.console import Console
+from luthier.records.console import (
+    Console,
+    ConsoleSink,
+    format_bytes,
+    format_count,
+    format_seconds,
+    header_rows,
+)
 from luthier.records.directory import Configuration, RunDirectory, name_problem, new_id
 from luthier.records.events import (
     Ended,
@@ -15,12 +22,33 @@ from luthier.records.events import (
     Saved,
     Step,
 )
-from luthier.records.goodput import Account, Goodput, account_of, read_spans
-from luthier.records.media import Histograms, Images, Samples
-from luthier.records.metrics_file import CutBack, Recorded, cut_back, read_events, read_metrics
+from luthier.records.goodput import Account, Goodput, Lifetime, Piece, Spans, account_of, read_spans
+from luthier.records.media import Histograms, Images, MediaFiles, Samples, encode_png
+from luthier.records.metrics_file import (
+    CutBack,
+    DamagedRecord,
+    JsonLines,
+    Recorded,
+    cut_back,
+    decode_event,
+    encode_event,
+    encode_number,
+    read_events,
+    read_last,
+    read_metrics,
+    read_records,
+)
 from luthier.records.recorder import Recorder, Records, Sink, SinkSettings
-from luthier.records.source import Source, read_facts, read_source
-from luthier.records.status import Status, Watchdog
+from luthier.records.redaction import (
+    Redacted,
+    find_secret,
+    redact,
+    redact_output,
+    require_none,
+    write_json,
+)
+from luthier.records.source import Source, hash_package, read_facts, read_source
+from luthier.records.status import Status, StatusFile, Watchdog, read_status, write_status
 from luthier.records.weights_and_biases import Mirrored, Summary, Wandb, mirror_summary, rebuild
 from luthier.storage import Holder, Lock
 
@@ -28,7 +56,9 @@ __all__ = [
     "Account",
     "Configuration",
     "Console",
+    "ConsoleSink",
     "CutBack",
+    "DamagedRecord",
     "Ended",
     "Evaluation",
     "Event",
@@ -39,12 +69,17 @@ __all__ = [
     "Holder",
     "Image",
     "Images",
+    "JsonLines",
+    "Lifetime",
     "Lock",
+    "MediaFiles",
     "Mirrored",
     "Notice",
+    "Piece",
     "Recorded",
     "Recorder",
     "Records",
+    "Redacted",
     "RunDirectory",
     "RunSummary",
     "Sample",
@@ -53,23 +88,43 @@ __all__ = [
     "Sink",
     "SinkSettings",
     "Source",
+    "Spans",
     "Status",
+    "StatusFile",
     "Step",
     "Summary",
     "Wandb",
     "Watchdog",
     "account_of",
     "cut_back",
+    "decode_event",
+    "encode_event",
+    "encode_number",
+    "encode_png",
     "find",
+    "find_secret",
+    "format_bytes",
+    "format_count",
+    "format_seconds",
+    "hash_package",
+    "header_rows",
     "list_runs",
     "mirror_summary",
     "name_problem",
     "new_id",
     "read_events",
     "read_facts",
+    "read_last",
     "read_metrics",
+    "read_records",
     "read_source",
     "read_spans",
+    "read_status",
     "rebuild",
+    "redact",
+    "redact_output",
+    "require_none",
     "summarize",
+    "write_json",
+    "write_status",
 ]

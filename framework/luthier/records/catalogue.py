@@ -23,8 +23,8 @@ class RunSummary:
 
     Args:
       directory: The run.
-      status: How it stands; its step and metrics are those of the last recorded step.
-      problem: Why the rest is not known, or empty.
+      status: Its status; step and metrics are those of the last recorded step.
+      problem: The reason why the rest is unknown, or empty.
     """
 
     directory: RunDirectory
@@ -34,6 +34,7 @@ class RunSummary:
 
 def _directories(root: pathlib.Path) -> Iterator[RunDirectory]:
     try:
+        # `scandir` and one look for config.json, but no reading: a root may hold thousands of runs.
         names = sorted(os.scandir(root), key=lambda entry: entry.name)
     except OSError:
         return
@@ -65,12 +66,14 @@ def _changed(directory: RunDirectory) -> float:
 
 
 def summarize(directory: RunDirectory) -> RunSummary:
-    """Return how the run in `directory` stands; damage is told in the summary, not raised."""
+    """Return the status of the run in `directory`; damage is a part of it, and not raised."""
     try:
         status = directory.read_status()
         last = read_last(directory.metrics_path, Step)
     except LuthierError as error:
         return RunSummary(directory, Status(status="unknown"), str(error))
+    # status.json is written by a thread every ten seconds and lags behind the last line of
+    # metrics.jsonl; right after a kill that line alone is up to date.
     if last is not None and isinstance(last.event, Step):
         status = dataclasses.replace(
             status,
@@ -102,6 +105,8 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
       UnknownReference: There is no such run; the message holds the nearest names.
       RunError: Several runs are meant.
     """
+    # From the most explicit to the least: a folder, `last`, a whole id, the beginning of one.
+    # Whatever is ambiguous is refused with all that it may mean.
     text = os.fspath(reference).rstrip("/")
     if text and (pathlib.Path(text) / "config.json").is_file():
         return RunDirectory(text)
@@ -138,6 +143,7 @@ def _nearest(text: str, runs: list[RunDirectory]) -> list[str]:
     candidates: dict[str, str] = {}
     for run in runs:
         whole = f"{run.name}/{run.id}"
+        # The beginning of an id, too: users abbreviate ids, and mistype the abbreviation.
         for key in (run.id, run.id[: len(text)], run.name, whole):
             candidates[key] = whole
     close = difflib.get_close_matches(text, candidates, n=3, cutoff=0.5)

@@ -26,7 +26,7 @@ _NATS_OF = {"nats_per_byte": 1.0, "bits_per_byte": math.log(2.0)}
 
 @dataclasses.dataclass(frozen=True)
 class Console:
-    """What is shown while training.
+    """Settings of the console output while training.
 
     Args:
       plain_every_seconds: Where lines cannot be redrawn: least time between two of them.
@@ -97,7 +97,7 @@ def _entropies(facts: Mapping[str, Any], scale: float = 1.0) -> str:
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
-    """Return what data says of itself, in one line."""
+    """Format the description of a data set as one line."""
     parts = []
     for key, value in facts.items():
         if key in dict(_ENTROPIES).values() or isinstance(value, Mapping | list | tuple):
@@ -115,6 +115,8 @@ def _facts(facts: Mapping[str, Any]) -> str:
 
 def header_rows(header: events.Header) -> list[tuple[str, str]]:
     """Return the header's facts as pairs of label and text; what is not known is left out."""
+    # Axes of size one say nothing. Texts pass through `cell`: names of experiments and paths come
+    # from records, and may hold control characters.
     mesh = " ".join(f"{axis}={size}" for axis, size in header.mesh.items() if size != 1)
     parts = [f"{header.total_steps:,} steps" if header.total_steps else ""]
     if header.step:
@@ -151,15 +153,19 @@ class _Pace:
         """Return the seconds left, or None while nobody knows."""
         if total is None or len(self._marks) < 2:
             return None
+        # The rate over the last marks and not since the start, so that compiling and evaluations do
+        # not count for ever.
         (first, begin), (last, end) = self._marks[0], self._marks[-1]
         return (total - step) * (last - first) / (end - begin) if end > begin else None
 
 
+# Every event comes through here, thousands of steps a second for tiny models, so a step only notes
+# its values: formatting and drawing happen when a line is due.
 class ConsoleSink:
     """Shows a run. See `Console`.
 
     Args:
-      settings: What to show.
+      settings: The settings.
       stream: Where; None is the standard output.
       clock: Returns seconds; monotonic.
     """
@@ -186,6 +192,9 @@ class ConsoleSink:
         self._next_at = -math.inf
         self._plain: tuple[float, int] | None = None  # when and at which step the last line was
         self._shown_step = -1
+        # Three ways to show the line, chosen once: in place in a terminal, as one updated output in
+        # a notebook, or as lines now and then (a pipe, a log file, a terminal without control
+        # codes).
         self._live: _LiveLine | None = None
         if self._console.is_jupyter:
             self._live = _NotebookLine()
@@ -225,17 +234,22 @@ class ConsoleSink:
         for name in (TOKENS_PER_SECOND, MFU):
             if name in step.values:
                 value = step.values[name]
+                # A moving average, because single steps vary too much to be read; the loss is shown
+                # as it is.
                 self._smooth[name] = value + 0.9 * (self._smooth.get(name, value) - value)
         self._pace.mark(now, step.step)
         if self._live is None:
             self._maybe_plain(now, step.step)
         elif now >= self._next_at:
+            # A terminal over a slow connection may take long to take a line.
             begin = time.perf_counter()
             self._live.show(self._line(self._console.width, bar=True))
             # Drawing takes at most a fiftieth of the time.
             self._next_at = now + max(0.1, 50 * (time.perf_counter() - begin))
 
     def _maybe_plain(self, now: float, step: int) -> None:
+        # The first and the last step always get a line, so that even a short log shows where the
+        # run began and ended.
         every = self._settings.plain_every_steps
         if self._plain is None:
             due = True
@@ -260,6 +274,7 @@ class ConsoleSink:
         total = self._header.total_steps if self._header else None
         head = f"step {step:,}/{total:,}" if total else f"step {step:,}"
         left = self._pace.left(step, total)
+        # Each part with a rank; what does not fit goes by rank, and the head and the loss stay.
         parts = {"head": (0, head)}
         if bar and total:
             parts["bar"] = (4, "━" * _LEAST_BAR)
@@ -301,6 +316,7 @@ class ConsoleSink:
         better = before is None or (value < before if direction == "lower" else value > before)
         if better:
             self._best[key] = value
+        # The first value is not marked: it is better than nothing.
         return better and before is not None
 
     def _show_header(self, header: events.Header) -> None:
@@ -315,6 +331,8 @@ class ConsoleSink:
         from rich.table import Table
         from rich.text import Text
 
+        # `Text` and not plain strings, in which rich would read brackets as markup: axes and shapes
+        # have them.
         table = Table.grid(padding=(0, 2))
         for label, text in rows:
             table.add_row(Text(label, style="dim"), Text(text, overflow="fold"))
@@ -324,6 +342,8 @@ class ConsoleSink:
 
     def _show_end(self, event: events.Ended) -> None:
         if self._live is not None and self._step is not None:
+            # The last drawn line may be some steps old; the final one is printed in full, to stay
+            # in the scrollback.
             self._live.show("")
             self._print(self._line(self._console.width, bar=False))
         elif self._live is None:
@@ -371,6 +391,8 @@ class _TerminalLine(_LiveLine):
     def __init__(self, console: Any):
         from rich.live import Live
 
+        # `transient` takes the line away at the end. Without `auto_refresh` no thread of rich draws
+        # in between.
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._started = False
 

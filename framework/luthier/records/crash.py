@@ -49,10 +49,10 @@ def write(
 
     Args:
       directory: The directory of the run or trial; made where it is missing.
-      error: What was raised, with its traceback.
+      error: The exception, with its traceback.
       step: Optimizer steps done; None where no step can be named.
-      phase: What was being done: `opening data`, `restoring`, `step`, ...
-      process: Which of several processes this is; None for the only one.
+      phase: The current phase: `opening data`, `restoring`, `step`, ...
+      process: Index of this process; None for the only one.
       graph_path: The path in the graph of what raised it, where that is known.
 
     Returns:
@@ -94,6 +94,7 @@ def _written(error: BaseException) -> tuple[pathlib.Path | None, str]:
 
 def summary(error: BaseException) -> str:
     """Return an exception in one line: its class, unless it is our own, and its message."""
+    # In one line, for status.json, lists of runs and the terminal; the whole text is in the report.
     text = " ".join(str(error).split())
     if not type(error).__module__.startswith("luthier."):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -107,10 +108,11 @@ def user_frame(error: BaseException) -> tuple[FrameType, int] | None:
     The innermost cause with such a frame counts: a wrapped error was raised there.
 
     Args:
-      error: What was raised.
+      error: The exception.
     """
     found = None
     for link in faults.chain(error):
+        # The last match is the innermost, since tracebacks are listed from the outside in.
         for frame, line in traceback.walk_tb(link.__traceback__):
             if is_users(frame.f_code.co_filename):
                 found = (frame, line)
@@ -159,6 +161,8 @@ def newest(directory: str | os.PathLike[str]) -> pathlib.Path | None:
         for path in pathlib.Path(directory, FOLDER).iterdir():
             with contextlib.suppress(OSError):
                 status = path.stat()
+                # The file for native crashes is opened before anything has crashed, and is empty
+                # until then.
                 if path.suffix == ".txt" and status.st_size:
                     found.append((status.st_mtime, path))
     return max(found)[1] if found else None
@@ -169,7 +173,7 @@ def native_path(directory: str | os.PathLike[str], process: int = 0) -> pathlib.
 
     Args:
       directory: The run's directory.
-      process: Which of the run's processes.
+      process: Index of the process.
     """
     return pathlib.Path(directory, FOLDER, f"{_NATIVE}{process}.txt")
 
@@ -192,13 +196,13 @@ def cause(path: pathlib.Path) -> str:
 
 
 def last_words(path: str | os.PathLike[str], offset: int = 0) -> str:
-    """Return what a log says of the end of its process, in one line; empty where it says nothing.
+    """Return one line from a log about the end of its process; empty if there is none.
 
     That is its last line, but for the stacks of native code that failed: then it is the cause, and
     where the stacks are.
 
     Args:
-      path: What the process printed.
+      path: The log of the process.
       offset: Bytes of the log that are not about this process.
     """
     try:
@@ -222,6 +226,8 @@ def _write_new(folder: pathlib.Path, name: str, text: str) -> pathlib.Path:
     while True:
         path = folder / (f"{name}.txt" if number == 1 else f"{name}-{number}.txt")
         try:
+            # `backslashreplace`: a message with half of a surrogate pair must not keep the report
+            # from being written.
             with open(path, "x", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
                 file.flush()
@@ -235,6 +241,8 @@ def _report(
     error: BaseException, step: int | None, phase: str, process: int | None, graph_path: str
 ) -> str:
     facts = {
+        # In the order in which one reads a report: what, where, on which machine, with how much
+        # memory.
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "error": summary(error),
         "fault": faults.classify(error).value,
@@ -255,7 +263,7 @@ def _report(
 
 
 def memory() -> dict[str, str]:
-    """Return what Linux says about the memory of this process and of its control group.
+    """Return the memory statistics that Linux keeps of this process and its control group.
 
     `oom_kill` counts the processes of the group that the kernel has ended for want of memory.
     """
@@ -268,6 +276,8 @@ def memory() -> dict[str, str]:
         name, _, value = line.partition(":")
         if name in ("MemTotal", "MemAvailable"):
             found[f"memory {name}"] = value.strip()
+    # Containers and batch systems limit the group and not the machine, so MemAvailable alone may
+    # look plentiful.
     for folder in _control_groups():
         for name in ("memory.current", "memory.peak", "memory.max", "memory.events"):
             if lines := _lines(folder / name):
@@ -282,6 +292,8 @@ def device_memory() -> dict[str, str]:
     """Return the memory statistics of this process's devices, where they are up and keep any."""
     # Asking JAX for its devices would start them, which takes seconds and memory; JAX has no public
     # question for whether they are up.
+    # Private, and looked up in `sys.modules` so that nothing is imported: where a later JAX has
+    # moved it, the report lacks this section.
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not getattr(bridge, "backends_are_initialized", lambda: False)():
         return {}
@@ -289,8 +301,10 @@ def device_memory() -> dict[str, str]:
     with contextlib.suppress(Exception):  # a device that has failed may not even answer this
         for device in sys.modules["jax"].local_devices():
             stats: Mapping[str, Any] = device.memory_stats() or {}
-            told = ", ".join(f"{name} {value}" for name, value in stats.items())
-            found[f"device {device}"] = told or f"{device.device_kind}, which keeps no statistics"
+            summary = ", ".join(f"{name} {value}" for name, value in stats.items())
+            found[f"device {device}"] = (
+                summary or f"{device.device_kind}, which keeps no statistics"
+            )
     return found
 
 

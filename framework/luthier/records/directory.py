@@ -6,7 +6,7 @@ config.txt           the same graph for reading
 config.values.json   its values as nested plain data, for other programs
 plan.json            what it was expected to cost
 source.json          which source ran (and source-*.patch: how it differs from its commit)
-status.json          how the run stands
+status.json          the status of the run
 goodput.jsonl        where its time went, over all its processes
 hosts.jsonl          what each host of several took
 metrics.jsonl        every step, evaluation, sample and notice
@@ -107,8 +107,10 @@ def name_problem(value: str, owner: str, what: str = "name") -> Problem | None:
     Args:
       value: The text.
       owner: Whose name it would be: `a run`.
-      what: What it would be: `name` or `id`.
+      what: `name` or `id`.
     """
+    # Names become folders, lines of job scripts and keys of buckets: spaces, slashes, quotes and
+    # control characters are refused once, here.
     if _NAME.fullmatch(value):
         return None
     remedy = "use letters, digits and ._=,+-, and start with a letter or digit"
@@ -129,6 +131,7 @@ class RunDirectory:
         return f"RunDirectory({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
+        # Resolved, since the same run is reached by a relative path, an absolute one, or a link.
         return isinstance(other, RunDirectory) and self.path.resolve() == other.path.resolve()
 
     def __hash__(self) -> int:
@@ -152,14 +155,16 @@ class RunDirectory:
           name: The experiment's name.
           id: The run's id; a new one when it is None.
           configuration: The graph that will be executed.
-          source: What source will run.
-          plan: What the run is expected to cost.
+          source: The source that will run.
+          plan: The predicted cost of the run.
 
         Raises:
           RunError: The run exists, a name cannot name a directory, or the disk refuses.
         """
         id = new_id() if id is None else id
         path = cls.locate(root, name, id)
+        # config.json decides whether there is a run: folders that hold anything else are not taken
+        # over.
         if (path / "config.json").exists():
             remedy = "open it to continue the run, or choose another id"
             raise RunError(Problem(f"the run {path} exists already", remedy=remedy))
@@ -171,6 +176,8 @@ class RunDirectory:
             files |= source.files()
         if plan is not None:
             files["plan.json"] = json_text(plan)
+        # From the first moment, so that a run that is killed before its first step is listed as
+        # created, and not as damaged.
         files["status.json"] = json_text(status_fields(Status()))
         try:
             building.mkdir(parents=True)
@@ -190,6 +197,8 @@ class RunDirectory:
         Raises:
           RunError: `name` or `id` cannot name a directory, or `root` is not on a disk.
         """
+        # pathlib would take `gs://lab/runs` for a folder called `gs:`. Runs need appends, renames
+        # and locks; object stores get copies of them (`object_storage`).
         if "://" in os.fspath(root):
             remedy = "runs append and lock: keep records.directory on a disk"
             raise RunError(Problem(f"{os.fspath(root)} is not a directory", remedy=remedy))
@@ -203,7 +212,7 @@ class RunDirectory:
         """Return the run's directory at `path`.
 
         Raises:
-          RunError: There is none.
+          RunError: There is no such run.
         """
         directory = cls(path)
         if not directory.config_path.is_file():
@@ -283,15 +292,15 @@ class RunDirectory:
         return read_json(self.path / "config.values.json", default={})
 
     def read_source(self) -> dict[str, Any]:
-        """Return what source ran last; empty where it was not recorded."""
+        """Return the record of the source that ran last; empty if it was not recorded."""
         return read_json(self.path / "source.json", default={})
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Return the plan, or None where there is none."""
+        """Return the plan, or None if it was not recorded."""
         return read_json(self.path / "plan.json")
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
-        """Record what the run is expected to cost."""
+        """Record the plan: the predicted cost of the run."""
         self.fence()
         write_json(self.path / "plan.json", plan)
 
@@ -322,7 +331,7 @@ class RunDirectory:
         self._replace({source_lib.FILE: source_lib.keep_code(self.path, packages)})
 
     def write_configuration(self, configuration: Configuration) -> None:
-        """Record the graph with which the run goes on; the earlier one stays as `config.1.json`."""
+        """Record the graph of a resumed run; the earlier one stays as `config.1.json`."""
         self._replace(configuration.files())
 
     def _replace(self, files: Mapping[str, str]) -> None:
@@ -350,7 +359,7 @@ class RunDirectory:
             write_atomically(self.path / name, text)
 
     def read_status(self) -> Status:
-        """Return how the run stands: `running` only if a process really holds its lock.
+        """Return the status of the run: `running` only if a process really holds its lock.
 
         Raises:
           RunError: status.json is damaged.
@@ -358,7 +367,9 @@ class RunDirectory:
         status = read_status(self.status_path)
         # A process that is killed cannot write how it ended. That its lock is free says so for it.
         if status.status == events.RUNNING and self.writer() is None:
-            message, path = "the process ended without a word", crash.newest(self.path)
+            # A native crash leaves stacks by faulthandler; an older file belongs to an earlier
+            # process, hence the comparison of times.
+            message, path = "the process ended without a message", crash.newest(self.path)
             relative = ""
             if (
                 path is not None
@@ -373,10 +384,10 @@ class RunDirectory:
         return status
 
     def write_status(self, status: Status) -> None:
-        """Write how the run stands.
+        """Write the status of the run.
 
         Raises:
-          LockLost: Another process writes the run now, and its word counts.
+          LockLost: Another process writes the run now.
           RunError: The disk refuses.
         """
         self.fence()
@@ -396,6 +407,8 @@ class RunDirectory:
     @property
     def fence(self) -> Callable[[], None]:
         """Raises `LockLost` where this process locked the directory, and has lost the lock."""
+        # Looked up anew each time: the lock is taken after this object was made, and a process that
+        # only reads holds none.
         return fence(self.lock_path)
 
     def writer(self) -> Holder | None:
@@ -419,6 +432,8 @@ class RunDirectory:
           RunError: The file cannot be read or written.
         """
         self.fence()
+        # -1 drops the lines of step 0, too (a header, an evaluation of untrained parameters): where
+        # nothing was restored the run begins again.
         last = -1 if step is None else step
         reason = f"training was resumed from step {step or 0}"
         # The order: a copy first, then the cut, then the copy into the trash. A kill in between
@@ -438,6 +453,7 @@ class RunDirectory:
         if not self.metrics_path.is_file():
             return None, 0
         final = read_last(self.metrics_path, events.Step)
+        # The name carries the last step in it: `empty_trash` keeps it until a later one is saved.
         reached = max(last, 0) if final is None else final.step
         copy = self.path / f"metrics.{reached}.jsonl"
         try:
@@ -468,6 +484,8 @@ class RunDirectory:
         for folder, _, names in os.walk(self.path):
             for name in names:
                 with contextlib.suppress(OSError):
+                    # `lstat`: what a link points at is not the run's. Training may delete a
+                    # checkpoint meanwhile.
                     total += os.lstat(os.path.join(folder, name)).st_size
         return total
 

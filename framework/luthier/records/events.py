@@ -23,6 +23,7 @@ DATA_WAIT_SECONDS = "data_wait_seconds"
 MEMORY_BYTES = "memory_bytes"
 
 # Names of step values that are about speed, not about learning.
+# They differ between two runs that are equal bit by bit.
 PERFORMANCE = frozenset(
     {
         TOKENS_PER_SECOND,
@@ -45,7 +46,7 @@ RUNNING = "running"
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """A process starts (or goes on) training.
+    """A process starts or resumes training.
 
     Args:
       experiment: The experiment's name.
@@ -54,10 +55,10 @@ class Header:
       total_steps: Steps of the whole run, when known.
       parameters: Number of parameters.
       mesh: Size of every mesh axis.
-      devices: The devices in words, such as `8 x cpu`.
+      devices: A description of the devices, such as `8 x cpu`.
       memory_bytes_per_device: Bytes that the state takes on one device.
       flops_per_step: Model FLOPs of one optimizer step.
-      data: What the training data says of itself; `unigram_entropy` and `bigram_entropy` are in
+      data: The description of the training data; `unigram_entropy` and `bigram_entropy` are in
         nats per byte.
       evaluations: The same for every evaluation set, by its name.
       notes: Further lines to show, by label.
@@ -115,9 +116,9 @@ class Sample:
 
     Args:
       step: Steps done.
-      text: What it generated.
-      prompt: What it continued; empty where it began by itself.
-      name: Which of several series of samples this belongs to; empty for the only one.
+      text: The generated text.
+      prompt: The text that it continues; empty without one.
+      name: Series that the sample belongs to; empty for the only one.
     """
 
     step: int
@@ -128,28 +129,29 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """Something was seen.
+    """An image was recorded.
 
     Args:
       step: Steps done.
-      name: What it shows; parts of it may be divided by slashes.
+      name: Name of the image; parts of it may be divided by slashes.
       pixels: uint8 [height, width, channels] with 1, 3 or 4 channels; None once it is in a file.
       path: Its PNG file, below the run's directory; empty until there is one.
     """
 
     step: int
     name: str
+    # Left out of comparisons, since arrays have no truth value.
     pixels: Any = dataclasses.field(default=None, compare=False, repr=False)
     path: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How numbers are distributed.
+    """The distribution of numbers.
 
     Args:
       step: Steps done.
-      name: Which numbers.
+      name: Name of the numbers.
       low: Lower edge of the first bin.
       high: Upper edge of the last bin.
       counts: Numbers in each bin; bins are of one width.
@@ -164,6 +166,7 @@ class Histogram:
     @property
     def edges(self) -> list[float]:
         """The edges of the bins, one more than there are counts."""
+        # Each edge by itself and not by adding up widths; the last one is `high` to the bit.
         width, num_bins = self.high - self.low, len(self.counts)
         return [self.low + width * i / num_bins for i in range(num_bins)] + [self.high]
 
@@ -183,7 +186,7 @@ class Ended:
       status: `finished`, `interrupted`, `preempted`, `diverged` or `failed`.
       step: Steps done.
       summary: The run's final figures by name.
-      message: Why it ended, or what the user may do next; lines.
+      message: Reason of the end, or next commands for the user; lines.
       crash: The file with the traceback of a failure, in the run's directory; empty for none.
     """
 
@@ -196,6 +199,8 @@ class Ended:
 
 Event = Header | Step | Evaluation | Saved | Sample | Image | Histogram | Notice | Ended
 
+# The names are in files and never change. A new field of an event needs a default, because lines of
+# earlier versions lack it (`metrics_file.decode_event`).
 KINDS: dict[str, type] = {
     "header": Header,
     "step": Step,

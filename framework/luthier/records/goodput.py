@@ -50,6 +50,10 @@ class Piece:
     seconds: Mapping[str, float]
 
 
+# Exclusive seconds: `_open` is the stack of spans, and only the innermost one is running. At each
+# border the time since the last border goes to it. A piece is what lies between two borders, or
+# between two calls of `pieces`, with the steps at both ends; later a restart can thus tell which
+# part of it was done again.
 class Goodput:
     """A stopwatch with one hand per kind of work.
 
@@ -125,7 +129,7 @@ class Goodput:
             self._pieces.append(piece)
 
     def reached(self, step: int) -> None:
-        """Take note that so many optimizer steps are done."""
+        """Note the number of optimizer steps done."""
         with self._lock:
             self._step = step
             if not self._open:
@@ -220,7 +224,7 @@ class Spans:
             self._thread.start()
 
     def emit(self, event: events.Event) -> None:
-        """Take note of the step, of the beginning and of the end."""
+        """Note steps, and write the beginning and the end."""
         if isinstance(event, events.Step):
             self._goodput.reached(event.step)
         elif isinstance(event, events.Header):
@@ -254,12 +258,16 @@ class Spans:
         if not self._is_started:
             return
         with self._lock:
+            # Taken and written under one lock: the thread that follows and the one that trains must
+            # not exchange the order of their pieces.
             lines = [self._line(piece) for piece in self._goodput.pieces()] + (more or [])
             self._append(lines)
 
     def _start(self, step: int) -> None:
         """Write the line of the beginning, which is where the first span began."""
         pieces = self._goodput.pieces()
+        # The file is opened with the first header, when compiling and restoring were measured
+        # already.
         start = min((piece.start for piece in pieces), default=self._began)
         fields = {"step": step, "process": os.getpid(), "host": socket.gethostname()}
         began = {"kind": "began", "time": round(start + self._offset, 6), **fields}
@@ -288,15 +296,18 @@ class Spans:
     def _write(self, lines: list[dict[str, Any]]) -> None:
         if self._file is None:
             self._file = LineWriter(self.path, self._fence)
+        # Beyond that spans are dropped: unlike the metrics they are not worth ending a run for.
         if self._file.num_waiting < _MOST_WAITING:
             for line in lines:
                 self._file.add(json.dumps(line))
         self._file.write()
+        # No sync after each write: a power cut may take the last spans, which `account_of` then
+        # counts as idle time.
         if self._file.num_unsynced >= _MOST_UNSYNCED:
             self._file.sync()
 
     def _try(self, action: Callable[[], None]) -> None:
-        """Write, or report once that the disk refuses; training goes on without this record."""
+        """Write, or report once that the disk refuses; training continues without this record."""
         try:
             action()
         except LockLost:
@@ -428,6 +439,8 @@ def account_of(lines: Sequence[Mapping[str, Any]], alive: bool = False) -> Accou
       lines: The lines of its goodput.jsonl (`read_spans`).
       alive: Whether a process still trains: its last span is then not where it was killed.
     """
+    # The lines of a killed process just end, so its end is its last span; what lies between that
+    # and the next beginning is idle time.
     processes = _processes(lines)
     restored = [process[0]["step"] for process in processes]
     lifetimes: list[Lifetime] = []
@@ -459,7 +472,7 @@ def _processes(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any
 
 
 def _lifetime(lines: Sequence[Mapping[str, Any]], until: int | None, alive: bool) -> Lifetime:
-    """Return what a process did, where a later one went on from step `until`."""
+    """Return the lifetime of a process, where a later one resumed from step `until`."""
     began = lines[0]
     seconds: dict[str, float] = {}
     end, reached, status = began["time"], began["step"], RUNNING if alive else KILLED
@@ -470,6 +483,9 @@ def _lifetime(lines: Sequence[Mapping[str, Any]], until: int | None, alive: bool
         end, reached = max(end, line["end"]), line["last"]
         for kind, value in line["seconds"].items():
             lost = _lost_share(kind, line["first"], line["last"], until)
+            # A span is lost as a whole, in part or not at all: what was done behind the step that a
+            # later process resumed from is done again. Compiling and opening are not: they prepared
+            # steps that count.
             for name, part in ((kind, value * (1 - lost)), (LOST, value * lost)):
                 if part:
                     seconds[name] = seconds.get(name, 0.0) + part
@@ -481,7 +497,7 @@ def _lifetime(lines: Sequence[Mapping[str, Any]], until: int | None, alive: bool
 
 
 def _lost_share(kind: str, first: int, last: int, until: int | None) -> float:
-    """Return how much of a span was done again by a process that went on from step `until`."""
+    """Return how much of a span was done again by a process that resumed from step `until`."""
     if until is None or kind in _NEVER_LOST:
         return 0.0
     if kind in _STEPPING:

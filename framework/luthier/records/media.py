@@ -19,12 +19,12 @@ from luthier.storage.trash import move_to_trash
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Histograms:
-    """How the entries of parameters are distributed; counted on the devices, in one call.
+    """Histograms of the entries of parameters, counted on the devices in one call.
 
     Args:
-      every: How often.
+      every: Interval.
       num_bins: Bins of one width between the least and the greatest entry.
-      pattern: Which parameters: a regular expression that is searched for in their names.
+      pattern: Regular expression that is searched for in the names of parameters.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_bins": "1 <= x <= 512"}
@@ -39,12 +39,12 @@ class Samples:
     """Text that the language model continues: at the end of the run, and during training.
 
     Args:
-      every: How often during training, all prompts each time; None shows the first prompt at the
+      every: Interval during training, all prompts each time; None shows the first prompt at the
         end of the run only.
       prompts: Texts to continue; an empty one lets the model begin.
       num_tokens: Tokens to draw for each.
-      temperature: Of the draws; 0 takes the likeliest token.
-      seed: Of the draws, the same every time.
+      temperature: Sampling temperature; 0 takes the likeliest token.
+      seed: Random seed of sampling, the same every time.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_tokens": "1 <= x", "temperature": "0 <= x"}
@@ -62,9 +62,9 @@ class Images:
     """Rows of the training batch that are images, side by side.
 
     Args:
-      every: How often.
+      every: Interval.
       entry: The entry of the batch: [rows, height, width, channels].
-      num_rows: How many of its first rows.
+      num_rows: Number of its first rows to show.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_rows": "1 <= x"}
@@ -76,6 +76,7 @@ class Images:
 
 # A writer of PNG files that needs nothing but zlib.
 
+# An encoder of thirty lines instead of a dependency on Pillow.
 _COLOR_TYPES = {1: 0, 3: 2, 4: 6}  # channels to PNG's grey, RGB and RGBA
 
 
@@ -87,7 +88,7 @@ def encode_png(pixels: Any) -> bytes:
         [height, width].
 
     Raises:
-      ValueError: It is no such array.
+      ValueError: It is not such an array.
     """
     import numpy as np  # not at the top: importing this package must be cheap
 
@@ -139,14 +140,16 @@ class MediaFiles:
 
         Raises:
           RunError: The disk refuses.
-          ValueError: The pixels are no image, or the name cannot name a folder.
+          ValueError: The pixels are not an image, or the name cannot name a folder.
         """
+        # The name becomes a path below `media/`: it must not lead out of the run's directory.
         if not re.fullmatch(r"[A-Za-z0-9_.=,+-]+(/[A-Za-z0-9_.=,+-]+)*", image.name) or (
             ".." in image.name
         ):
             raise ValueError(f"{image.name!r} cannot be the name of an image")
         path = pathlib.PurePosixPath(FOLDER, image.name, f"{image.step}.png")
         target = self._run_path / path
+        # The file before its line in metrics.jsonl: a reader never finds a path without an image.
         data = encode_png(image.pixels)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +163,7 @@ class MediaFiles:
 
         Args:
           step: The restored step.
-          reason: Why, in one line.
+          reason: The reason, in one line.
 
         Raises:
           RunError: The disk refuses.

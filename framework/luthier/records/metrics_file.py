@@ -29,7 +29,7 @@ from luthier.storage.json_lines import parse, renumber
 # as the very same double.
 
 _KIND_OF = {cls: kind for kind, cls in KINDS.items()}
-_IN_FILES = {"pixels"}  # of an image: its line tells the path of the file that has them
+_IN_FILES = {"pixels"}  # of an image: its line has the path of their file
 _FIELDS = {kind: {field.name for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
 
 
@@ -97,6 +97,8 @@ def encode_event(event: Event, time: float, step: int) -> dict[str, Any]:
     Raises:
       TypeError: A value of a step or an evaluation is not a number.
     """
+    # Steps and evaluations are nearly all of the lines and written by hand; the rare ones go
+    # through their fields, so that a new field of an event is recorded without a change here.
     record: dict[str, Any] = {"kind": _KIND_OF[type(event)], "step": step, "time": round(time, 6)}
     if isinstance(event, Step | Evaluation):
         values = {name: encode_number(value) for name, value in event.values.items()}
@@ -118,6 +120,7 @@ def decode_event(record: Mapping[str, Any]) -> Recorded | None:
     kind = record["kind"]
     if kind not in KINDS:
         return None
+    # Fields of a later version are left out: its lines are read as far as they are understood.
     fields = {name: value for name, value in record.items() if name in _FIELDS[kind]}
     try:
         if kind in ("step", "evaluation"):
@@ -267,6 +270,8 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
     reader = LineReader(path, accepts=_is_event)
+    # One pass finds out whether the dropped lines are a tail: `holes` says that a line which stays
+    # begins behind one that goes.
     kept = whole = end = 0  # `end`: where the kept lines would end if only a tail were dropped
     holes = inner_damage = False
     for line in reader.lines():
@@ -315,7 +320,7 @@ def read_last(
     Args:
       path: A metrics.jsonl; a missing file has no events.
       kind: The event's class.
-      window_bytes: How much of the end to look at first.
+      window_bytes: Bytes of the end to look at first.
     """
     try:
         with open(path, "rb") as file:
@@ -353,10 +358,10 @@ def _silent(text: str) -> None:
 # writes and syncs. Everything that is shared is guarded by one condition:
 #
 # `_pending` are events that were not taken yet; they are popped only after they are in the file's
-# own memory (`LineWriter`), so that the capacity counts each once. `_asked` and `_answered` number
-# the flushes: a flush is answered by the first sync that began after it was asked. `_error` is what
-# the disk says at the moment; `_defect` ended the thread for good (a bug, or the lost lock), and
-# every later call raises it.
+# own memory (`LineWriter`), so that the capacity counts each once. `_requested` and `_completed`
+# number the flushes: a flush is completed by the first sync that began after it was requested.
+# `_error` is the present error of the disk; `_defect` ended the thread for good (a bug, or the lost
+# lock), and every later call raises it.
 class JsonLines:
     """Appends events to a file, in the order in which they are emitted.
 
@@ -397,7 +402,7 @@ class JsonLines:
         self._pending: deque[_Entry] = deque()
         self._num_held = 0  # lines that the file does not have yet, because the disk refuses
         self._condition = threading.Condition()
-        self._asked = self._answered = 0  # numbers of flushes
+        self._requested = self._completed = 0  # numbers of flushes
         self._error: OSError | None = None
         self._defect: BaseException | None = None
         self._closing = False
@@ -421,11 +426,15 @@ class JsonLines:
             # Nothing can be refused: the writer's thread encodes it.
             entry, step = (event, time.time(), event.step), event.step
         else:
+            # Encoded here, so that a value that is no number raises at the line that emitted it,
+            # and not in another thread; and so that arrays are not held until they are written.
             entry = encode_event(event, time.time(), self._step)
             step = entry["step"]
         self._step = max(self._step, step)
         with self._condition:
             self._check()
+            # Back-pressure: a slow disk slows training down, one that refuses ends it. Dropping
+            # lines would make a record that lies.
             while len(self._pending) + self._num_held >= self._capacity:
                 if self._error is not None:
                     raise run_error("write", self.path, self._error)
@@ -443,10 +452,10 @@ class JsonLines:
         with self._condition:
             if self._closing:
                 return
-            self._asked += 1
-            number = self._asked
+            self._requested += 1
+            number = self._requested
             self._condition.notify_all()
-            while self._answered < number:
+            while self._completed < number:
                 self._check()
                 self._condition.wait(1.0)
             if self._error is not None:
@@ -489,7 +498,7 @@ class JsonLines:
                 self._wait()
                 # A copy; the entries stay queued until `_answer`, which counts how many were taken.
                 batch = list(self._pending)
-                asked, closing = self._asked, self._closing
+                requested, closing = self._requested, self._closing
             error = self._append(batch)
             if self._file.num_unsynced and unsynced_since is None:
                 unsynced_since = time.monotonic()
@@ -497,27 +506,27 @@ class JsonLines:
                 due = time.monotonic() - unsynced_since >= self._sync_seconds
                 full = self._file.num_unsynced >= self._capacity
                 # After a failure nothing is well again before a sync says so.
-                if due or full or closing or asked > self._answered or self._error is not None:
+                if due or full or closing or requested > self._completed or self._error is not None:
                     error = self._tried(self._file.sync)
                     unsynced_since = None
-            self._answer(asked, error, len(batch))
+            self._answer(requested, error, len(batch))
             if closing:
                 return
 
     def _wait(self) -> None:
         """Sleep until there is something to do."""
-        if self._asked == self._answered and not self._closing:
+        if self._requested == self._completed and not self._closing:
             # Not woken by every event: that would cost the training thread more than the event.
             self._condition.wait(_POLL_SECONDS if self._error is None else self._retry_seconds)
 
-    def _answer(self, asked: int, error: OSError | None, num_taken: int) -> None:
+    def _answer(self, requested: int, error: OSError | None, num_taken: int) -> None:
         with self._condition:
             for _ in range(num_taken):
                 self._pending.popleft()
             self._num_held = self._file.num_waiting
             waiting = len(self._pending) + self._num_held
             before, self._error = self._error, error
-            self._answered = asked
+            self._completed = requested
             self._condition.notify_all()
         if error is not None and before is None:
             self._report(

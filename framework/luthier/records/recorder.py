@@ -22,7 +22,7 @@ from luthier.records.weights_and_biases import Wandb
 
 
 class Sink(Protocol):
-    """Takes in events. An `essential` sink's errors stop the run; any other's are told, once."""
+    """Receives events. Errors of an `essential` sink stop the run; others are reported once."""
 
     essential: bool
 
@@ -37,7 +37,7 @@ class Sink(Protocol):
 
 
 class SinkSettings(Protocol):
-    """What describes a sink in the graph: an element of `Records.sinks`."""
+    """The settings of a sink in the graph: an element of `Records.sinks`."""
 
     def open(self, run_directory: RunDirectory, report: Callable[[str], None]) -> Sink | None:
         """Start recording a run, or return None when there is nothing to do.
@@ -50,6 +50,8 @@ class SinkSettings(Protocol):
         """
 
 
+# A sink that is not essential is dropped at its first error instead of being tried again at each
+# step.
 class Recorder:
     """Hands events to sinks, from the thread that trains.
 
@@ -79,7 +81,7 @@ class Recorder:
         self._sinks.append(sink)
 
     def report(self, text: str) -> None:
-        """Have one line emitted as a `Notice` at the next opportunity; callable from any thread."""
+        """Queue one line, emitted as a `Notice` at the next opportunity; thread-safe."""
         # Sinks report from their own threads, but events must reach all sinks in one order, from
         # the thread that trains. A deque's append is atomic, so no lock is needed, also not in a
         # signal handler.
@@ -91,19 +93,20 @@ class Recorder:
         Raises:
           RunError: The run can no longer be recorded; every sink was given the event.
           TypeError: A value of a step or an evaluation is not a number.
-          ValueError: The pixels of an image are no image.
+          ValueError: The pixels of an image are not an image.
         """
         if isinstance(event, Ended):
             # Filled in here, because the stopwatch runs until the very end of the run.
+            # An entry of the event wins over one of the stopwatch with the same name.
             summary = {**self.goodput.summary(), **event.summary}
             event = dataclasses.replace(event, summary=summary)
-        kept = self._kept(event) if isinstance(event, Image) else event
-        if kept is not None:
-            self._deliver(kept)
+        stored = self._stored(event) if isinstance(event, Image) else event
+        if stored is not None:
+            self._deliver(stored)
         self._deliver_reports()
 
     def notice(self, text: str) -> None:
-        """Tell the user one line."""
+        """Emit a notice of one line."""
         self.emit(Notice(text))
 
     def flush(self) -> None:
@@ -141,8 +144,8 @@ class Recorder:
         if failure is not None:
             raise failure
 
-    def _kept(self, image: Image) -> Image | None:
-        """Write an image's file before its line; an image that cannot be kept is no harm."""
+    def _stored(self, image: Image) -> Image | None:
+        """Write an image's file before its line; report and drop it if that fails."""
         if self._media is None or image.pixels is None:
             return None
         try:
@@ -182,6 +185,8 @@ class Recorder:
         try:
             self.close()
         except Exception as error:
+            # The interpreter is going down: an exception raised here would be printed as a
+            # traceback that nobody can catch.
             print(f"luthier: {error}", file=sys.stderr)
 
     def __enter__(self) -> Recorder:
@@ -193,16 +198,16 @@ class Recorder:
 
 def _ended(sink: Sink, error: Exception) -> str:
     reason = " ".join(str(error).split()) or type(error).__name__
-    return f"{type(sink).__name__} stopped recording: {reason}; training goes on"
+    return f"{type(sink).__name__} stopped recording: {reason}; training continues"
 
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """How runs are recorded; the JSON lines always are.
+    """Settings of the records of a run; the JSON lines are always written.
 
     Args:
       directory: Where runs are kept.
-      console: What is shown while training; None shows nothing.
+      console: Console output while training; None shows nothing.
       wandb: The mirror in Weights & Biases; None makes none.
       histograms: Distributions of parameters; None shows none.
       samples: Text that a language model generates, at the end and during training; None shows
@@ -231,6 +236,7 @@ class Records:
         Raises:
           RunError: The directory cannot be written.
         """
+        # Without a directory (a notebook, an evaluation) only the console is left.
         media = None if run_directory is None else MediaFiles(run_directory.path)
         recorder = Recorder(media=media)
         report = recorder.report
@@ -254,7 +260,7 @@ class Records:
         return recorder
 
     def _add(self, recorder: Recorder, settings: SinkSettings, run_directory: RunDirectory) -> None:
-        # Whatever is wrong with somebody else's sink, the run and its own records go on.
+        # Whatever is wrong with somebody else's sink, the run and its own records continue.
         try:
             sink = settings.open(run_directory, recorder.report)
         except Exception as error:

@@ -57,10 +57,11 @@ def redact(text: str) -> str:
     """Return a text with stars, or the name of the variable, in the place of each secret.
 
     Args:
-      text: What is to be recorded or shown.
+      text: The text to record or to show.
     """
     for secret, name in _known():
         if secret in text:
+            # The name stays readable, so that a record shows which variable was used.
             text = text.replace(secret, f"[{name}]")
     if "://" in text:
         text = _PASSWORD_IN_URL.sub(r"\g<scheme>***@", text)
@@ -69,7 +70,7 @@ def redact(text: str) -> str:
 
 
 def find_secret(text: str) -> str:
-    """Return what secret a text holds, in words; empty where it holds none.
+    """Return a description of the secret that a text holds, or empty.
 
     Args:
       text: Any text.
@@ -89,10 +90,10 @@ def require_none(values: Any, what: str) -> None:
 
     Args:
       values: Dicts, lists and leaves.
-      what: What they are, for the message.
+      what: Their name, for the message.
 
     Raises:
-      RecordError: They hold secrets; each is told by its path, and not shown.
+      RecordError: They hold secrets; each is named by its path and not shown.
     """
     remedy = "leave it out, and give it by the environment or ~/.netrc where it is used"
     problems = [

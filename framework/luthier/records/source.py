@@ -61,6 +61,7 @@ def keep_code(directory: pathlib.Path, packages: Sequence[str]) -> str:
         # list (`code.1.json`) still finds its own.
         copy = copy_of(directory, digest)
         if len(content) <= _LARGEST_FILE_BYTES and not copy.exists():
+            # Larger files are data rather than code; their digest is kept all the same.
             with one_line_errors("create", copy.parent):
                 copy.parent.mkdir(exist_ok=True)
             write_atomically(copy, redact(content.decode(errors="replace")))
@@ -73,7 +74,7 @@ def copy_of(directory: pathlib.Path, digest: str) -> pathlib.Path:
 
 
 def recorded_code(directory: pathlib.Path) -> dict[str, str] | None:
-    """Return what the last start of a run ran; None where that was not recorded."""
+    """Return the code that the last start of a run used; None if it was not recorded."""
     try:
         found = read_json(directory / FILE)
     except RunError:
@@ -97,6 +98,8 @@ def reached_files(modules: Iterable[str], packages: Sequence[str]) -> set[str]:
       packages: Import names of the user's packages.
     """
     contents = _contents(packages)
+    # A closure over imports, read off the syntax tree: dynamic imports are missed, and a name that
+    # is imported but not used counts.
     waiting, reached = [*modules], set()
     while waiting:
         module = waiting.pop()
@@ -165,7 +168,7 @@ class Source:
       git: `root`, `revision`, `branch`, `dirty`, `untracked`, `patch_sha256`; empty outside a
         repository.
       packages: SHA-256 over the Python files of each of the user's packages, and of luthier.
-      patch: How tracked files differ from the revision; empty when they don't.
+      patch: Differences of tracked files from the revision; empty without any.
       arguments: The command line.
     """
 
@@ -190,7 +193,7 @@ class Source:
 
 
 def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] = ".") -> Source:
-    """Return what source runs in this process.
+    """Return the source that runs in this process.
 
     It calls git twice at most, with time limits, and imports nothing; a missing git, package or
     repository leaves its entry empty.
@@ -199,6 +202,8 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
       packages: Import names of the user's packages.
       directory: Any directory of the repository to describe.
     """
+    # The patch is what makes a run of uncommitted code reproducible; untracked files are listed,
+    # and those of the user's packages are copied (`keep_code`).
     git, patch = _git(pathlib.Path(directory))
     hashes = {}
     for name in ("luthier", *packages):
@@ -217,7 +222,7 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
 
 
 def read_facts(packages: Sequence[str] = ()) -> dict[str, str]:
-    """Return what processes that train together must have in common, by what it is called.
+    """Return the facts that processes that train together must share, by name.
 
     Args:
       packages: Import names of the user's packages.
@@ -249,7 +254,7 @@ def hash_package(name: str) -> str:
       name: An import name, such as `my_project` or `my_project.models`.
 
     Returns:
-      Hexadecimal digits, or "" where there is no such package on the path.
+      Hexadecimal digits, or "" if there is no such package on the path.
     """
     try:
         spec = importlib.util.find_spec(name)
@@ -284,7 +289,7 @@ def package_files(name: str) -> Iterator[tuple[str, pathlib.Path]]:
 
 
 def _stamp(path: pathlib.Path) -> tuple[int, int, int]:
-    """Return what tells that a file was not written since it was read."""
+    """Return a stamp of a file that changes when it is written."""
     try:
         status = path.stat()
     except OSError:
@@ -368,7 +373,9 @@ def _root(directory: pathlib.Path) -> pathlib.Path:
 
 
 def _call_git(directory: pathlib.Path, *arguments: str, seconds: float = 5.0) -> bytes | None:
-    """Return what git prints, or None; the repository's own hooks and monitors are not run."""
+    """Return git's output, or None; hooks and monitors of the repository are not run."""
+    # A monitor is a program that the repository's own config names; optional locks would interfere
+    # with a git that the user runs at the same time, and a prompt would wait for ever.
     command = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", *arguments)
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     try:

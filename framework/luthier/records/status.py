@@ -24,7 +24,7 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How a run stands.
+    """The status of a run.
 
     Args:
       status: `created`, `running`, `finished`, `interrupted`, `preempted`, `diverged` or
@@ -34,10 +34,10 @@ class Status:
       saved_step: The last step of which a checkpoint is committed.
       seconds: Seconds spent training, over all restarts.
       tokens: Tokens trained on.
-      restarts: How often training went on after it had ended.
+      restarts: Number of times that training was resumed.
       started: When the run first started, in seconds since 1970.
       updated: When this was written.
-      message: What was said when the run ended.
+      message: The message with which the run ended.
       metrics: The last step's values.
       evaluations: The last values of every evaluation set.
       crash: The file with the traceback of the failure, in the run's directory; empty for none.
@@ -68,6 +68,7 @@ def read_status(path: str | os.PathLike[str]) -> Status:
     fields = read_json(path, default={}, newest=FORMAT)
     if not isinstance(fields, dict):
         raise RunError(Problem(f"{os.fspath(path)} is damaged: it holds no status"))
+    # Fields of a later version are ignored; a change that would be misread needs a higher FORMAT.
     known = {field.name for field in dataclasses.fields(Status)}
     return Status(**{name: value for name, value in fields.items() if name in known})
 
@@ -111,17 +112,24 @@ class StatusFile:
         self._report = report
         self._every_seconds = every_seconds
         self._fence = fence
+        # What a restart keeps: when the run first started, how often it was restarted, what was
+        # saved last.
         self._earlier = read_status(self.path)
         self._status = self._earlier
         self._step: events.Step | None = None
         self._wake = threading.Event()
         self._closing = False
         self._reported = False
+        # A thread, since writing atomically means an fsync, which may take seconds on a network
+        # disk.
         self._thread = threading.Thread(target=self._run, name="luthier-status", daemon=True)
         self._thread.start()
 
     def emit(self, event: events.Event) -> None:
-        """Take note of an event; the file follows soon."""
+        """Note an event; the file follows soon."""
+        # No write here: the training thread only replaces fields, and the thread of this sink
+        # writes the file. Steps and evaluations wait for the next look; beginnings, saves and ends
+        # wake it at once, because tools wait for them.
         replace = dataclasses.replace
         status = self._status
         if isinstance(event, events.Step):
@@ -162,7 +170,7 @@ class StatusFile:
         )
 
     def flush(self) -> None:
-        """Have the file written soon; does not wait for it."""
+        """Request a write of the file, without waiting for it."""
         self._wake.set()
 
     def close(self) -> None:
@@ -191,6 +199,7 @@ class StatusFile:
             values = step.values
             status = dataclasses.replace(
                 status,
+                # The end may already have named a later step than the last one that was recorded.
                 step=max(step.step, status.step),
                 metrics=values,
                 seconds=float(values.get(events.SECONDS, status.seconds)),
@@ -225,14 +234,14 @@ def _strict(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Watchdog:
-    """When a run counts as hanging.
+    """Limits after which a run counts as hanging and is ended.
 
     The time that a process is stopped as a whole, as by Ctrl-Z or a sleeping laptop, does not
     count.
 
     Args:
-      seconds: How long a step, a batch of an evaluation or a save may take.
-      start_seconds: How long each phase before the first step may take: opening the data, restoring
+      seconds: Time limit of a step, a batch of an evaluation, or a save.
+      start_seconds: Time limit of each phase before the first step: opening the data, restoring
         or initializing the state, compiling the step.
     """
 

@@ -23,12 +23,12 @@ from luthier.errors import Problem, RecordError
 VARIABLE = "LUTHIER_TRUST"
 """Paths that are trusted, for this process and those that it starts."""
 
-_given: set[str] = set()
+_declared: set[str] = set()
 _noted: set[pathlib.Path] = set()
 
 
 def project_root() -> pathlib.Path | None:
-    """Return the folder of the nearest pyproject.toml; None where there is none."""
+    """Return the folder of the nearest pyproject.toml; None if there is no such file."""
     here = pathlib.Path.cwd().resolve()
     found = (at for at in (here, *here.parents) if (at / "pyproject.toml").is_file())
     return next(found, None)
@@ -58,7 +58,7 @@ def give(packages: Iterable[str]) -> None:
     Args:
       packages: Import names.
     """
-    _given.update(packages)
+    _declared.update(packages)
 
 
 def packages_for(
@@ -70,7 +70,7 @@ def packages_for(
 
     Args:
       path: Where the record is.
-      text: What is in it.
+      text: Its content.
       packages: The packages of the project that is worked in.
 
     Raises:
@@ -80,6 +80,9 @@ def packages_for(
     _note_owner(place)
     if is_trusted(place) or _is_same_project(place):
         return tuple(packages)
+    # Data cannot be told from code here: a record calls what it names. Components of luthier and
+    # its libraries are on a list and harmless; the user's own packages are not, and a stranger's
+    # record must not reach them by guessing their names.
     named = [package for package in packages if _mentions(text, package)]
     if not named:
         return ()  # a text can name without saying so: by escapes, by files that it includes
@@ -92,11 +95,11 @@ def packages_for(
 
 
 def require(path: str | os.PathLike[str], why: str) -> None:
-    """Refuse what was made in another project, until the user agrees.
+    """Reject records made in another project until the user agrees.
 
     Args:
       path: A folder.
-      why: What is about to happen with it, after its name.
+      why: The intended use, as the end of a sentence about it.
 
     Raises:
       RecordError: It was made elsewhere, and nobody agreed.
@@ -120,7 +123,7 @@ def packages_of_study(
 
     Args:
       path: The study's record, or that of a trial.
-      text: What is in it.
+      text: Its content.
       recorded: The packages that the study wrote down.
 
     Raises:
@@ -129,19 +132,19 @@ def packages_of_study(
     place = pathlib.Path(path).resolve()
     if is_trusted(place):
         return tuple(recorded)
-    ours = {*_given, *_project_packages()}
+    ours = {*_declared, *_project_packages()}
     strange = [name for name in recorded if name not in ours and _mentions(text, name)]
     if strange:
-        what = f"{path} names {', '.join(strange)}, which is no package of this project"
+        what = f"{path} names {', '.join(strange)}, outside the packages of this project"
         remedy = "add it to packages under [tool.luthier] in pyproject.toml, or, if you know who"
         remedy += f" made the study, add: --trust {_folder(place)}"
         raise RecordError(Problem(what, remedy=remedy))
     own = [name for name in recorded if name in ours]
     # Packages that this very program named need no consent; those of the project go through the
     # test for foreign records.
-    given = [name for name in own if name in _given]
-    allowed = packages_for(place, text, [name for name in own if name not in _given])
-    return tuple(dict.fromkeys([*given, *allowed]))
+    declared = [name for name in own if name in _declared]
+    allowed = packages_for(place, text, [name for name in own if name not in _declared])
+    return tuple(dict.fromkeys([*declared, *allowed]))
 
 
 def is_trusted(path: pathlib.Path) -> bool:
@@ -150,6 +153,7 @@ def is_trusted(path: pathlib.Path) -> bool:
     Args:
       path: The resolved path.
     """
+    # The environment and not a global: workers and launched processes inherit it.
     known = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
     # Paths are resolved on both sides: a link inside of a trusted folder does not lead out of it.
     return any(path.is_relative_to(folder) for folder in known)
@@ -158,7 +162,7 @@ def is_trusted(path: pathlib.Path) -> bool:
 def record_place(path: str | os.PathLike[str]) -> None:
     """Remember that this project began a run or a study in a folder outside of its own.
 
-    It is kept in the user's cache folder: nothing beside a record says whose it is.
+    It is kept in the user's cache folder: nothing beside a record proves whose it is.
 
     Args:
       path: The folder of the run or of the study.
@@ -177,7 +181,7 @@ def record_place(path: str | os.PathLike[str]) -> None:
 def _is_same_project(path: pathlib.Path) -> bool:
     """Return whether a record lies in this project, or in a folder that it began a run in.
 
-    What a record says of itself counts for nothing.
+    The content of a record is no evidence.
     """
     if path.is_relative_to(_here()):
         return True
@@ -206,6 +210,7 @@ def _folder(path: pathlib.Path) -> pathlib.Path:
 
 def _mentions(text: str, package: str) -> bool:
     """Return whether a text may name something in a package; it may be a word of plain text too."""
+    # Errs on the side of asking.
     name = re.escape(package)
     return re.search(rf"(?<![\w.]){name}\s*[.:/]|\b(?:import|from)\s+{name}\b", text) is not None
 
@@ -237,7 +242,7 @@ def _project_packages() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _packages_in(path: pathlib.Path) -> tuple[str, ...]:
-    """Return `[tool.luthier] packages`; the command line says what is wrong with the file."""
+    """Return `[tool.luthier] packages`; the command line reports errors in the file."""
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
         found = settings["tool"]["luthier"]["packages"]

@@ -16,11 +16,14 @@ from luthier.storage.atomic import (
 )
 from luthier.storage.json_lines import (
     Damage,
+    Line,
     LineFollower,
     LineReader,
     LineWriter,
     looks_whole,
+    parse,
     require_known_format,
+    seal,
 )
 from luthier.storage.lock import Holder, Lock, fence, holder, unfenced
 from luthier.storage.process import ProcessIdentity
@@ -29,6 +32,7 @@ from luthier.storage.trash import Trashed, copy_to_trash, empty, list_trash, mov
 __all__ = [
     "Damage",
     "Holder",
+    "Line",
     "LineFollower",
     "LineReader",
     "LineWriter",
@@ -43,11 +47,13 @@ __all__ = [
     "list_trash",
     "looks_whole",
     "move_to_trash",
+    "parse",
     "read_json",
     "replacing",
     "require_format",
     "require_known_format",
     "run_error",
+    "seal",
     "sync_directory",
     "unfenced",
     "write_atomically",

@@ -28,7 +28,7 @@ def run_error(action: str, path: str | os.PathLike[str], error: OSError) -> RunE
     """Return the one-line error for an operating system's refusal.
 
     Args:
-      action: What was tried, such as `write`.
+      action: The attempted action, such as `write`.
       path: The file or directory that it was tried on.
       error: The operating system's error.
     """
@@ -42,7 +42,7 @@ def one_line_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]
     """Turn an `OSError` of the block into the `RunError` of `run_error`.
 
     Args:
-      action: What is tried, such as `write`.
+      action: The attempted action, such as `write`.
       path: The file or directory that it is tried on.
     """
     try:
@@ -91,7 +91,7 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
 
     Args:
       path: The file; its directory must exist.
-      text: What to write, as UTF-8.
+      text: The content, written as UTF-8.
 
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
@@ -104,7 +104,7 @@ def write_bytes_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
     Args:
       path: The file; its directory must exist.
-      data: What to write.
+      data: The content.
 
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
@@ -145,7 +145,7 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make the names in a directory durable, where the file system can.
 
     Args:
-      path: The directory; one that is not there, or cannot be synced, is no error.
+      path: The directory; one that is missing or cannot be synced is left alone.
     """
     with contextlib.suppress(OSError):
         # A rename or a new file is durable only when its directory is. Some network file systems
@@ -165,7 +165,7 @@ def write_json(
 
     Args:
       path: The file; its directory must exist.
-      value: What to write.
+      value: The value.
       redact: Takes secrets out of the text; None writes it as it is.
 
     Raises:
@@ -177,7 +177,7 @@ def write_json(
 
 def json_text(value: Any) -> str:
     """Return a value as strict, indented JSON."""
-    # `NaN` is no JSON, and strict readers (browsers, jq) refuse the whole file because of it.
+    # `NaN` is not JSON, and strict readers (browsers, jq) refuse the whole file because of it.
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
@@ -204,7 +204,7 @@ def read_json(path: str | os.PathLike[str], default: Any = None, newest: int | N
 
     Args:
       path: The file.
-      default: What a missing file stands for.
+      default: Value of a missing file.
       newest: The newest format that the caller understands; None where the file has none.
 
     Raises:

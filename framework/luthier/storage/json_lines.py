@@ -6,7 +6,7 @@ A line is what its writer made, with a number and a checksum spliced in at its e
 
 `crc` is the CRC-32 of the bytes of the line before `,"crc"`, and `n` counts the lines of the file
 from 0. So a reader notices a line that was changed, is missing, or stands twice; it leaves it out,
-goes on behind it, and reports it. The first line that each process writes has `"format"`, too.
+continues behind it, and reports it. The first line that each process writes has `"format"`, too.
 Lines of earlier versions have none of the three and are read as they are.
 
 A writer keeps every line in memory until it is synced. When the disk refuses, in the middle of a
@@ -45,8 +45,8 @@ def seal(text: bytes, number: int, format: int | None = None) -> bytes:
 
     Args:
       text: The object as JSON, from `{` to `}`, without a line break, `n`, `crc` and `format`.
-      number: How many lines the file has before it.
-      format: The format of the file, told in the first line that a process writes.
+      number: Number of lines before it in the file.
+      format: The format of the file, written into the first line of each process.
     """
     # Spliced in as bytes and not by parsing the object and dumping it again: this runs for every
     # line of every step, and the checksum must cover exactly the bytes that are written.
@@ -58,7 +58,7 @@ def seal(text: bytes, number: int, format: int | None = None) -> bytes:
 
 
 def _body(line: bytes) -> bytes | None:
-    """Return what the checksum of a line covers; None where it has none, or another one."""
+    """Return the bytes that the checksum of a line covers; None if it is missing or wrong."""
     # The tail has a fixed length, so that the checksum is found by position, also in a line whose
     # JSON is damaged: `,"crc":"` ends 11 bytes before the end (8 digits, `"}` and the line break).
     if line[-_TAIL_BYTES:-11] != _CRC:
@@ -94,7 +94,7 @@ class Line:
       record: Its JSON object, without `n`, `crc` and `format`.
       raw: Its bytes, with the line break.
       start: Where it begins in the file, in bytes.
-      place: Which line of the file it is, from 1.
+      place: Number of the line in the file, from 1.
       number: Its `n`; None for a line without a checksum.
     """
 
@@ -112,7 +112,7 @@ class Damage:
     Args:
       place: The line (from 1) that is wrong, or before which lines are missing.
       what: `damaged`, `missing` or `repeated`.
-      count: How many lines that are.
+      count: Number of lines.
     """
 
     place: int
@@ -121,7 +121,7 @@ class Damage:
 
 
 class LineReader:
-    """Reads the whole lines of a file; what is wrong is left out, and told by `damage`.
+    """Reads the whole lines of a file; damaged ones are left out and listed in `damage`.
 
     A last line without a line break is being written, or a killed process left it: it is left out
     and no damage.
@@ -236,10 +236,10 @@ class LineReader:
         """One line about everything that was left out; empty where the file is whole."""
         if not self.damage:
             return ""
-        told = [_describe(damage) for damage in self.damage[:3]]
+        descriptions = [_describe(damage) for damage in self.damage[:3]]
         more = sum(damage.count for damage in self.damage[3:])
-        told += [f"{more} more"] if more else []
-        return f"{self.path}: {', '.join(told)}; what is whole was read"
+        descriptions += [f"{more} more"] if more else []
+        return f"{self.path}: {', '.join(descriptions)}; what is whole was read"
 
 
 class LineFollower(LineReader):
@@ -287,7 +287,7 @@ def looks_whole(path: str | os.PathLike[str], window_bytes: int = 1 << 18) -> bo
 
     Args:
       path: The file; a missing one, or one that cannot be read, has nothing wrong.
-      window_bytes: How much of its end to look at.
+      window_bytes: Bytes of its end to look at.
     """
     try:
         with open(path, "rb") as file:
@@ -328,7 +328,7 @@ def parse(raw: bytes, start: int = 0, place: int = 1) -> Line | None:
     Args:
       raw: Its bytes, with the line break.
       start: Where it begins in the file, in bytes.
-      place: Which line of the file it is, from 1.
+      place: Number of the line in the file, from 1.
     """
     if not raw.endswith(b"\n"):
         return None
@@ -357,7 +357,7 @@ def parse(raw: bytes, start: int = 0, place: int = 1) -> Line | None:
     return Line(record, raw, start, place, number)
 
 
-_FORMAT_TOLD = re.compile(rb',"format":(\d+),"n":\d+,"crc":"[0-9a-f]{8}"\}\n')
+_FORMAT_IN_LINE = re.compile(rb',"format":(\d+),"n":\d+,"crc":"[0-9a-f]{8}"\}\n')
 
 
 def require_known_format(path: str | os.PathLike[str], newest: int = FORMAT) -> None:
@@ -379,7 +379,7 @@ def require_known_format(path: str | os.PathLike[str], newest: int = FORMAT) -> 
                 # line of each process has a format. What matches always stands at the end of a
                 # line, so that the text of a user cannot imitate it; 128 bytes of overlap are more
                 # than the pattern can match.
-                for match in _FORMAT_TOLD.finditer(rest + chunk):
+                for match in _FORMAT_IN_LINE.finditer(rest + chunk):
                     require_format(path, {"format": int(match[1])}, newest)
                 rest = chunk[-128:]
     except FileNotFoundError:
@@ -400,7 +400,7 @@ class LineWriter:
     them durable. Not safe to be used by several threads at once.
 
     Args:
-      path: The file; it is made where there is none, and a torn last line is cut off.
+      path: The file; it is created if missing, and a torn last line is cut off.
       fence: Raises `LockLost` where somebody else has become the writer; called before each write.
       format: The format of the file.
 
@@ -535,7 +535,7 @@ class LineWriter:
             self._descriptor = -1
 
     def _find_end(self) -> None:
-        """Have what a superseded writer appended after all cut off: this is the only writer."""
+        """Mark lines that a superseded writer appended to be cut off: this is the only writer."""
         if self._is_file and not self._is_torn:
             size = os.fstat(self._descriptor).st_size
             self._is_torn = size > self._end

@@ -81,7 +81,6 @@ def _parse(text: bytes) -> Holder | None:
         known = {field.name for field in dataclasses.fields(Holder)}
         # Unknown fields are dropped instead of refused: a holder that runs a newer luthier must
         # still be recognised as a holder.
-        # A later version may tell more.
         return Holder(**{name: value for name, value in fields.items() if name in known})
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
@@ -113,9 +112,9 @@ def _open(path: pathlib.Path, flags: int) -> int:
 
 
 def _not_a_file(path: pathlib.Path) -> RunError:
-    kind = "a symbolic link" if path.is_symlink() else "no regular file"
-    what = f"cannot lock {path}: it is {kind}, which luthier never makes"
-    return RunError(Problem(what, remedy="look at what it is, and remove it"))
+    kind = "a symbolic link" if path.is_symlink() else "a special file or a directory"
+    what = f"cannot lock {path}: it is {kind}, and luthier creates only regular files"
+    return RunError(Problem(what, remedy="inspect it, and remove it"))
 
 
 # `holder` takes a shared `flock` for a moment to see whether the file is free. A writer that tries
@@ -182,8 +181,8 @@ class Lock:
 
     Args:
       path: The lock file; its directory must exist.
-      heartbeat_seconds: How often the holder shows that it lives; None for `HEARTBEAT_SECONDS`.
-      patience_seconds: How long to wait for a holder to let go.
+      heartbeat_seconds: Interval of heartbeats of the holder; None for `HEARTBEAT_SECONDS`.
+      patience_seconds: Time to wait for the holder to release it.
 
     Raises:
       RunError: Another process holds it; the message names it. Or the file cannot be written.

@@ -25,7 +25,7 @@ class PieceSize:
     """The size of the next piece, from how long the last one took.
 
     Args:
-      stall_seconds: How long a piece may take; it grows where it took a 60th of that, and shrinks
+      stall_seconds: Time limit of a piece; it grows where it took a 60th of that, and shrinks
         where it took a 12th.
     """
 
@@ -63,7 +63,7 @@ def read_pieces(
 
     Args:
       read: Returns TensorStore's `ReadResult` of a range of bytes.
-      stall_seconds: How long it may take.
+      stall_seconds: Time limit of a piece.
 
     Raises:
       ChangedObject: The object was written anew meanwhile, or is gone.
@@ -73,8 +73,9 @@ def read_pieces(
     is_last = False
     while not is_last:
         with size as num_bytes:
-            # No store tells the length of an object: where a range is too long, the rest is shorter
-            # than it, and is asked for from one byte before, because "from the end on" is an error.
+            # No store reports the length of an object: where a range is too long, the rest is
+            # shorter than it, and is requested from one byte before, because "from the end on" is
+            # an error.
             first = start
             try:
                 found = read(slice(start, start + num_bytes))

@@ -32,7 +32,7 @@ class Trashed:
 
     Args:
       path: Where it is now.
-      reason: Why it was moved, in one line.
+      reason: Reason of the move, in one line.
       time: When it was moved, in seconds since 1970 by the file system's clock.
     """
 
@@ -45,8 +45,8 @@ def move_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
     """Move a file or a folder into `.trash/` beside it.
 
     Args:
-      path: What is moved; a symbolic link is moved itself, not what it points at.
-      reason: Why, in one line.
+      path: The file or folder; a symbolic link is moved itself, not its target.
+      reason: The reason, in one line.
 
     Returns:
       Where it is now.
@@ -79,7 +79,7 @@ def copy_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
 
     Args:
       path: The file; it must be replaced, and not written to.
-      reason: Why, in one line.
+      reason: The reason, in one line.
 
     Returns:
       Where it is kept.
@@ -118,7 +118,7 @@ def _new_entry(trash: pathlib.Path) -> pathlib.Path:
 
 
 def list_trash(directory: str | os.PathLike[str]) -> list[Trashed]:
-    """Return what lies in the trash of a directory, the oldest first.
+    """Return the content of the trash of a directory, the oldest first.
 
     Args:
       directory: The directory that `path` of `move_to_trash` lay in; it may have no trash.

@@ -13,6 +13,8 @@ from luthier import graph as graphs
 from luthier.errors import BadInput, DataError, Problem, ValidationError
 from luthier.graph import Graph
 from luthier.parallel import Share
+from luthier.planner import Plan
+from luthier.program import Experiment, Program
 
 # Rows of more documents than a kernel of attention has room for: it gives NaN for them.
 
@@ -24,8 +26,8 @@ class DocumentLimit:
     """The most documents that rows may have: of the attention that has room for the fewest.
 
     Args:
-      most: How many.
-      path: The setting that says so.
+      most: The limit.
+      path: The setting that holds it.
       origin: Where that was set.
     """
 
@@ -42,6 +44,9 @@ class DocumentLimit:
         """
         found = []
         for place in graphs.walk(graph, defaults=False, once=True):
+            # Only components that declare the setting in RANGES have a kernel with room for so
+            # many; they are found by walking the graph, because attention may be nested anywhere in
+            # a model.
             if "max_documents" in getattr(
                 getattr(place.value, "__fn_or_cls__", None), "RANGES", {}
             ):
@@ -78,19 +83,20 @@ def most_documents(segments_BL: np.ndarray) -> int:
     Args:
       segments_BL: The document of every token, 0 for padding; int [B, L].
     """
+    # Counts beginnings, and not the largest id: ids need not be consecutive, since rows may be cut.
     before_BL = np.pad(segments_BL[:, :-1], ((0, 0), (1, 0)))
     starts_BL = (segments_BL > 0) & (segments_BL != before_BL)
     return int(starts_BL.sum(1).max(initial=0))
 
 
-def require_documents(graph: Graph, experiment: Any) -> None:
+def require_documents(graph: Graph, experiment: Experiment) -> None:
     """Refuse data whose rows have more documents than attention has room for.
 
     Data that does not know this beforehand is checked batch by batch, by `DocumentLimit.check`.
 
     Args:
       graph: The experiment graph.
-      experiment: What it builds; its data is read.
+      experiment: The experiment that it builds; its data is read.
 
     Raises:
       ValidationError: All data with such rows.
@@ -103,7 +109,7 @@ def require_documents(graph: Graph, experiment: Any) -> None:
         raise ValidationError(problems)
 
 
-def _problems(limit: DocumentLimit, experiment: Any) -> Iterator[Problem]:
+def _problems(limit: DocumentLimit, experiment: Experiment) -> Iterator[Problem]:
     sets = {f"evaluations.{name}.data": e.data for name, e in experiment.evaluations.items()}
     for path, data in {"data": experiment.data, **sets}.items():
         number = getattr(getattr(data, "rows", None), "most_documents", None)
@@ -116,7 +122,7 @@ def _problems(limit: DocumentLimit, experiment: Any) -> Iterator[Problem]:
 # On a device such an id is no error: it reads a NaN or, below zero, a row from the table's end.
 
 
-def vocabulary(experiment: Any) -> int | None:
+def vocabulary(experiment: Experiment) -> int | None:
     """Return how many tokens the model of an experiment knows; None where it knows none.
 
     Args:
@@ -174,23 +180,26 @@ def check_token_ids(
 _REMEDY = "set precision.repeatability=exact, or use attention without kernels of your own"
 
 
-def check_repeatable(plan: Any, num_steps: int = 2) -> str:
+def check_repeatable(plan: Plan, num_steps: int = 2) -> str:
     """Take the first steps twice, and compare every array of the state bit by bit.
 
     The second time is as after a restart: initialized again, and compiled again.
 
     Args:
-      plan: What to run (`luthier.planner.Plan`).
+      plan: The plan of what to run.
       num_steps: Steps to take.
 
     Returns:
-      One line that says that all is the same.
+      A one-line report that all arrays are the same.
 
     Raises:
       ValidationError: Arrays differ; the message names them.
     """
     program = plan.program
     batches = _batches(program, num_steps)
+    # `lower_and_compile` anew for each of the two: a compiler that chooses its kernels by timing
+    # them may choose others, and then a run differs after a restart although each program by itself
+    # repeats its bits.
     first = _bits(program, batches)
     again = _bits(program, batches)
     differing = [name for name in first if first[name] != again[name]]
@@ -202,7 +211,7 @@ def check_repeatable(plan: Any, num_steps: int = 2) -> str:
     return f"{num_steps} steps taken twice: all {len(first)} arrays are the same to the last bit"
 
 
-def _batches(program: Any, number: int) -> list[dict[str, Any]]:
+def _batches(program: Program, number: int) -> list[dict[str, Any]]:
     """Return the first batches of the training data, on the devices."""
     experiment = program.experiment
     share = Share.of(program.batch, experiment.data.iterator)
@@ -216,7 +225,7 @@ def _batches(program: Any, number: int) -> list[dict[str, Any]]:
     return [share.global_batch(host, program.batch) for host in rows]
 
 
-def _bits(program: Any, batches: list[dict[str, Any]]) -> dict[str, list[bytes]]:
+def _bits(program: Program, batches: list[dict[str, Any]]) -> dict[str, list[bytes]]:
     """Return the bytes of every array after the batches, by the shards of this process."""
     values = program.values()
     step, leaves = program.lower_and_compile(program.traced_step), program.init(values)

@@ -31,7 +31,7 @@ class Rise:
         """Take in the loss of a step.
 
         Args:
-          rule: What counts as divergence.
+          rule: The definition of divergence.
           step: Optimizer steps done.
           loss: Its loss.
           is_harmed: Whether its loss or gradient was not finite, and no guard left the step out.
@@ -39,9 +39,15 @@ class Rise:
         Returns:
           Whether the loss has diverged.
         """
+        # Two rules. A parameter that is NaN stays so, and every later step with it: a few in a row
+        # are proof. A guard leaves such steps out, and its own limit counts them.
+        #
+        # A finite loss that has risen is judged by its average, above the best average so far:
+        # restarts of a schedule and hard batches raise single losses.
         self.nonfinite = self.nonfinite + 1 if is_harmed else 0
         if self.nonfinite >= rule.max_nonfinite_steps:
             return True
+        # A NaN must not enter the average, which would never be finite again.
         if rule.rise is None or not math.isfinite(loss):
             return False
         # An exponential average over about `patience_steps` steps: single spikes move it little.
@@ -53,7 +59,7 @@ class Rise:
         self.above = self.above + 1 if self.smoothed > self.best + rule.rise else 0
         return self.above >= rule.patience_steps
 
-    def told(self, rule: Divergence, step: int) -> str:
+    def describe(self, rule: Divergence, step: int) -> str:
         """Return the line about a loss that has diverged."""
         if self.nonfinite or rule.rise is None:
             steps = "step" if self.nonfinite == 1 else "steps"
@@ -76,7 +82,7 @@ class Rise:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Rise:
-        """Return what `to_dict` was called on."""
+        """Return the object whose `to_dict` gave these fields."""
         names = {field.name for field in dataclasses.fields(cls)}  # a later version may have more
         known: dict[str, Any] = {
             k: math.nan if v is None else v for k, v in fields.items() if k in names

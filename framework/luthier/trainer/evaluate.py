@@ -19,7 +19,7 @@ class Evaluator:
     """Evaluates states of one program on one set; compiles at first use.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
       evaluation: The set, and which weights to look at.
       path: Where it stands in the graph, for messages.
       beat: Is called at every batch.
@@ -59,6 +59,8 @@ class Evaluator:
           BadInput: A row has a token that is outside the model's vocabulary.
         """
         known = vocabulary(self._program.experiment)
+        # Compiled for the batch of this set and not for that of training: its shape is another one,
+        # and nothing is donated.
         if self._compiled is None:
             weights = self._evaluation.weights.value
             self._compiled = self._program.compile_evaluation(self._batch, weights)
@@ -68,11 +70,15 @@ class Evaluator:
             global_batch_size=self._evaluation.global_batch_size, **share.arguments
         )
         limit = DocumentLimit.of(self._program.graph)
+        # The host runs ahead as in training: `Totals` keeps the last batches on the devices and
+        # merges older ones in double precision. Rows that pad the last batch have weight 0, so that
+        # every row counts once.
         for rows in itertools.islice(batches, num_batches):
             if limit is not None:
                 limit.check(rows, f"{self._path}.data")
             check_token_ids(rows, known, f"{self._path}.data")
             totals.add(self._compiled(values, leaves, share.global_batch(rows, self._batch)))
+            # The limit of the watchdog is for one batch, however long the whole set takes.
             self._beat()
         return totals.values()
 
@@ -98,7 +104,7 @@ class Patience:
         """Take in one evaluation.
 
         Args:
-          rule: What counts as an improvement, and how long to wait for one.
+          rule: The definition of an improvement, and the patience.
           value: The metric.
           step: When it was measured.
 
@@ -108,6 +114,8 @@ class Patience:
         # The value is made worse by `min_delta` before it is compared: an improvement counts only
         # beyond it.
         margin = rule.min_delta if rule.metric.direction == "lower" else -rule.min_delta
+        # The first value is an improvement over nothing. A NaN is never better than another value,
+        # so that it counts as an evaluation without improvement.
         if math.isnan(self.best) or rule.metric.better(value + margin, self.best):
             self.best, self.best_step, self.waited = value, step, 0
         else:
@@ -121,6 +129,6 @@ class Patience:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Patience:
-        """Return what `to_dict` was called on."""
+        """Return the object whose `to_dict` gave these fields."""
         best = math.nan if fields["best"] is None else fields["best"]
         return cls(best, fields["best_step"], fields["waited"])

@@ -29,9 +29,9 @@ def record(directory: RunDirectory, error: Exception, graph: Graph, *, phase: st
 
     Args:
       directory: The run's directory, which this process holds the lock of.
-      error: What was raised.
+      error: The exception.
       graph: The experiment graph.
-      phase: What was being done.
+      phase: The current phase.
     """
     if crash.path_of(error) is not None or isinstance(error, LockLost):
         return  # it is written already; or the directory is another process's now
@@ -55,9 +55,9 @@ def write(
 
     Args:
       directory: The run's directory.
-      error: What was raised.
+      error: The exception.
       graph: The experiment graph; the path in it of what raised is written down, too.
-      phase: What was being done.
+      phase: The current phase.
       step: Optimizer steps done; None before the first.
     """
     process = distributed.process_index() if distributed.is_several() else None
@@ -79,17 +79,19 @@ def record_early(error: Exception, graph: Graph, request: Request, *, phase: str
     itself, or while another process trains the run.
 
     Args:
-      error: What was raised.
+      error: The exception.
       graph: The experiment graph, which is valid.
       request: Where the run was to be recorded.
-      phase: What was being done.
+      phase: The current phase.
     """
+    # Bad input is the user's to correct, and there is nothing to look into later.
     if isinstance(error, BadInput) or request.directory is not None:
         return
     if request.new and distributed.process_index():
         return  # every process would make a run of its own; process 0 makes the one of them all
     with contextlib.suppress(LuthierError, OSError):
         root = graphs.build(graphs.get(graph, "records")).directory
+        # Only `records` and `name` are built: the rest of the graph may be what failed.
         directory = reserve(graph, root, graphs.evaluate(graphs.get(graph, "name")), request)
         with directory.lock():
             if directory.read_status().status == events.FINISHED:  # of which nothing was lost
@@ -102,9 +104,11 @@ def is_refusal(error: Exception, phase: str) -> bool:
     """Return whether a run was refused, so that its record stays what it was.
 
     Args:
-      error: What was raised.
-      phase: What was being done.
+      error: The exception.
+      phase: The current phase.
     """
+    # A refused start changes nothing: the run stays interrupted, or finished, as it was. Once the
+    # state is being restored the same errors mean that the run has failed.
     if faults.classify(error) is faults.Fault.VERSION:
         return True
     return isinstance(error, BadInput) and phase in (OPENING_DATA, OPENING_RUN, CHECKING)
@@ -117,17 +121,19 @@ def path_in_graph(error: BaseException, graph: Graph) -> str:
     is of a class, or whose code is that of a function, that a node of the graph names.
 
     Args:
-      error: What was raised.
+      error: The exception.
       graph: The experiment graph.
     """
     with contextlib.suppress(Exception):  # this is an extra: nothing of it may hide the error
+        # From the traceback back to the graph. A method is recognized by the class of its `self`, a
+        # function by its code object: a frame does not know its function.
         codes: dict[Any, list[str]] = {}
         classes: dict[Any, list[str]] = {}
         for place in graphs.walk(graph, once=True):
-            made = getattr(place.value, "__fn_or_cls__", None)
-            if isinstance(made, type):
-                classes.setdefault(made, []).append(place.path)
-            elif (code := getattr(made, "__code__", None)) is not None:
+            component = getattr(place.value, "__fn_or_cls__", None)
+            if isinstance(component, type):
+                classes.setdefault(component, []).append(place.path)
+            elif (code := getattr(component, "__code__", None)) is not None:
                 codes.setdefault(code, []).append(place.path)
         frames = [
             frame

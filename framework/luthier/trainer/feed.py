@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -24,8 +24,8 @@ class Batch:
     Args:
       arrays: The global batch.
       tokens: Targets that count, over all hosts.
-      wait_seconds: How long the step had to wait for it.
-      agreed: What all processes agreed on with this batch; None where there is one process.
+      wait_seconds: Time that the step had to wait for it.
+      agreed: Values agreed on with this batch; None for a single process.
     """
 
     arrays: Mapping[str, jax.Array]
@@ -34,6 +34,22 @@ class Batch:
     agreed: Agreed | None = None
 
 
+class RowIterator(Protocol):
+    """An endless iterator over the rows of one process, whose position can be saved."""
+
+    def __next__(self) -> Mapping[str, Any]:
+        """Return the next host batch."""
+
+    def get_state(self) -> Any:
+        """Return the position, as JSON values."""
+
+    def set_state(self, state: Any) -> None:
+        """Go to a position that `get_state` returned."""
+
+
+# A thread and not a process: the arrays that it makes are on the devices of this process, and
+# pipelines have threads of their own (`num_threads`). The thread also carries the exchange with the
+# other processes, so that it is over before the step asks for its batch.
 class Feed:
     """Fetches batches in a thread and puts them on the devices before they are asked for.
 
@@ -41,7 +57,7 @@ class Feed:
     fetched ahead, so a checkpoint holds the position of the step.
 
     Args:
-      iterator: Has `get_state` and `set_state`, and returns the rows of the share.
+      iterator: The rows of the share.
       share: The rows that this process reads.
       batch: Shape, dtype and sharding of every entry that is wanted.
       count_tokens: From a host batch to the number of its targets that count.
@@ -53,7 +69,7 @@ class Feed:
 
     def __init__(
         self,
-        iterator: Any,
+        iterator: RowIterator,
         share: Share,
         batch: Mapping[str, jax.ShapeDtypeStruct],
         count_tokens: Callable[[Mapping[str, Any]], Any],
@@ -70,6 +86,8 @@ class Feed:
         self._depth = depth
         self._vocab_size = vocab_size
         self.agreeing = agreeing
+        # The position as of the last batch that was handed out, never that of the iterator, which
+        # is up to `depth` batches and one fetch ahead.
         self._state = self._iterator.get_state()
         self._queue: queue.Queue[Any] = queue.Queue()
         self._stop = threading.Event()
@@ -81,6 +99,7 @@ class Feed:
             self._start()
         start = time.perf_counter()
         item = self._queue.get()
+        # What the step waited for data. It is near zero as long as the pipeline keeps up.
         wait = time.perf_counter() - start
         if isinstance(item, BaseException):
             raise item
@@ -127,6 +146,8 @@ class Feed:
         try:
             while not stop.is_set():
                 start = time.perf_counter()
+                # The checks look at host arrays, before they are moved: on a device an id outside
+                # the vocabulary is no error, but a NaN or another row of the table.
                 batch = next(self._iterator)
                 if self._check is not None:
                     self._check(batch)
@@ -134,6 +155,9 @@ class Feed:
                 tokens, agreed = int(self._count_tokens(self._share.count_in(batch))), None
                 if self.agreeing is not None:
                     seconds = time.perf_counter() - start
+                    # Blocks until all processes have this batch. `stop.is_set` lets `close` end the
+                    # wait: otherwise a process that leaves the loop could hang in an exchange that
+                    # the others never join.
                     agreed = self.agreeing(tokens, stop.is_set, seconds)
                     tokens = agreed.tokens
                 # Right after the batch was drawn, and before anything else can draw from the

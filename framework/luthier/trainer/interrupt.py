@@ -24,6 +24,8 @@ _ABRUPT_SECONDS = 5.0
 SLURM kill after 30 s by default, and a compiler cannot be interrupted."""
 
 
+# A SystemExit, so that no `except Exception` on the way takes it for a failure, and a process that
+# nobody catches it in ends with its code.
 class Preempted(SystemExit):
     """The machine is taken away before the first step: there is nothing to save."""
 
@@ -35,7 +37,7 @@ class Preempted(SystemExit):
 
 
 class Watcher:
-    """Looks on while a run trains, within a `with` block, and may end it; this one never does."""
+    """Watches a run within a `with` block and may end it; this base class never does."""
 
     samples: ClassVar[bool] = False
     """Whether a language model writes a text at the end of the run."""
@@ -44,18 +46,18 @@ class Watcher:
     """Why the run is to be saved and left at its next step: `interrupted`, `preempted`, or None."""
 
     def ready(self) -> None:
-        """Take note that the first step is next: from now on a request ends the run in order."""
+        """Note that the first step is next: from now on a request ends the run in order."""
 
     def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
-        """Take note of an evaluation.
+        """Note the results of an evaluation.
 
         Args:
           step: Optimizer steps done.
-          metrics: What was measured, by `evaluation/metric`.
+          metrics: The results, by `evaluation/metric`.
           last: Whether it is the evaluation at the end of the run, which nothing follows.
 
         Returns:
-          Why the run is to be saved and left now, such as `pruned`; None to go on.
+          The reason to save and leave the run now, such as `pruned`; None to continue.
         """
         return None
 
@@ -68,7 +70,7 @@ class Watcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Hear no more."""
+        """Stop watching."""
 
 
 class StopSignals(Watcher):
@@ -94,10 +96,10 @@ class StopSignals(Watcher):
         self._depth = 0
         self._previous: dict[int, Any] = {}
         self._wakeup = -1
-        self._heard, self._told = -1, -1
+        self._read_end, self._write_end = -1, -1
 
     def ready(self) -> None:
-        """Take note that the first step is next: from now on a request ends the run in order."""
+        """Note that the first step is next: from now on a request ends the run in order."""
         self._is_starting = False
 
     def __enter__(self) -> StopSignals:
@@ -123,37 +125,44 @@ class StopSignals(Watcher):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
-        if self._told >= 0:
+        if self._write_end >= 0:
+            # The previous descriptor goes back to its place first: a signal in between must not be
+            # written into a closed pipe.
             signal.set_wakeup_fd(self._wakeup)
-            os.close(self._told)  # the thread reads the end of the pipe
-            self._told = -1
+            os.close(self._write_end)  # the thread reads the end of the pipe
+            self._write_end = -1
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        # The terminal is gone: whoever writes to it next would fail.
         if number == signal.SIGHUP:
             environment.forget_terminal()
         if number == signal.SIGINT and self._is_starting and self._depth == 1:
             raise KeyboardInterrupt  # no loop is there to ask for what was requested
+        # The second Ctrl-C means now: the save that the first one asked for takes too long.
         if number == signal.SIGINT and self.requested == INTERRUPTED:
             raise KeyboardInterrupt
         self.requested = INTERRUPTED if number == signal.SIGINT else PREEMPTED
+        # Before the first step nothing can be saved, and the grace period of a queue (30 s) is
+        # shorter than a compilation. Raising ends the start at once, with locks released and files
+        # closed on the way.
         if number != signal.SIGINT and self._is_starting:
             self._say()
             raise Preempted
 
     def _listen(self) -> None:
-        """Hear signals in a thread, too: the handler has to wait for the compiler."""
+        """Also watch for signals in a thread: the handler has to wait for the compiler."""
         # Python runs handlers between bytecodes of the main thread, which may be inside XLA's
         # compiler for minutes. The C-level handler writes the number into this pipe at once
         # (`set_wakeup_fd`).
-        self._heard, self._told = os.pipe()
-        os.set_blocking(self._told, False)
-        self._wakeup = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         threading.Thread(target=self._leave, name="luthier-signals", daemon=True).start()
 
     def _leave(self) -> None:
         """End the process where a signal has not ended it by itself."""
-        with contextlib.closing(os.fdopen(self._heard, "rb", buffering=0)) as heard:
-            while numbers := heard.read(64):
+        with contextlib.closing(os.fdopen(self._read_end, "rb", buffering=0)) as pipe:
+            while numbers := pipe.read(64):
                 if not {signal.SIGTERM, signal.SIGHUP} & set(numbers):
                     continue
                 # The handler comes first, where it can: it raises `Preempted`, which closes things
@@ -162,6 +171,8 @@ class StopSignals(Watcher):
                 if self._is_starting:
                     if self.requested is None:
                         self._say()
+                    # Not `sys.exit`, which would only end this thread. The main thread is in native
+                    # code and cannot be interrupted; nothing is lost, since nothing was trained.
                     os._exit(EXIT_REQUEUE)
 
     def _say(self) -> None:

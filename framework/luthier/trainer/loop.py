@@ -18,6 +18,7 @@ from luthier.checkpoint.policy import LOSS
 from luthier.durations import Progress
 from luthier.errors import TrainingStopped
 from luthier.metrics import Metric
+from luthier.planner import Plan
 from luthier.program import Program
 from luthier.program.program import Leaves, Values
 from luthier.records import Goodput, events
@@ -31,25 +32,30 @@ from luthier.trainer.media import Shows
 from luthier.trainer.profile import Profiler
 from luthier.trainer.results import FINISHED
 
+# JAX dispatches steps asynchronously: reading the scalars of a step right after it was dispatched
+# would leave the devices idle while the host prepares the next one. Without any bound the host
+# would queue steps, and their batches, without end. Two keep the devices busy, and a divergence is
+# noticed two steps late at most.
 NUM_PENDING = 2
 """Steps whose scalars may still be on the device: the host never runs further ahead."""
 
+# `memory_stats` is a call per device.
 _FRESH_SECONDS = 0.1
 """How long a reading of memory stands: to ask all devices takes as long as all else of a step."""
 
 POSITION_FORMAT = 1
-"""The format of a position in a checkpoint; one that tells none is of format 1."""
+"""The format of a position in a checkpoint; one without a format is of format 1."""
 
 
 @dataclasses.dataclass
 class Position:
-    """Where a run is: everything of the loop that decides its future, beside the state.
+    """The position of a run: everything of the loop, beside the state, that decides its future.
 
     Args:
       progress: Steps, tokens, epochs and seconds so far.
       patience: The state of early stopping.
       rise: The state of the look-out for divergence.
-      ended: Why the run is over before its last step, or None.
+      ended: Reason why the run is over before its last step, or None.
       finished: Whether the last evaluations are done.
     """
 
@@ -72,7 +78,7 @@ class Position:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Position:
-        """Return what `to_dict` was called on.
+        """Return the object whose `to_dict` gave these fields.
 
         Raises:
           VersionError: A later luthier wrote it in a format of its own.
@@ -91,7 +97,7 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What turns a step's time into rates.
+    """Constants that turn a step's time into rates.
 
     Args:
       model_flops_per_step: FLOPs that a step owes to the model.
@@ -108,8 +114,11 @@ State = Any
 """The state of a run as its step keeps it: the flat leaves, or nothing where a pack holds them."""
 
 
+# The seam between the loop and whatever takes its steps: packed trials of a sweep share one vmapped
+# step, and each of them runs this same loop, so that their records, evaluations and checkpoints are
+# those of a run of its own.
 class TrainStep(Protocol):
-    """How the steps of a run are taken: by a program of its own, or with other trials in one."""
+    """Takes the steps of a run: with its own program, or packed with other trials in one."""
 
     def begin(self) -> None:
         """Begin to compile, while the state is made or restored."""
@@ -135,7 +144,7 @@ class CompiledStep:
     """The step of a run that has its devices to itself.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
     """
 
     def __init__(self, program: Program):
@@ -165,30 +174,38 @@ class CompiledStep:
         return state
 
 
+# Everything that happens at a step boundary is decided by `Progress`, which is saved with each
+# checkpoint and which all processes agree on, never by what one process alone has seen. So a
+# resumed run does the same at the same steps as one that was never stopped, and no process waits in
+# a collective that the others do not enter.
+#
+# At each boundary the order is: record, evaluate, show, save. A diverged state is neither evaluated
+# nor saved; a checkpoint holds the metrics of its own step, by which `keep_best` judges it, and the
+# patience after them.
 class Loop:
     """Trains from a position to the end of the experiment, or to the first reason to stop.
 
     Args:
-      plan: What runs (`luthier.planner.Plan`).
+      plan: The plan of the run.
       values: The hoisted scalars.
       step: Takes the steps.
       state: The state to begin with, as `step` keeps it.
       position: Where the run is.
       feed: The training batches, at the position.
-      watcher: Asked at every step boundary and told every evaluation.
+      watcher: Asked at every step boundary, and given the results of every evaluation.
       emit: Takes the events of the run.
       save: Saves (step, leaves, position, metrics of this step by `evaluation/metric`), in the
-        fast tier where it is told `durable=False`.
-      rates: What turns a step's time into rates.
+        fast tier with `durable=False`.
+      rates: Constants that turn a step's time into rates.
       profiler: Traces the steps that were asked for.
-      goodput: Is told what time goes to beside steps.
-      beat: Is told that the run goes on, with the steps done.
+      goodput: Counts the time spent beside steps.
+      beat: Called with the steps done, as a sign of life.
       saved_step: The step of the newest durable checkpoint.
     """
 
     def __init__(
         self,
-        plan: Any,
+        plan: Plan,
         values: Values,
         step: TrainStep,
         state: State,
@@ -221,7 +238,10 @@ class Loop:
         self._beat = beat
         self._experiment = plan.program.experiment
         self._global_batch_size = self._experiment.training.global_batch_size
+        # Steps whose scalars were not read yet, with the progress after them and the batch that
+        # they took.
         self._pending: collections.deque[tuple[Progress, jax.Array, Batch]] = collections.deque()
+        # They compile at their first use: a run that never evaluates pays nothing for them.
         self._evaluators = {
             name: Evaluator(plan.program, evaluation, f"evaluations.{name}", self._alive)
             for name, evaluation in self._experiment.evaluations.items()
@@ -231,16 +251,28 @@ class Loop:
         self._shows = Shows(plan.program, emit)
         self._saved_step = saved_step
         self._evaluated_step: dict[str, int] = {}
+        # The watcher's answer to the last evaluation: it is asked once for each, and followed at
+        # the next boundary.
         self._verdict: str | None = None
+        # The progress at which intervals were judged last. Not `position.progress`: with one
+        # process that takes in the seconds of every step that is read, so that an interval in
+        # seconds could be reached between two boundaries and be seen by neither.
         self._judged = position.progress
         self._seconds = position.progress.seconds
+        # With several processes a stop is taken from the batch, which brings it to all of them at
+        # the same step; `watcher.requested` is this process's own wish only.
         self._agreed_stop: str | None = None
+        # None before the first step; NaN after a step that was not finite, which marks the
+        # checkpoint as no way back (`Checkpoints.kept`).
         self._loss: float | None = None
+        # Why the run has diverged. It is set where scalars are read, in the middle of a step
+        # boundary, and raised by `advance` and `_finish`, which first bring the record up to date.
+        # The first reason stays: the later ones are its consequences.
         self._divergence: str | None = None
         self._clock = time.perf_counter()
 
     def run(self) -> None:
-        """Train to the end, or to the first reason to stop; `status` then says which.
+        """Train to the end, or to the first reason to stop; `status` then holds it.
 
         Raises:
           TrainingStopped: The run has diverged.
@@ -271,6 +303,8 @@ class Loop:
         if self._is_complete():
             self._finish()
             return None
+        # Completion first: a run that is asked to stop at its last step has nothing left to be
+        # resumed for, and ends as finished.
         reason = self._verdict or self._requested()
         if reason is not None:
             self._leave(reason)
@@ -288,7 +322,7 @@ class Loop:
         picture is due.
 
         Args:
-          batch: What `next_batch` returned.
+          batch: The result of `next_batch`.
 
         Raises:
           TrainingStopped: The run has diverged.
@@ -315,13 +349,18 @@ class Loop:
             self._emit(events.Notice("the trace of the profiled steps is written"))
         if self._feed.agreeing is not None:
             self._feed.agreeing.times.stepped(scalars)
+        # Everything below uses the step's own progress, not a clock: see the comment of the class.
         before, now = self._judged, self._next_progress(batch)
         self.position.progress = self._judged = now
         self._agreed_stop = None if batch.agreed is None else batch.agreed.stop
         self._pending.append((now, scalars, batch))
+        # Reads the step two before this one, while this one runs. From here on nothing may wait for
+        # the devices unless it is due.
         self._drain(NUM_PENDING)
         if self._divergence is not None:
             return
+        # Evaluations come before the save, because the checkpoint keeps their metrics and the
+        # patience after them.
         self._evaluate_due(before, now)
         self._show_due(before, now, batch)
         self._save_due(before, now)
@@ -347,6 +386,9 @@ class Loop:
         """Record the oldest steps, until at most `num_pending` are on the device."""
         while len(self._pending) > num_pending:
             progress, vector, batch = self._pending.popleft()
+            # All scalars of a step are one vector, so that a step costs one transfer, not one for
+            # each. This waits until the step is done. In the steady state the devices are the
+            # bottleneck, and the time between two such reads is that of a step.
             scalars = np.asarray(vector).tolist()
             now = time.perf_counter()
             elapsed, self._clock = now - self._clock, now
@@ -355,8 +397,8 @@ class Loop:
             values |= {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
             self._add_timings(values, elapsed, batch)
             self._emit(events.Step(progress.steps, values))
-            self._heed_guard(progress.steps, values)
-            self._heed_divergence(progress.steps, values)
+            self._check_guard(progress.steps, values)
+            self._check_divergence(progress.steps, values)
 
     def _count_seconds(self, elapsed: float) -> float:
         """Return the seconds trained by the clock of this process, a step longer."""
@@ -379,7 +421,10 @@ class Loop:
         if rates.peak_flops:
             values["mfu"] = rates.model_flops_per_step / elapsed / rates.peak_flops
 
-    def _heed_guard(self, step: int, values: Mapping[str, float]) -> None:
+    # The guard itself is part of the compiled step: a step with a bad gradient has left the
+    # parameters as they were by the time that it is reported here. Only the decision to end the run
+    # is the loop's.
+    def _check_guard(self, step: int, values: Mapping[str, float]) -> None:
         guard = self._experiment.training.guard
         if guard is None:
             return
@@ -394,7 +439,9 @@ class Loop:
                 "optimizer.learning_rate, or look at the data of these steps"
             )
 
-    def _heed_divergence(self, step: int, values: Mapping[str, float]) -> None:
+    # The rule sees every step in order, and its state is saved with the position: a run that is
+    # resumed in the middle of a rise diverges at the same step as one that was not stopped.
+    def _check_divergence(self, step: int, values: Mapping[str, float]) -> None:
         loss, guard = values["loss"], self._experiment.training.guard
         is_finite = math.isfinite(loss) and math.isfinite(values.get("gradient_norm", 0.0))
         # A guarded state may be whole after a step that was left out. Nobody knows, and so such a
@@ -402,14 +449,14 @@ class Loop:
         self._loss = loss if is_finite else math.nan
         rule, rise = self._experiment.training.divergence, self.position.rise
         if rule is not None and rise.observe(rule, step, loss, not is_finite and guard is None):
-            self._divergence = self._divergence or rise.told(rule, step)
+            self._divergence = self._divergence or rise.describe(rule, step)
 
-    def _heed_last_step(self) -> None:
+    def _check_last_step(self) -> None:
         """A run that ends with a loss that is not finite has diverged, however late that was."""
         rule, rise = self._experiment.training.divergence, self.position.rise
         if rule is not None and rise.nonfinite and not self.position.finished:
             step = self.position.progress.steps
-            self._divergence = self._divergence or rise.told(rule, step)
+            self._divergence = self._divergence or rise.describe(rule, step)
 
     def _stop_diverged(self) -> None:
         """End the run, and save what the guard has kept whole.
@@ -420,6 +467,8 @@ class Loop:
           TrainingStopped: Always.
         """
         self._drain(0)
+        # Without a guard the parameters have already taken the bad updates. With one they are good
+        # unless the finite loss itself has risen, in which case the guard has nothing to say.
         is_whole = self._experiment.training.guard is not None and self.position.rise.above == 0
         if is_whole and self.position.progress.steps > self._saved_step:
             self._write()
@@ -434,8 +483,10 @@ class Loop:
             if is_due(evaluation.every, before, now)
         }
         if due:
+            # The evaluation at the very end is `_finish`'s, hence the return above: the last step
+            # would be evaluated twice.
             self._verdict = self._evaluate(due)
-            self._heed_patience(due)
+            self._check_patience(due)
 
     def _evaluate(self, due: Mapping[str, int | None], last: bool = False) -> str | None:
         self._drain(0)
@@ -447,12 +498,14 @@ class Loop:
             values = {metric.name: value for metric, value in metrics.items()}
             better = {metric.name: metric.better for metric in metrics}
             self._emit(events.Evaluation(step, name, values, better))
+        # The watcher of a sweep may prune here. It sees the metrics of this step only: those of
+        # other sets are older.
         verdict = self._watcher.evaluated(step, self._measured_now(), last)
         self._clock = time.perf_counter()
         return verdict
 
     def _measured_now(self) -> dict[str, float]:
-        """Return what was measured at this step, by `evaluation/metric`."""
+        """Return the metrics measured at this step, by `evaluation/metric`."""
         return {
             f"{name}/{metric.name}": value
             for name, values in self.metrics.items()
@@ -461,13 +514,15 @@ class Loop:
         }
 
     def _saved_metrics(self) -> dict[str, float]:
-        """Return what decides how long a checkpoint of this step is kept."""
+        """Return the metrics by which the policy keeps a checkpoint of this step."""
         return self._measured_now() | ({} if self._loss is None else {LOSS: self._loss})
 
-    def _heed_patience(self, due: Mapping[str, int | None]) -> None:
+    def _check_patience(self, due: Mapping[str, int | None]) -> None:
         rule = self._experiment.training.early_stopping
         if rule is None or rule.metric.evaluation not in due:
             return
+        # A value that is None was not among the metrics of the set; that is not an evaluation
+        # without improvement.
         value = rule.metric.select(self.metrics)
         patience = self.position.patience
         if value is not None and patience.observe(rule, value, self.position.progress.steps):
@@ -487,6 +542,8 @@ class Loop:
         checkpoints = self._experiment.checkpoints
         if checkpoints is None or self._is_complete():
             return
+        # The last step is saved by `_finish`, once, with `finished` in its position: a checkpoint
+        # without that flag would make the next start evaluate the whole run again.
         if is_due(checkpoints.every, before, now):
             self._write()
         elif checkpoints.fast is not None and is_due(checkpoints.fast.every, before, now):
@@ -503,6 +560,8 @@ class Loop:
         """Save into the fast tier, which does not count when the run is left."""
         self._drain(0)
         step, metrics = self.position.progress.steps, self._saved_metrics()
+        # `_saved_step` stays: the fast tier is lost with the machine, so a run that is left still
+        # saves durably.
         self._save(step, self.leaves, self.position, metrics, durable=False)
         self._clock = time.perf_counter()
 
@@ -511,9 +570,11 @@ class Loop:
             self._write()
         self.status = reason
 
+    # A run that was killed during its last evaluations is complete when it is resumed, and ends
+    # here at once; `finished` records whether they are done.
     def _finish(self) -> None:
         self._drain(0)
-        self._heed_last_step()
+        self._check_last_step()
         if self._divergence is not None:
             self._stop_diverged()
         if not self.position.finished:
@@ -537,7 +598,7 @@ class _Memory:
         self._peak_bytes = 0.0
 
     def peak_bytes(self, now: float) -> float:
-        """Return the peak bytes of the fullest device, or of this process where none tells.
+        """Return the peak bytes of the fullest device, or of this process if devices report none.
 
         Args:
           now: Seconds by any clock; what was read within the last tenth of a second still counts.
@@ -552,5 +613,7 @@ class _Memory:
         known = [stats["peak_bytes_in_use"] for stats in peaks if "peak_bytes_in_use" in stats]
         if known:
             return max(known)
+        # getrusage(2): kilobytes on Linux, bytes on macOS. CPU devices have no memory statistics,
+        # and their arrays lie in this process.
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

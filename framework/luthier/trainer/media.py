@@ -45,14 +45,17 @@ def make_histograms(
     One compiled call counts all of them; only the counts leave the devices.
 
     Args:
-      program: What the state belongs to.
-      settings: Which parameters, and how many bins.
+      program: The program of the state.
+      settings: The parameters and the number of bins.
     """
     names = chosen_parameters(program, settings)
 
     def count(arrays: dict[str, jax.Array]) -> Any:
         return {name: count_bins(array, settings.num_bins) for name, array in arrays.items()}
 
+    # One program for all parameters, instead of a dispatch and a transfer for each. Replicated
+    # results are whole on every device: XLA inserts the sums over shards, and no parameter leaves
+    # its device.
     counted = jax.jit(count, out_shardings=program.replicated)
 
     def histograms(leaves: Leaves, step: int) -> Iterator[Histogram]:
@@ -73,7 +76,7 @@ def count_bins(array: jax.Array, num_bins: int) -> tuple[jax.Array, jax.Array, j
     below and above it, as NumPy's.
 
     Args:
-      array: Of any shape.
+      array: An array of any shape.
       num_bins: Number of bins of one width; the last one holds its upper edge too.
 
     Returns:
@@ -81,6 +84,8 @@ def count_bins(array: jax.Array, num_bins: int) -> tuple[jax.Array, jax.Array, j
     """
     entries = array.astype(jnp.float32).ravel()
     finite = jnp.isfinite(entries)
+    # With `initial`, min and max of an array without finite entries are infinite; 0 stands for both
+    # then, and the bins lie around it.
     some = finite.any()
     low = jnp.where(some, jnp.min(entries, initial=jnp.inf, where=finite), 0)
     high = jnp.where(some, jnp.max(entries, initial=-jnp.inf, where=finite), 0)
@@ -101,7 +106,7 @@ class Shows:
     """Looks at a state between steps; where nothing is asked for, it does nothing.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
       emit: Takes the events.
     """
 
@@ -130,7 +135,7 @@ class Shows:
         """Emit what is due.
 
         Args:
-          kinds: What `due` returned.
+          kinds: The result of `due`.
           step: Steps done.
           leaves: The state after them.
           batch: The batch of the last one.
@@ -180,6 +185,7 @@ def tile(images: np.ndarray) -> np.ndarray:
     rows, height, width, channels = images.shape
     across = math.ceil(math.sqrt(rows))
     down = math.ceil(rows / across)
+    # In float64: `max - min` of small integers, and of large floats, overflows in their own type.
     wide = np.nan_to_num(images.astype(np.float64))
     span = wide.max() - wide.min()
     scaled = (wide - wide.min()) * (255 / span if span else 0)
@@ -193,7 +199,7 @@ def tile(images: np.ndarray) -> np.ndarray:
 
 
 def check_shows(program: Program) -> None:
-    """Refuse what the experiment has nothing to show of.
+    """Reject `records` settings that the experiment cannot show.
 
     Args:
       program: The program.
@@ -204,6 +210,8 @@ def check_shows(program: Program) -> None:
     records, problems = program.experiment.records, []
     for name in ("histograms", "samples", "images"):
         settings = getattr(records, name)
+        # They bring arrays to the host, and `device_get` takes only arrays that this process
+        # addresses as a whole.
         if settings is not None and settings.every is not None and hosts.process_count() > 1:
             remedy = f"set records.{name}=None"
             what = "cannot be shown while several processes train"
@@ -214,7 +222,7 @@ def check_shows(program: Program) -> None:
         what = "the model or the data cannot generate text"
         problems.append(Problem(what, "records.samples", remedy=remedy))
     if records.histograms is not None and not chosen_parameters(program, records.histograms):
-        what = f"no parameter's name has a match of {records.histograms.pattern!r}"
+        what = f"no parameter name matches {records.histograms.pattern!r}"
         problems.append(Problem(what, "records.histograms.pattern"))
     if records.images is not None:
         problems += _image_problems(program, records.images.entry)
@@ -229,6 +237,6 @@ def _image_problems(program: Program, entry: str) -> list[Problem]:
         return [Problem(f"a batch has no {entry}; it has {', '.join(program.batch)}", path)]
     if len(found.shape) != 4 or found.shape[-1] not in (1, 3, 4):
         shape = list(found.shape)
-        what = f"{entry} {shape} are no images: [rows, height, width, 1, 3 or 4 channels]"
+        what = f"{entry} {shape} is not a batch of images [rows, height, width, 1, 3 or 4 channels]"
         return [Problem(what, path)]
     return []

@@ -17,7 +17,7 @@ from luthier.checkpoint import Store
 from luthier.errors import CheckpointError, LuthierError, Problem, RecordError, RunError
 from luthier.graph import Graph
 from luthier.parallel import distributed
-from luthier.planner import predict
+from luthier.planner import Plan, predict
 from luthier.records import (
     Configuration,
     Lock,
@@ -52,7 +52,7 @@ class Request:
       gin: The graph as a gin file, which is kept with the run; empty for none.
       from_scratch: Whether a run whose checkpoints are gone starts again from step 0.
       accept_changes: Whether a run may be resumed with other code or data than it was saved with.
-      asked: When it was asked for, by `time.perf_counter`: its time counts from there.
+      requested_at: Time of the request, by `time.perf_counter`: its time counts from there.
     """
 
     run: str | None = None
@@ -63,7 +63,7 @@ class Request:
     gin: str = ""
     from_scratch: bool = False
     accept_changes: bool = False
-    asked: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
+    requested_at: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
 
 
 def _nothing() -> None:
@@ -78,7 +78,7 @@ class Opened:
       directory: Where the run is recorded.
       is_new: Whether it was made by this call.
       is_over: Whether the run finished before, and this graph asks for no more.
-      notices: What the user should know.
+      notices: Notices for the user.
       record: Takes the graph, plan and source of this start into the record of an earlier one. To
         be called once nothing can refuse the start any more: one that is refused changes nothing.
     """
@@ -92,7 +92,7 @@ class Opened:
 
 @contextlib.contextmanager
 def open_run(
-    graph: Graph, plan: Any, request: Request, before_new: Callable[[], Any] = lambda: None
+    graph: Graph, plan: Plan, request: Request, before_new: Callable[[], Any] = lambda: None
 ) -> Iterator[Opened]:
     """Find or make the directory of a run, and hold its lock within the `with` block.
 
@@ -100,7 +100,7 @@ def open_run(
     Of several processes the primary finds or makes it, and holds the lock; all must see its disk.
 
     Args:
-      graph: What will be executed.
+      graph: The graph that will be executed.
       plan: Its plan.
       request: Where the user wants it to go.
       before_new: Called before a new directory is made; what it raises leaves nothing behind.
@@ -117,6 +117,8 @@ def open_run(
 
         def open_here() -> tuple[str, bool, bool, list[str]]:
             opened = held.enter_context(_open(graph, plan, request, before_new))
+            # The lock is held by the stack of this process until the `with` block of the caller
+            # ends.
             record[:] = [opened.record]
             path = str(opened.directory.path)
             if request.gin:
@@ -128,10 +130,10 @@ def open_run(
 
 
 def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirectory:
-    """Return the directory of the run that a graph names, made where there is none.
+    """Return the directory of the run that a graph names, creating it if necessary.
 
     Args:
-      graph: What will be executed, elsewhere or later.
+      graph: The graph that will be executed, elsewhere or later.
       root: The folder of runs.
       name: The experiment's name.
       request: Where the user wants it to go.
@@ -139,20 +141,27 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     Raises:
       RunError: There is no such run, or the directory cannot be written.
     """
+    # A queued job has a directory before it runs, so that its logs and its failure to start have a
+    # place; `_open` recognizes it by the missing plan.
     existing = _existing(Path(root), name, graph, request)
     if existing is not None:
         return existing
-    id, source = _new_id(Path(root), name, graph), read_source(request.packages)
-    made = RunDirectory.create(root, name, id, configuration=configuration(graph), source=source)
-    record_place(made.path)
-    return made
+    directory = RunDirectory.create(
+        root,
+        name,
+        _new_id(Path(root), name, graph),
+        configuration=configuration(graph),
+        source=read_source(request.packages),
+    )
+    record_place(directory.path)
+    return directory
 
 
-def check_place(graph: Graph, plan: Any) -> None:
-    """Refuse what a run could not be recorded with, without writing anything.
+def check_place(graph: Graph, plan: Plan) -> None:
+    """Reject an experiment that could not be recorded, without writing anything.
 
     Args:
-      graph: What would be executed.
+      graph: The graph that would be executed.
       plan: Its plan.
 
     Raises:
@@ -172,7 +181,7 @@ def check_place(graph: Graph, plan: Any) -> None:
 
 @contextlib.contextmanager
 def _open(
-    graph: Graph, plan: Any, request: Request, before_new: Callable[[], Any]
+    graph: Graph, plan: Plan, request: Request, before_new: Callable[[], Any]
 ) -> Iterator[Opened]:
     root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
     existing, unsaved = _existing(root, name, graph, request), []
@@ -237,8 +246,8 @@ def _unsaved(directory: RunDirectory, request: Request) -> list[str]:
     run = f"{directory.name}/{directory.id}"
     what = f"{run} keeps no checkpoints (checkpoints=None): it cannot be continued"
     if request.run is not None:
-        raise RunError(Problem(what, "checkpoints", remedy="start a run of its own with --new"))
-    return [f"{what}; this is a run of its own"]
+        raise RunError(Problem(what, "checkpoints", remedy="start a separate run with --new"))
+    return [f"{what}; this is a separate run"]
 
 
 def configuration(graph: Graph) -> Configuration:
@@ -253,6 +262,8 @@ def configuration(graph: Graph) -> Configuration:
 
 def run_id(graph: Graph) -> str:
     """Return the id of the run that a graph names, the same wherever its runs are recorded."""
+    # The program fingerprint leaves out the name, records, checkpoints and divergence: turning on
+    # W&B, or saving more often, continues the same run instead of starting another.
     return graphs.fingerprint(graph, kind="program")[:ID_LENGTH]
 
 
@@ -274,6 +285,8 @@ def _existing(root: Path, name: str, graph: Graph, request: Request) -> RunDirec
 
 def _new_id(root: Path, name: str, graph: Graph) -> str:
     id = run_id(graph)
+    # `--new`, and a run that saved nothing, take the same id with a number behind it, so that
+    # `runs` shows which of them belong together.
     number, path = 1, RunDirectory.locate(root, name, id)
     while path.exists():
         number += 1
@@ -282,7 +295,7 @@ def _new_id(root: Path, name: str, graph: Graph) -> str:
 
 
 def _check(
-    directory: RunDirectory, graph: Graph, plan: Any, request: Request, notices: list[str]
+    directory: RunDirectory, graph: Graph, plan: Plan, request: Request, notices: list[str]
 ) -> tuple[bool, Callable[[], None]]:
     """Return whether the run is over, and what records this start.
 
@@ -290,9 +303,12 @@ def _check(
     """
     # All refusals come before `record`: a start that is refused leaves the run byte by byte as it
     # was.
+    # What a later luthier wrote is refused first: it may mean something that the checks below would
+    # misread.
     directory.require_known_formats()
     _require_known_position(directory)
     recorded = _loaded(directory, request.packages)
+    # Before the comparison, which would show changed defaults as changes of the user.
     defaults = settle_defaults(directory, recorded)
     comparison = compare(recorded, graph)
     arrays = (directory.read_plan() or {}).get("arrays", {})
@@ -309,6 +325,8 @@ def _check(
     notices += defaults
     status = directory.read_status()
     longer = status.step < plan.program.experiment.training.steps
+    # A finished run is reopened only for more steps, and only by consent: its schedules have
+    # reached their end.
     is_over = status.status == FINISHED and not (longer and request.extend)
     if is_over:
         return True, _nothing
@@ -318,6 +336,7 @@ def _check(
     notices += check_code(directory, graph, source, request.packages, request.accept_changes)
 
     def record() -> None:
+        # The former files stay beside the new ones, with a number: a record says what ran when.
         if not graphs.equal(recorded, graph):
             directory.write_configuration(configuration(graph))
         directory.write_plan(_recorded(plan))
@@ -332,34 +351,34 @@ def _require_known_position(directory: RunDirectory) -> None:
     """Refuse a newest checkpoint of a later luthier before anything of the run is written."""
     with Store(directory.checkpoints_path) as store:
         step = store.latest()
-        # A damaged one is told where it is restored, which falls back to one before it.
+        # A damaged one is reported where it is restored, which falls back to one before it.
         with contextlib.suppress(CheckpointError):
             position = {} if step is None else store.read_extra(step).get("position")
             require_format("the position in a checkpoint", position, POSITION_FORMAT)
 
 
 def _refuse_to_forget(directory: RunDirectory) -> None:
-    """Refuse to begin again, at step 0, what has checkpoints to go on from."""
+    """Refuse to restart a run at step 0 that has checkpoints to resume from."""
     with Store(directory.checkpoints_path) as store:
         step = store.latest()
     if step is not None:
         run = f"{directory.name}/{directory.id}"
         what = f"{run} is saved at step {step}; without checkpoints it would start again at step 0"
-        remedy = "leave out checkpoints=None, or begin a run of its own with --new"
+        remedy = "leave out checkpoints=None, or start a separate run with --new"
         raise RunError(Problem(what, "checkpoints", remedy=remedy))
 
 
-def _recorded(plan: Any) -> dict[str, Any]:
+def _recorded(plan: Plan) -> dict[str, Any]:
     """Return a plan as its run records it, with what it predicts."""
     return {**plan.to_dict(), "predicted": predict(plan).to_dict()}
 
 
-def _loaded(directory: RunDirectory, packages: Sequence[str]) -> Any:
+def _loaded(directory: RunDirectory, packages: Sequence[str]) -> Graph:
     try:
         return graphs.from_json(directory.read_config(), packages=packages)
     except RecordError as error:
         what = f"{directory.path} cannot be continued: its config.json cannot be loaded"
-        remedy = "restore that file, or begin a run of its own with --new"
+        remedy = "restore that file, or start a separate run with --new"
         raise RunError([Problem(what, remedy=remedy), *error.problems]) from error
 
 

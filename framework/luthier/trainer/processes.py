@@ -42,7 +42,7 @@ class Agreed:
     Args:
       tokens: Targets that count, over all hosts.
       seconds: Seconds that the run has trained, by the clock of the primary.
-      stop: Why the run is to be saved and left after this batch, or None.
+      stop: Reason to save and leave the run after this batch, or None.
     """
 
     tokens: int
@@ -62,6 +62,8 @@ class Agreeing:
         self.times = times
         self._requested = requested
         # The same processes may train one run after another, as a worker of a sweep does.
+        # Exchanges are found by name in a store that lives as long as the processes do, so each run
+        # needs names of its own.
         number = distributed.from_primary(lambda: next(_numbers))
         self._rounds = distributed.Rounds(f"batches/{number}")
         self.seconds = 0.0
@@ -70,24 +72,31 @@ class Agreeing:
     def __call__(
         self, tokens: int, give_up: Callable[[], bool], batch_seconds: float = 0.0
     ) -> Agreed:
-        """Return what holds for the next batch. Raises as `luthier.parallel.distributed.Rounds`.
+        """Agree on the next batch. Raises as `luthier.parallel.distributed.Rounds`.
 
         Args:
           tokens: Targets that count in the rows of this process.
           give_up: Whether nobody waits for the batch any more.
-          batch_seconds: What it took to make these rows.
+          batch_seconds: Seconds taken to make these rows.
         """
 
         def decide(
-            said: Sequence[tuple[int, str | None, dict[str, Any] | None]],
+            messages: Sequence[tuple[int, str | None, dict[str, Any] | None]],
         ) -> tuple[int, float, str | None]:
             # One process that was asked to stop stops all.
-            stop = next((reason for _, reason, _ in said if reason), None)
-            if times := [own for *_, own in said if own is not None]:
+            stop = next((reason for _, reason, _ in messages if reason), None)
+            # `decide` runs in the primary only, with the messages of all processes in their order;
+            # its result is what every process returns. So the decision cannot differ, even where
+            # clocks and signals do.
+            if times := [own for *_, own in messages if own is not None]:
                 self.times.take_in(times)
-            return sum(count for count, *_ in said), self.seconds, stop
+            # The seconds are the primary's: intervals in seconds are due at the same step
+            # everywhere.
+            return sum(count for count, *_ in messages), self.seconds, stop
 
         self.batches += 1
+        # JSON values, because they travel through the key-value store of JAX's coordination
+        # service.
         mine = (tokens, self._requested(), self.times.mine(batch_seconds))
         return Agreed(*self._rounds.exchange(mine, decide, give_up))
 
@@ -111,7 +120,7 @@ def check_same(graph: Graph, packages: Sequence[str] = ()) -> None:
     """
     if not distributed.is_several():
         return
-    # The record fingerprint tells any difference, the program fingerprint those that would compile
+    # The record fingerprint shows any difference, the program fingerprint those that would compile
     # other programs, which hang in their first collective instead of failing.
     recorded, program = (
         graphs.fingerprint(graph, kind=kind)[:_DIGITS] for kind in ("record", "program")
@@ -135,7 +144,7 @@ def check_devices() -> None:
 #
 # The steps of a run take equally long on all hosts: the fast ones wait for the slow one in every
 # sum over devices. What a host needs for itself shows in such a work only. It is put behind a step
-# that is on its way, and a thread waits for both, so that training goes on meanwhile.
+# that is on its way, and a thread waits for both, so that training continues meanwhile.
 
 _NUM_PRODUCTS = 4
 
@@ -162,7 +171,7 @@ class Probe:
         """Put the work behind a step; nothing happens while an earlier one is being timed.
 
         Args:
-          vector: What the step returns, on all devices.
+          vector: The scalars of the step, on all devices.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._time, name="luthier-probe", daemon=True)
@@ -192,7 +201,7 @@ class Probe:
 
     def _time(self) -> None:
         while (item := self._queue.get()) is not None:
-            # A step that failed is told by the loop.
+            # A step that failed is raised by the loop.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 if isinstance(item, list):
                     self._found(max(_seconds(*pair) for pair in item))
@@ -202,7 +211,7 @@ class Probe:
 
 
 def _seconds(part: jax.Array, work: jax.Array) -> float:
-    """Return what a work took that began when a part of a step was ready."""
+    """Return the seconds of a work that began when a part of a step was ready."""
     part.block_until_ready()
     start = time.perf_counter()
     work.block_until_ready()
@@ -213,10 +222,15 @@ def _compiled(vector: jax.Array) -> list[tuple[Callable[..., Any], jax.Array]]:
     """Return the work and its values for each device; virtual devices of a CPU count as one."""
     works: list[tuple[Callable[..., Any], jax.Array]] = []
     for shard in vector.addressable_shards:
+        # Long enough to be measured, and short beside a step. All virtual devices of a CPU share
+        # its cores, so the first one stands for all of them.
         is_cpu = shard.device.platform == "cpu"
         size, dtype = (384, jnp.float32) if is_cpu else (4096, jnp.bfloat16)
+        # Rows sum to one, so that repeated products neither overflow nor vanish, which could change
+        # the time that they take.
         values = jax.device_put(np.full((size, size), 1 / size, dtype), shard.device)
         work = jax.jit(_products).lower(values, shard.data).compile()
+        # Once for warm-up: the first call of a program also loads it.
         work(values, shard.data).block_until_ready()
         works.append((work, values))
         if is_cpu:
@@ -236,10 +250,10 @@ HOSTS_FILE = "hosts.jsonl"
 """The file of the hosts' times, in the run's directory: a line for every exchange."""
 
 EVERY_STEPS = 100
-"""Hosts tell each other their times so often."""
+"""Interval at which hosts exchange their times."""
 
 PROBE_STEPS = 20
-"""A device is timed by itself so often."""
+"""Interval at which a device is timed by itself."""
 
 _SLOW_BATCH, _SLOW_DEVICE = 1.5, 1.3
 _LIMITING = 0.8
@@ -250,7 +264,7 @@ class HostTimes:
     """The recent times of one process.
 
     Args:
-      process: Which process of the run, from 0.
+      process: Index of the process, from 0.
       host: The name of its machine.
       step_seconds: Mean time from one step to the next, which is that of the slowest host.
       batch_seconds: Mean time to make its part of a batch, beside the steps.
@@ -276,7 +290,7 @@ class Times:
         self._path, self._fence = path, fence
         self._file: LineWriter | None = None
         self._first_step = 0
-        self._tell: Callable[[str], None] = lambda line: None
+        self._notify: Callable[[str], None] = lambda line: None
         self._batches: list[float] = []
         self._works: list[float] = []
         self._probe = Probe(self._works.append)
@@ -284,38 +298,40 @@ class Times:
         self._steps = 0
         self._since = time.perf_counter()
         self._suspects: dict[int, str] = {}
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
-    def begin(self, step: int, tell: Callable[[str], None]) -> None:
-        """Say where training goes on.
+    def begin(self, step: int, notify: Callable[[str], None]) -> None:
+        """Note the step at which training starts or resumes.
 
         Args:
           step: Steps done.
-          tell: Tells the user a line; callable from any thread.
+          notify: Shows the user a line; may be called from any thread.
         """
-        self._first_step, self._tell, self._since = step, tell, time.perf_counter()
+        self._first_step, self._notify, self._since = step, notify, time.perf_counter()
 
     def stepped(self, vector: jax.Array) -> None:
-        """Take note of a step that is on its way.
+        """Note a step that is on its way.
 
         Args:
-          vector: What it returns.
+          vector: The scalars of the step.
         """
         self._steps += 1
         if self._steps % PROBE_STEPS == 0:
             self._probe.start(vector)
 
     def mine(self, batch_seconds: float) -> dict[str, Any] | None:
-        """Return what this process has to tell with a batch, which is nothing with most of them.
+        """Return the times that this process reports with a batch; None for most batches.
 
         Args:
-          batch_seconds: What the batch took.
+          batch_seconds: Seconds taken to make the batch.
         """
         self._batches.append(batch_seconds)
         self._number += 1
         if self._number % EVERY_STEPS:
             return None
         now = time.perf_counter()
+        # A copy, and a clear below: the thread of the probe may append between the two, which loses
+        # one sample of a median.
         batches, works = self._batches, self._works[:]
         elapsed, self._since, self._batches = now - self._since, now, []
         self._works.clear()
@@ -329,28 +345,28 @@ class Times:
             )
         )
 
-    def take_in(self, said: Sequence[dict[str, Any]]) -> None:
-        """Write down what all processes told, and name who is slow for the second time in a row.
+    def take_in(self, reports: Sequence[dict[str, Any]]) -> None:
+        """Record the reports of all processes, and name those slow for the second time in a row.
 
         Args:
-          said: What `mine` returned in each of them.
+          reports: The results of `mine`, one per process.
         """
-        line = {"step": self._first_step + self._number, "hosts": list(said)}
+        line = {"step": self._first_step + self._number, "hosts": list(reports)}
         try:
             if self._file is None:
                 self._file = LineWriter(self._path, self._fence)
             self._file.add(json.dumps(line))
             self._file.commit()
         except OSError as error:
-            self._tell(f"{run_error('write', self._path, error)}; training goes on")
+            self._notify(f"{run_error('write', self._path, error)}; training continues")
         except (RunError, LockLost) as error:  # the metrics, which are essential, end the run
-            self._tell(f"{error}; training goes on")
-        slow = stragglers([HostTimes(**each) for each in said])
+            self._notify(f"{error}; training continues")
+        slow = stragglers([HostTimes(**each) for each in reports])
         # Twice in a row, and once until it was well again: a single slow interval is a garbage
         # collection or a checkpoint.
-        for process in slow.keys() & self._suspects.keys() - self._told:
-            self._tell(slow[process])
-        self._told = (self._told | self._suspects.keys()) & slow.keys()
+        for process in slow.keys() & self._suspects.keys() - self._reported:
+            self._notify(slow[process])
+        self._reported = (self._reported | self._suspects.keys()) & slow.keys()
         self._suspects = slow
 
     def close(self) -> None:
@@ -370,6 +386,7 @@ def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
     for own in times:
         others = [other for other in times if other is not own]
         who = f"process {own.process} of {len(times)} on {own.host} is slow"
+        # The median of the others, because a mean would be moved by a second slow host.
         usual = statistics.median(other.batch_seconds for other in others)
         # Making batches slowly does not matter as long as it stays hidden behind the step.
         limiting = own.batch_seconds > _LIMITING * own.step_seconds

@@ -36,7 +36,7 @@ class Profiler:
     """Traces the steps that were asked for into a folder.
 
     Args:
-      steps: What to trace; None traces nothing.
+      steps: Steps to trace; None traces nothing.
       directory: Where the trace goes.
     """
 
@@ -47,6 +47,8 @@ class Profiler:
 
     def before(self, step: int) -> None:
         """Call before each step."""
+        # Exactly the first step, so that a run that is resumed behind it does not trace other steps
+        # than were asked for.
         if self._steps is not None and step == self._steps.first and not self._running:
             jax.profiler.start_trace(str(self._directory))
             self._running = True
@@ -54,6 +56,8 @@ class Profiler:
     def after(self, step: int, result: object) -> bool:
         """Call after each step with its result; returns whether the trace was just written."""
         if self._running and self._steps is not None and step + 1 >= self._steps.last:
+            # Steps are dispatched ahead of the devices: a trace that ended here would miss what the
+            # devices have not done yet.
             jax.block_until_ready(result)
             self.close()
             return True

@@ -6,14 +6,15 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from luthier.checkpoint import Provenance
 from luthier.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REQUEUE
 from luthier.metrics import Metric
+from luthier.records import RunDirectory
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, PRUNED
 
 FINISHED = "finished"
+# Options that the command for more steps replaces.
 _LENGTH = re.compile(r" (--run[ =]\S+|--extend|--new|training\.steps=\S+)(?!\S)")
 
 
@@ -27,7 +28,7 @@ class Result:
       step: Optimizer steps done.
       metrics: Last metrics of every evaluation set; empty when the run was over before the call.
       sample: Text that the model generated at the end, or empty.
-      message: What to do next, for people.
+      message: Next commands, for people.
       was_over: Whether the run was finished before the call, which then did nothing.
       restored: Where each parameter came from, where this call started a run by `restore`.
       is_saved: Whether there is a checkpoint of this step; not where the run keeps none.
@@ -53,23 +54,25 @@ class Result:
 
 
 def next_steps(
-    directory: Any,
+    directory: RunDirectory,
     status: str,
     command: str,
     steps: int,
     can_sample: bool = False,
     is_saved: bool = True,
 ) -> str:
-    """Return what the user may do next with a run.
+    """Return the next commands for a run: resume, extend or sample it.
 
     Args:
-      directory: The run's `RunDirectory`.
-      status: How it ended.
+      directory: The run's directory.
+      status: Its final status.
       command: The command that started it; empty in a notebook.
       steps: Optimizer steps of the whole run.
       can_sample: Whether the model writes text.
       is_saved: Whether there is a checkpoint of its last step.
     """
+    # Never "to resume" without a checkpoint: the same command would start again at step 1, and a
+    # queue would repeat that for ever.
     if not is_saved:
         if status == FINISHED:
             return "the run keeps no checkpoints (checkpoints=None): its parameters are gone"

@@ -59,13 +59,15 @@ class ResumeDifferences:
     harmless: Sequence[str] = ()
 
 
-def compare(recorded: Any, graph: Graph) -> ResumeDifferences:
+def compare(recorded: Graph, graph: Graph) -> ResumeDifferences:
     """Sort the differences between a run's graph and another by what they mean for the run.
 
     Args:
       recorded: The graph of the run.
       graph: The graph that is to continue it.
     """
+    # By prefix and not by setting: a path that nobody thought of (a new field of the optimizer)
+    # changes training, which is reported, and never passes as harmless.
     found: dict[str, list[str]] = {"refused": [], "training": [], "harmless": []}
     for change in graphs.diff(recorded, graph):
         line = graphs.render_diff([change]).strip()
@@ -91,7 +93,7 @@ def check_continuation(
     run: str,
     extend: bool,
 ) -> list[str]:
-    """Refuse what cannot be continued, and say what will be different.
+    """Reject changes that cannot be resumed with, and list the others.
 
     Args:
       comparison: The differences between the graphs.
@@ -115,14 +117,16 @@ def check_continuation(
     }
     problems += misfits(arrays, wanted)
     if problems:
-        remedy = "start a run of its own: leave out --run"
+        remedy = "start a separate run: leave out --run"
         what = f"{run} cannot be continued with this graph"
         raise RunError([Problem(what, remedy=remedy), *problems])
+    # A learning-rate schedule over N steps is another curve over 2N: the steps already taken
+    # followed the old one, and no continuation is equal to a run of 2N steps.
     if comparison.reshaped and not extend:
         what = f"another number of steps reshapes {', '.join(comparison.reshaped)}"
         remedy = (
-            "steps already taken followed the old curve: add --extend to go on with the new "
-            "one, or leave out --run to train anew"
+            "steps already taken followed the old curve: add --extend to continue with the new "
+            "one, or leave out --run to start a new run"
         )
         raise RunError(Problem(what, "training.steps", remedy=remedy))
     lines = [f"changes training from here on: {line}" for line in comparison.training]
@@ -132,11 +136,11 @@ def check_continuation(
 NUM_SHOWN = 5
 
 
-def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
-    """Give a recorded graph the defaults that it was recorded with; return a line about each kind.
+def settle_defaults(directory: RunDirectory, recorded: Graph) -> list[str]:
+    """Restore the defaults that a graph was recorded with; return a line about each kind.
 
     A recorded graph holds the arguments that were set. What was left to a default would take
-    today's value, and the values that were recorded beside it tell what that was.
+    today's value, and the values that were recorded beside it hold the former one.
 
     Args:
       directory: The run's directory.
@@ -152,15 +156,17 @@ def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
         which = ", ".join(restored[:NUM_SHOWN])
         more = "" if len(restored) <= NUM_SHOWN else f" and {len(restored) - NUM_SHOWN} more"
         return [
-            f"as recorded, though other defaults hold now: {which}{more}",
+            f"kept as recorded, although the defaults have changed: {which}{more}",
             *_changed_defaults(before, recorded),
         ]
     return _changed_defaults(before, recorded)
 
 
-def _changed_defaults(before: Mapping[str, Any], recorded: Any) -> list[str]:
+def _changed_defaults(before: Mapping[str, Any], recorded: Graph) -> list[str]:
     # Through JSON, as the recorded values went: tuples are lists there, and keys are strings.
     now = json.loads(json.dumps(graphs.to_dict(recorded), default=str))
+    # What `restore_defaults` could not set back: values that are no plain ones, or arguments that
+    # no longer exist.
     found = list(_differences(before, now, ""))
     if not found:
         return []
@@ -204,7 +210,7 @@ def check_code(
     Args:
       directory: The run's directory.
       graph: The graph that is to continue it.
-      source: What will run.
+      source: The source that will run.
       packages: The user's packages.
       accept_changes: Whether the user agreed to other code.
 
@@ -249,7 +255,7 @@ def check_code(
         )
         remedy = (
             "put it back (the run has a copy in code/), add --accept-changes to resume with it, "
-            "or start a run of its own with --new"
+            "or start a separate run with --new"
         )
         raise RunError(Problem(what, remedy=remedy))
     files = f"code changed {since}: {', '.join(changed)}"
@@ -260,7 +266,7 @@ def _below(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith((prefix + ".", prefix + "["))
 
 
-def _reshaped(recorded: Any, graph: Graph) -> list[str]:
+def _reshaped(recorded: Graph, graph: Graph) -> list[str]:
     before, after = _leaves(recorded), _leaves(graph)
     return [
         f"{path} ({before[path]} -> {value})"
@@ -269,6 +275,8 @@ def _reshaped(recorded: Any, graph: Graph) -> list[str]:
     ]
 
 
+# Schedules read the number of steps through value nodes; a plain number does not follow it, and
+# cannot be reshaped.
 def _leaves(graph: Graph) -> dict[str, Any]:
     """Return the numbers of the optimizer that stand at value nodes, by path."""
     return {
@@ -283,15 +291,17 @@ def misfits(
     wanted: Mapping[str, Mapping[str, Any]],
     sides: tuple[str, str] = ("in the run", "in this graph"),
 ) -> list[Problem]:
-    """Return what keeps the arrays of a run from being those that a graph asks for.
+    """Return the differences between the arrays of a run and those that a graph needs.
 
     Args:
       arrays: Name, `shape` and `dtype` of the arrays that the run has saved.
       wanted: The same of those that the graph asks for.
-      sides: What the two are called.
+      sides: Names of the two.
     """
     run, here = sides
     problems = []
+    # All differences at once, in one order of names: a renamed layer shows as a pair of lines that
+    # stand together.
     for name in sorted(set(arrays) | set(wanted)):
         if name not in wanted:
             problems.append(Problem(f"is {run}, and not {here}", name))

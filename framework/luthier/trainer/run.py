@@ -27,7 +27,8 @@ from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Probl
 from luthier.faults import Fault, classify
 from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
-from luthier.program import WarmStart
+from luthier.planner import Plan
+from luthier.program import Data, Experiment, Program, WarmStart
 from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, crash, events
@@ -63,23 +64,23 @@ def run(
 
     Args:
       graph: The experiment graph.
-      devices: What to train on; None means all devices of the default backend, of all processes.
+      devices: Devices to train on; None means all devices of the default backend, of all processes.
       run: The run to continue; None goes by the graph: the same graph continues the same run.
       new: Start a run of its own, although the graph has one already.
-      extend: Go on with schedules that a changed number of steps reshapes.
+      extend: Continue with schedules that a changed number of steps reshapes.
       profile: Steps to trace, as `steps=10:15`.
       operative_gin: Keep the graph, which is all that is used, as gin with the run.
-      from_scratch: Start again from step 0, although the record says that something was saved.
+      from_scratch: Start again from step 0, although the record has saves.
       accept_changes: Resume, although code or data is not what it was when the run was saved.
       packages: The user's modules that a recorded graph may name.
       command: The command that resumes the run, for messages; empty in a notebook.
 
     Returns:
-      Where the run stands. An interrupt (Ctrl-C) saves, and returns as well.
+      The result of the run. An interrupt (Ctrl-C) saves, and returns as well.
 
     Raises:
       BadInput: The graph cannot be run; nothing was written.
-      TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
+      TrainingStopped: Training cannot continue; the run can be resumed from its last checkpoint.
     """
     gin = graphs.to_gin(graph) if operative_gin else ""
     request = Request(
@@ -92,9 +93,14 @@ def run(
         accept_changes=accept_changes,
     )
     steps = None if profile is None else ProfiledSteps.parse(profile)
+    # Handlers first: planning, opening and compiling take minutes, and a machine that is taken away
+    # in the middle must end with the exit code of a preemption, which a queue requeues, not with
+    # that of a signal.
     with StopSignals(command) as signals:
         with distributed.together():
             graphs.validate(graph, packages)
+        # Before any backend is started. Processes with another version or another graph would
+        # compile another program, and hang in their first collective instead of failing.
         check_same(graph, packages)
         check_devices()
         try:
@@ -102,6 +108,8 @@ def run(
                 plan = planner.make(graph, hosts.devices() if devices is None else devices)
                 planner.require_fit(plan)
         except Exception as error:
+            # There is no directory yet, but a run that fails here is a run that somebody will look
+            # for.
             failures.record_early(error, graph, request, phase="planning")
             raise
         with open_session(
@@ -122,8 +130,8 @@ class Session:
     """A run that is open: `open_session` makes one.
 
     Attributes:
-      loop: What trains it; None where the run was over before.
-      result: Where the run stands, once `open_session` is left.
+      loop: The training loop; None where the run was over before.
+      result: The result of the run, once `open_session` is left.
     """
 
     def __init__(self) -> None:
@@ -141,7 +149,7 @@ class Session:
 
     @property
     def outcome(self) -> Result:
-        """Where the run stands."""
+        """The result of the run."""
         assert self.result is not None, "the session is still open"
         return self.result
 
@@ -149,7 +157,7 @@ class Session:
 @contextlib.contextmanager
 def open_session(
     graph: Graph,
-    plan: planner.Plan,
+    plan: Plan,
     step: TrainStep,
     request: Request,
     watcher: Watcher,
@@ -171,7 +179,7 @@ def open_session(
       request: Where the run is recorded.
       watcher: Looks on, and may end the run.
       profile: Steps to trace.
-      extend: Whether the run goes on with schedules that a changed number of steps reshapes.
+      extend: Whether the run continues with schedules that a changed number of steps reshapes.
       command: The command that resumes the run, for messages.
 
     Yields:
@@ -179,13 +187,20 @@ def open_session(
 
     Raises:
       BadInput: The graph cannot be run; nothing was written.
-      TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
+      TrainingStopped: Training cannot continue; the run can be resumed from its last checkpoint.
     """
     session = Session()
     directory: RunDirectory | None = None
     watch = Watch(plan.program.experiment.records.watchdog, command)
     with watch:
         try:
+            # All that can refuse the run comes before `open_run`, and inside `together`, where an
+            # error of one process is raised by all: bad input leaves nothing behind, and no process
+            # waits for one that has left.
+            #
+            # The phases are what the watchdog and crash reports name. They have a time limit of
+            # their own (`start_seconds`), because a mount that hangs at a restart is the usual
+            # hang.
             watch.enter(failures.OPENING_DATA)
             with distributed.together():
                 check_shows(plan.program)
@@ -202,6 +217,8 @@ def open_session(
                     return
                 directory = opened.directory
                 again = _again(command, directory, graph)
+                # From here on stacks, crash reports and the command that resumes the run have a
+                # place.
                 watch.opened(directory.path, again, distributed.process_index())
                 distributed.tell_parent(run=str(directory.path.absolute()), again=again)
                 try:
@@ -232,7 +249,7 @@ def open_session(
 @contextlib.contextmanager
 def _open_loop(
     session: Session,
-    plan: planner.Plan,
+    plan: Plan,
     step: TrainStep,
     opened: Opened,
     watcher: Watcher,
@@ -244,6 +261,22 @@ def _open_loop(
     command: str,
     warm: WarmStart,
 ) -> Iterator[None]:
+    # The order is the contract of a resume: nothing that could still be read is changed before
+    # everything that can refuse the start has been asked, and before the state is in memory.
+    #
+    # 1. Find the newest whole checkpoint, and refuse to start at step 0 a run that was saved
+    # (`_look_for_saves`).
+    #
+    # 2. Read its position and check the data; a later version and changed data refuse here.
+    #
+    # 3. Record this start (`opened.record`), for nothing refuses it any more.
+    #
+    # 4. Compile in the background while the state is restored.
+    #
+    # 5. Only now move later checkpoints, and what was recorded after the restored step, into the
+    # trash.
+    #
+    # 6. Open the record, which counts the lines that are left, and train.
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
         watch.enter(failures.CHECKING)
@@ -254,6 +287,7 @@ def _open_loop(
         position = _position(store, last, experiment, extend)
         verification = Verification(experiment.data if hosts.is_primary() else (), directory.path)
         missing += _verified(verification, request)
+        # `decided` runs it in the primary and has all others wait: see step 3.
         distributed.decided(opened.record)
         watch.enter(failures.RESTORING)
         agreeing = None
@@ -263,6 +297,7 @@ def _open_loop(
             )
             agreeing = Agreeing(lambda: watcher.requested, times)
         feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
+        # Compiling and restoring take minutes each and need different resources.
         step.begin()
         values = plan.program.values()
         source = store if last is not None else None
@@ -272,7 +307,9 @@ def _open_loop(
         )
         state = step.load(values, leaves)
         restored = _record_restored(directory, first)
+        # The source is read; its files need not stay open for days.
         warm.close()
+        # A new run has nothing later than its start.
         if store is not None and not opened.is_new:
             store.cut_back(last)
         if hosts.is_primary():
@@ -280,20 +317,26 @@ def _open_loop(
             recorder = stack.enter_context(experiment.records.open(directory))
         else:
             recorder = stack.enter_context(Recorder())
-        recorder.goodput.add("init", time.perf_counter() - request.asked)
+        # Counted from the call, not from here: planning, opening and restoring are time that a
+        # restart costs.
+        recorder.goodput.add("init", time.perf_counter() - request.requested_at)
         if agreeing is not None:
+            # The clock of the run continues from that of the checkpoint: intervals in seconds count
+            # time trained, not time since the start.
             agreeing.seconds = position.progress.seconds
             agreeing.times.begin(position.progress.steps, recorder.report)
         recorder.emit(_header(plan, opened, position, restored))
         changed = store.notices(last) if store is not None and last is not None else []
-        fallback = [f"{problem}; going on from step {last}" for problem in damage]
-        told = [*left_out(experiment.data), *made_plans(experiment.data)]
-        for notice in [*opened.notices, *fallback, *missing, *changed, *told]:
+        fallback = [f"{problem}; resuming from step {last}" for problem in damage]
+        data_notices = [*left_out(experiment.data), *made_plans(experiment.data)]
+        for notice in [*opened.notices, *fallback, *missing, *changed, *data_notices]:
             recorder.notice(notice)
         if agreeing is not None:
             watch.count(lambda: agreeing.batches)
         profiler = Profiler(profile, directory.path / "profile")
         stack.enter_context(contextlib.closing(profiler))
+        # Listens to the events on their way to the recorder, and compares them with the plan at the
+        # end.
         measured = planner.Measurement()
         loop = Loop(
             plan,
@@ -323,9 +366,13 @@ def _open_loop(
             assert loop.status is not None, "the loop was left before its end"
             status = loop.status
             settle()
+            # After `settle`: until the last durable save is committed, the fast tier may hold the
+            # newest state.
             if store is not None and status == FINISHED:
                 store.discard_fast()
         watch.beat(loop.position.progress.steps)
+        # The comparison and the final sample may compile, which is a phase of its own for the
+        # watchdog.
         watch.enter(failures.AFTER)
         _compare(loop, directory, recorder, measured)
         result = _end(loop, opened, recorder, status, command, watcher.samples)
@@ -333,10 +380,13 @@ def _open_loop(
 
 
 def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
-    """Return the step to go on from, and what is wrong with later ones, as the primary sees it.
+    """Return the step to resume from, and the damage of later ones, as the primary sees it.
 
     Every process reads a part of the files.
     """
+    # The primary decides which checkpoints are looked at, and the other processes answer its
+    # requests until it has found one (`commit.helped`). An error of the primary is kept until that
+    # loop is over; raised at once, it would leave the others in it.
     found: tuple[int | None, list[str]] = (None, [])
     refused: BadInput | None = None
     if distributed.process_index() == 0:
@@ -373,10 +423,15 @@ def _look_for_saves(
         if store is None or opened.is_new:
             return []
         directory = opened.directory
+        # Checkpoints can vanish without a trace: a volume is not mounted, a link is dead, or a
+        # purge by access time has taken commit.json, which nothing reads during training. A run
+        # that then began at step 1 would cut its own record to nothing. So the record of the saves
+        # is evidence: where it knows of one that cannot be found, the start is refused, or reported
+        # if an earlier one is there.
         place, recorded = directory.checkpoints_path, directory.recorded_save()
         if request.from_scratch:
             if last is not None:
-                remedy = f"--new starts a run of its own, and leaves {directory.id} as it is"
+                remedy = f"--new starts a separate run, and leaves {directory.id} as it is"
                 what = f"{place} has a whole checkpoint of step {last}; --from-scratch needs none"
                 raise CheckpointError(Problem(what, remedy=remedy))
             directory.forget_saves()
@@ -384,6 +439,8 @@ def _look_for_saves(
         if damage and last is None:
             problems = [Problem(line) for line in damage]
             raise CheckpointError(problems)
+        # Damage is reported by itself, and a record that lags behind the checkpoints is fine:
+        # status.json is written by a thread.
         if not recorded or recorded <= (last or 0) or damage:
             return []
         unsealed = [step for step in store.unsealed() if step > (last or 0)]
@@ -392,7 +449,7 @@ def _look_for_saves(
         if unsealed:
             what += f" (without commit.json: {', '.join(map(str, unsealed))})"
         if last is not None:
-            return [f"{what}; going on from step {last}"]
+            return [f"{what}; resuming from step {last}"]
         remedy = "is the disk mounted? To start again from step 0, add --from-scratch"
         raise CheckpointError(Problem(what, remedy=remedy))
 
@@ -407,6 +464,8 @@ def _verified(verification: Verification, request: Request) -> list[str]:
     """
 
     def look() -> list[str]:
+        # The position of the iterator counts rows of these tokens: with others, a resumed run would
+        # read other data without noticing.
         problems = verification.start()
         if problems and not request.accept_changes:
             remedy = f"{problems[0].remedy}; to resume with other tokens: --accept-changes"
@@ -432,7 +491,7 @@ def _cut_back(directory: RunDirectory, last: int | None) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Restored:
-    """What a warm start came to.
+    """The result of a warm start.
 
     Args:
       table: Where each parameter came from; empty where all were initialized.
@@ -460,10 +519,13 @@ def _recording_failures(
     directory: RunDirectory,
     settle: Callable[[], None],
 ) -> Iterator[None]:
-    """Record what the loop raises before it goes on; the time in it is that of steps."""
+    """Record an error of the loop before it propagates; count the time inside as steps."""
     try:
+        # What other spans (evaluate, save, data_wait) do not claim is the time of steps.
         with recorder.goodput.span("step"):
             yield
+    # Preempted is a SystemExit, and the second Ctrl-C a KeyboardInterrupt: neither is an
+    # `Exception`, and neither is a failure.
     except Preempted:
         recorder.emit(events.Ended(PREEMPTED, loop.position.progress.steps))
         raise
@@ -474,10 +536,13 @@ def _recording_failures(
     except LockLost:  # the record is another process's now: nothing is written about this end
         raise
     except Exception as raised:
+        # Where another process has ended, what is raised here is a failed collective, which names
+        # nobody. `explain` replaces it by the error about that process.
         error = distributed.explain(raised)
         step, graph = loop.position.progress.steps, loop.plan.program.graph
         if error is not raised:
             error.__cause__ = raised
+        # The report before the status, which names it; while the run's lock is still held.
         path = failures.write(directory.path, error, graph, phase="step", step=step)
         status = events.DIVERGED if classify(error) is Fault.NUMERIC else events.FAILED
         try:
@@ -494,8 +559,9 @@ def _recording_failures(
 def _compare(
     loop: Loop, directory: RunDirectory, recorder: Recorder, measured: planner.Measurement
 ) -> None:
-    """Tell and record what was predicted beside what was measured, where steps were taken."""
+    """Report and record predictions beside measurements, if steps were taken."""
     program = loop.plan.program
+    # Packed trials take the steps of a vmapped program: that of a single trial was never compiled.
     compiled = program.compile_step() if isinstance(loop.step, CompiledStep) else None
     found = measured.to_dict(compiled)
     if not found:
@@ -512,6 +578,7 @@ def _end(
 ) -> Result:
     program, step = loop.plan.program, loop.position.progress.steps
     sample = ""
+    # Sampling brings arrays to the host, which works only where one process addresses all of them.
     if status == FINISHED and samples and not distributed.is_several():
         with recorder.goodput.span("sample"):
             sample = _sample(program, loop.leaves, opened.directory, recorder, step)
@@ -538,10 +605,12 @@ def _end(
 
 
 def _sample(
-    program: Any, leaves: Leaves, directory: RunDirectory, recorder: Recorder, step: int
+    program: Program, leaves: Leaves, directory: RunDirectory, recorder: Recorder, step: int
 ) -> str:
     """Return the sample of a run that is trained; a sample is never a reason to fail it."""
     try:
+        # All steps are done and saved. A block without a cache, or one whose code fails when it
+        # generates, must not turn a trained run into a failed one.
         return final_sample(program, leaves)
     except Exception as error:
         path = failures.write(directory.path, error, program.graph, phase="sampling", step=step)
@@ -562,29 +631,33 @@ def _over(opened: Opened) -> Result:
     status = directory.read_status()
     message = (
         f"run {directory.name}/{directory.id} is finished (step {status.step}); nothing to do. "
-        f"To extend it: training.steps=N --run {directory.id} --extend; to train anew: --new"
+        f"To extend it: training.steps=N --run {directory.id} --extend; "
+        "to train again from scratch: --new"
     )
     return Result(directory.path, FINISHED, status.step, message=message, was_over=True)
 
 
-def _look_at_data(plan: Any) -> None:
+def _look_at_data(plan: Plan) -> None:
     """Read what is needed of the data now, so that bad data leaves nothing behind."""
     experiment = plan.program.experiment
+    # Making the iterator opens the data and checks the batch size; the thread that fetches starts
+    # with the first `next`.
     _feed(plan).close()
     for evaluation in experiment.evaluations.values():
         evaluation.data.num_rows  # noqa: B018
     require_documents(plan.program.graph, experiment)
 
 
-def _look_at_disk(plan: Any, directory: Path | None) -> None:
+def _look_at_disk(plan: Plan, directory: Path | None) -> None:
     experiment = plan.program.experiment
     if experiment.checkpoints is not None:
+        # With the one that is being written: it is complete before an older one is deleted.
         copies = experiment.checkpoints.most_kept(experiment.training.steps)
         place = experiment.records.directory if directory is None else str(directory)
         require_space(place, plan.state_bytes * copies)
 
 
-def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
+def _feed(plan: Plan, agreeing: Agreeing | None = None) -> Feed:
     experiment = plan.program.experiment
 
     task, batch = experiment.task, plan.program.batch
@@ -594,6 +667,8 @@ def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
         seed=experiment.seed,
         **share.arguments,
     )
+    # Data that cannot tell beforehand how many documents its rows have is checked batch by batch,
+    # in the thread of the feed, where it costs the step nothing.
     limit = DocumentLimit.of(plan.program.graph)
     check = None if limit is None else functools.partial(limit.check, data="data")
     return Feed(
@@ -608,7 +683,7 @@ def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
 
 
 @contextlib.contextmanager
-def _open_store(plan: Any, directory: Any) -> Iterator[Saves | None]:
+def _open_store(plan: Plan, directory: RunDirectory) -> Iterator[Saves | None]:
     checkpoints = plan.program.experiment.checkpoints
     if checkpoints is None:
         yield None
@@ -617,10 +692,13 @@ def _open_store(plan: Any, directory: Any) -> Iterator[Saves | None]:
         yield store
 
 
-def _position(store: Saves | None, last: int | None, experiment: Any, extend: bool) -> Position:
+def _position(
+    store: Saves | None, last: int | None, experiment: Experiment, extend: bool
+) -> Position:
     if store is None or last is None:
         return Position()
     position = Position.from_dict(store.read_extra(last)["position"])
+    # The run was over by its own rules; with more steps it is not, whatever ended it.
     if extend and position.progress.steps < experiment.training.steps:
         position.finished, position.ended = False, None
     return position
@@ -632,7 +710,7 @@ def _saved_step(store: Saves | None) -> int:
 
 
 def _saver(
-    plan: Any,
+    plan: Plan,
     store: Saves | None,
     feed: Feed,
     recorder: Recorder,
@@ -645,11 +723,16 @@ def _saver(
         if store is None:
             return
         with recorder.goodput.span("save"):
+            # The record first: a resume cuts it back to the step of the checkpoint, so it has to
+            # reach at least as far on the disk. Where the disk refuses, this raises, and the
+            # checkpoint is not made.
             recorder.flush()
+            # A shard that turned out to be other than before ends the run here: what it has done
+            # since must not become the state that the next start resumes from.
             verification.check()
             extra = {"position": position.to_dict()}
             store.save(step, plan.program.named(leaves), feed, extra, metrics, **tier)
-        _tell_committed(store, recorder, directory)
+        _emit_committed(store, recorder, directory)
 
     return save
 
@@ -659,19 +742,22 @@ def _settle(store: Saves | None, recorder: Recorder, directory: RunDirectory) ->
     if store is not None:
         with recorder.goodput.span("save"):
             store.wait()
-        _tell_committed(store, recorder, directory)
+        _emit_committed(store, recorder, directory)
 
 
-def _tell_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -> None:
+def _emit_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -> None:
     for step in store.committed():
         recorder.emit(events.Saved(step))
+        # `committed` may return several steps at once. What lies in the trash is the only copy of
+        # work until a later step is durable.
         if hosts.is_primary() and step == store.latest():
             directory.empty_trash(step)
 
 
-def _rates(plan: Any) -> Rates:
+def _rates(plan: Plan) -> Rates:
     experiment = plan.program.experiment
     devices = list(plan.program.mesh.devices.flat)
+    # MFU counts the FLOPs that the model owes, not those that recomputation adds.
     peak = planner.device_facts(devices[0], len(devices)).peak_flops
     return Rates(
         model_flops_per_step=plan.model_flops.full,
@@ -680,10 +766,12 @@ def _rates(plan: Any) -> Rates:
     )
 
 
-def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) -> events.Header:
+def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored) -> events.Header:
     experiment = plan.program.experiment
     devices = list(plan.program.mesh.devices.flat)
     bytes_per_device = sum(plan.bytes_per_device.values())
+    # What a user checks before leaving a run alone for days: that it trains what was meant, on the
+    # devices that were meant, with room to spare, and that it is saved.
     return events.Header(
         experiment=experiment.name,
         run_directory=str(opened.directory.path),
@@ -708,25 +796,26 @@ def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) 
     )
 
 
-def _without_guards(experiment: Any) -> str:
-    """Return what is turned off and could cost the run; empty where nothing is."""
+def _without_guards(experiment: Experiment) -> str:
+    """Return the safeguards that are turned off; empty if all are on."""
     off = []
     if experiment.checkpoints is None:
         off.append("keeps no checkpoints (checkpoints=None): it cannot be resumed")
     elif experiment.checkpoints.every is None:
         off.append("saved at its end only (checkpoints.every=None)")
     if experiment.training.guard is None and experiment.training.divergence is None:
-        off.append("goes on with a loss that is not finite (guard=None, divergence=None)")
+        off.append("continues with a loss that is not finite (guard=None, divergence=None)")
     return "; ".join(off)
 
 
-def _trained(plan: Any) -> str:
+def _trained(plan: Plan) -> str:
     """Return how many parameters are trained, where that is not all of them."""
+    # Only where it is not obvious: a frozen backbone that should have been trained shows here.
     if plan.trained_parameters == plan.parameters:
         return ""
     return f"{plan.trained_parameters:,} of {plan.parameters:,} parameters"
 
 
-def _describe(data: Any) -> Mapping[str, Any]:
+def _describe(data: Data) -> Mapping[str, Any]:
     describe = getattr(data, "describe", None)
     return {} if describe is None else describe()

@@ -36,7 +36,7 @@ class Trained:
       values: Its hoisted scalars.
       leaves: The state.
       step: When it was saved.
-      notices: What the user should know, a line each.
+      notices: Notices for the user, a line each.
     """
 
     directory: RunDirectory
@@ -62,7 +62,7 @@ def load_run(
     Args:
       run: The run's directory, id, or name.
       root: Where runs are kept.
-      step: Which checkpoint: a step, `best`, or None for the latest.
+      step: The checkpoint: a step, `best`, or None for the latest.
       devices: Where the state goes; None means all devices of the default backend. Where they do
         not make up the run's mesh, the first of them serves alone.
       packages: The user's modules that the recorded graph may name.
@@ -75,6 +75,7 @@ def load_run(
     """
     directory = find(root, run)
     graph = graphs.from_json(directory.read_config(), packages=packages)
+    # A run means what it meant when it was recorded, also where defaults have changed since.
     notices = settle_defaults(directory, graph)
     if overrides:
         graph = graphs.apply(graph, overrides, shelves=shelves, packages=packages)
@@ -87,6 +88,8 @@ def load_run(
     # The durable store alone: the fast tier belongs to the run while it trains.
     store = Store(directory.checkpoints_path, checkpoints)
     try:
+        # Restoring checks every file against its checksum, and reads straight into the shardings of
+        # this machine.
         chosen = _choose(store, directory, step)
         arrays = store.restore(chosen, plan.program.abstract_state, None)
     finally:
@@ -134,6 +137,7 @@ def evaluate_run(
     metrics = {}
     for name in evaluations or known:
         evaluation = known[name]
+        # A copy with other weights, and not an override of the graph: the state fits any of them.
         if weights is not None:
             evaluation = dataclasses.replace(evaluation, weights=weights)
         evaluator = Evaluator(trained.program, evaluation, f"evaluations.{name}")
@@ -202,6 +206,8 @@ def export_run(
     trained = load_run(run, **where)
     _check_average(trained, weights)
     directory = trained.directory
+    # The header of each file names the run and the step. Settings of the weights that the run
+    # started from (a config.json with token ids, say) are kept, since the graph does not hold them.
     exported = export(
         trained.program,
         trained.leaves,
@@ -225,11 +231,12 @@ def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> 
     """Return the model with the arrays of a state in it.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
       leaves: The state.
       weights: `parameters` or `ema`.
     """
     experiment = program.experiment
+    # Only the structure of the model is made here; its arrays are those of the state.
     abstract = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
     state = program.named(leaves)
     return split(abstract)[0].merge(model_arrays(state, weights))
@@ -261,7 +268,7 @@ def sample_text(
     """Return the model's continuation of each prompt.
 
     Args:
-      program: What the state belongs to.
+      program: The program of the state.
       leaves: The state.
       prompts: Text to continue; may be empty.
       weights: `parameters` or `ema`.
@@ -287,6 +294,7 @@ def final_sample(program: Program, leaves: Leaves) -> str:
         return ""
     prompt = samples.prompts[0] if samples.prompts else ""
     data: Any = program.experiment.data
+    # With its first token no longer than a row of training, where learned positions end.
     room = data.tokens_per_row - 1
     text = sample_text(
         program,

@@ -96,19 +96,23 @@ class NativeStacks:
         self._is_ours = False
 
     def enable(self) -> None:
-        """Have stacks written to the standard error, until there is a file."""
+        """Write stacks to the standard error until there is a file."""
+        # `faulthandler` has one file for the whole process. The command line enables it before
+        # imports; anybody else's (pytest, a notebook's kernel) is left as it is.
         self._is_ours = environment.reports_native_crashes() or not faulthandler.is_enabled()
         with contextlib.suppress(OSError, ValueError, AttributeError):  # no standard error
             if self._is_ours:
                 faulthandler.enable(_STDERR)
+            # The guard asks for stacks by this signal: the handler is C code that runs without the
+            # interpreter's lock.
             faulthandler.register(_DUMP, _STDERR, all_threads=True)
 
     def open(self, directory: pathlib.Path, process: int) -> None:
-        """Have stacks written to a file from now on.
+        """Write stacks to a file from now on.
 
         Args:
           directory: The run's directory.
-          process: Which of the run's processes this is.
+          process: Index of this process among those of the run.
         """
         path = crash.native_path(directory, process)
         with contextlib.suppress(OSError):
@@ -143,7 +147,7 @@ class WatchdogProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; where no process can be started, there is none."""
+        """Start it; a failure to start a process is ignored."""
         # Isolated (`-I -S`): no site-packages, no variables, nothing of the user's that could fail.
         # A session of its own, so that Ctrl-C and a killed process group leave it alive until its
         # parent is gone, which it sees by `getppid`.
@@ -154,11 +158,11 @@ class WatchdogProcess:
             )
 
     def heartbeat(self, limit: float, line: str) -> None:
-        """Tell it that the watchdog's thread is alive.
+        """Send a heartbeat of the watchdog's thread.
 
         Args:
           limit: Seconds for which nothing has to be heard before this process counts as hanging.
-          line: What is said then.
+          line: The line to print then.
         """
         if self._process is None or self._process.stdin is None:
             return
@@ -171,6 +175,8 @@ class WatchdogProcess:
         """End it."""
         if self._process is not None:
             with contextlib.suppress(OSError):
+                # Closes the pipe, which the guard reads as the end, and waits for it: no zombie is
+                # left.
                 self._process.communicate()
             self._process = None
 
@@ -196,7 +202,7 @@ class Watch:
     Args:
       watchdog: When a run hangs; None watches nothing.
       again: The command that continues the run; where it is empty, as in a notebook or a sweep, the
-        line is told and nothing is ended.
+        line is printed and nothing is ended.
       batches: Returns how many batches this process has brought to the others.
     """
 
@@ -214,6 +220,8 @@ class Watch:
         self._phase = "start"
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="luthier-watchdog", daemon=True)
+        # How far this process is, for the others: batches that it has brought and steps that it has
+        # taken tell a process that waits from the one that it waits for.
         self._pulses = Heartbeats(lambda: (self._batches(), self._steps or 0))
         self._guard = WatchdogProcess()
         self._native = NativeStacks()
@@ -224,10 +232,10 @@ class Watch:
         return self._phase
 
     def enter(self, phase: str) -> None:
-        """Take note that a phase beside the steps begins.
+        """Note that a phase beside the steps begins.
 
         Args:
-          phase: What is done now, as `restoring`; it is named in reports.
+          phase: Name of the phase, such as `restoring`, for reports.
         """
         self._phase = phase
         self._beats += 1
@@ -238,7 +246,7 @@ class Watch:
         Args:
           directory: The run's directory.
           again: The command that continues this very run; empty as in a notebook.
-          process: Which of the run's processes this is.
+          process: Index of this process among those of the run.
         """
         self._directory, self._again = directory, again
         if again:
@@ -246,7 +254,7 @@ class Watch:
         self._beats += 1
 
     def count(self, batches: Callable[[], int]) -> None:
-        """Tell other processes from now on how many batches this one has brought.
+        """Report the number of batches of this process to the others from now on.
 
         Args:
           batches: Returns how many.
@@ -254,7 +262,7 @@ class Watch:
         self._batches = batches
 
     def beat(self, steps: int) -> None:
-        """Take note that the run goes on.
+        """Note that the run is alive.
 
         Args:
           steps: Optimizer steps done.
@@ -295,15 +303,17 @@ class Watch:
 
     def _run(self) -> None:
         assert self._watchdog is not None
+        # Small limits, as tests have, need quicker looks.
         poll = min(POLL_SECONDS, self._watchdog.seconds / 4, self._watchdog.start_seconds / 4)
         quiet, seen = 0.0, 0
-        told: tuple[int, ...] = ()
+        reported: tuple[int, ...] = ()
         before = time.monotonic()
         while not self._stopped.wait(poll):
             now = time.monotonic()
             # Where this thread did not run either, the whole process was stopped.
             quiet += min(now - before, 2 * poll)
             before = now
+            # Any sign of life counts: a step, a batch of an evaluation, the next phase of a start.
             if self._beats != seen:
                 quiet, seen = 0.0, self._beats
             # Each heartbeat brings the line that is to be printed, because the guard knows nothing
@@ -312,15 +322,15 @@ class Watch:
             standing = self._pulses.standing() if distributed.is_several() else Liveness()
             # Written down when it is noticed: JAX's coordination service ends this process soon
             # after it misses another one, and gives no chance to say why.
-            if standing.silent != told:
-                told = standing.silent
-                self._tell_silent(told)
+            if standing.silent != reported:
+                reported = standing.silent
+                self._report_silent(reported)
             if quiet >= self._limit:
                 self._bark(standing)
                 return
 
     def _stuck(self) -> str:
-        """Return the line of the guard: it is told when nothing here can say anything any more."""
+        """Return the line that the guard prints when this process can print nothing any more."""
         where = self._native.path
         stacks = "" if where is None else f"; stacks: {where}"
         resume = f"; to resume: {self._again}"
@@ -329,10 +339,10 @@ class Watch:
     def _when(self) -> str:
         return f", {self._phase}" if self._steps is None else f", after step {self._steps}"
 
-    def _tell_silent(self, silent: Sequence[int]) -> None:
-        """Leave word for the time when JAX ends this process, which it does without one.
+    def _report_silent(self, silent: Sequence[int]) -> None:
+        """Report silent processes to the launcher now: JAX will end this process without a message.
 
-        Who is heard of again is no reason any more.
+        The report is withdrawn when they are heard from again.
         """
         if not silent:
             distributed.tell_parent(silent=None)
@@ -345,21 +355,23 @@ class Watch:
     def _bark(self, standing: Liveness) -> None:
         place = self._dump()
         line = f"nothing has happened for {self._limit:g} s{self._when()}"
+        # In a collective all wait for one process. Those that are behind are the suspects; the
+        # others hang because of them.
         if behind := standing.behind:
             verb = "is" if len(behind) == 1 else "are"
             line += f": {_named(behind)} {verb} behind the others"
         if place is not None:
             line += f"; stacks: {place}"
-        told = f"{line}; to resume: {self._again}" if self._again else line
+        message = f"{line}; to resume: {self._again}" if self._again else line
         if not distributed.is_several() or not self._again:
-            print(f"luthier: {told}", file=sys.stderr, flush=True)
+            print(f"luthier: {message}", file=sys.stderr, flush=True)
         else:
-            # The parent says how to go on.
+            # The parent prints how to resume.
             print(f"luthier: {line}", file=sys.stderr, flush=True)
         if not self._again:
             return
         if distributed.process_index() == 0:
-            self._record(told)
+            self._record(message)
         if distributed.is_several():
             time.sleep(LINGER_SECONDS)
         # Not `sys.exit`: this is not the main thread, and the main thread waits for a device.
@@ -377,6 +389,8 @@ class Watch:
         folder = self._directory / "stacks"
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
+            # A file for each process, appended to: the stacks of all hosts side by side show who
+            # waits for whom.
             path = folder / f"process-{distributed.process_index()}.txt"
             with open(path, "a", encoding="utf-8") as file:
                 at = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -389,6 +403,8 @@ class Watch:
     def _record(self, line: str) -> None:
         if self._directory is None:
             return
+        # The training thread hangs and cannot write its own end. The status is written without the
+        # recorder, whose threads may hang on the same disk.
         run = RunDirectory(self._directory)
         with contextlib.suppress(LuthierError, OSError):
             run.write_status(dataclasses.replace(run.read_status(), status="failed", message=line))

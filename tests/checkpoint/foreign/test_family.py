@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.foreign.family import Family, Slot, joined, tensor
+from luthier.checkpoint.foreign import Family, Slot, joined, tensor
 
 FAMILY = Family(
     name="toy",
@@ -43,14 +43,14 @@ def test_a_head_of_its_own_is_a_tensor_and_no_copy():
     assert not found.copies
 
 
-def test_parameters_without_a_tensor_and_half_a_tensor_are_told():
+def test_parameters_without_a_tensor_and_half_a_tensor_are_reported():
     found = FAMILY.resolve(_slots(norm__scale=(5,), blocks__1__q=(5, 4, 3)), {})
     assert found.unknown == ["norm.scale"]
     (sentence,) = found.broken
     assert "h.1.qk holds blocks.{layer}.k beside blocks.1.q" in sentence
 
 
-def test_another_number_of_dimensions_is_told():
+def test_another_number_of_dimensions_is_reported():
     (sentence,) = FAMILY.resolve(_slots(embedding__table=(8,)), {}).broken
     assert "embedding.table is [8], not 2 dimensions" in sentence
 

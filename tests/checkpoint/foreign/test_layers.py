@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.family import LayerCycles, Slot, Stacked, guess, is_stacked, slots
+from luthier.checkpoint.foreign import LayerCycles, Slot, Stacked, guess, is_stacked, slots
 
 
 def _names(found):
@@ -61,12 +61,12 @@ def test_layers_that_share_their_parameters_are_one():
     assert found == {"blocks.k": Slot("blocks.k", None, (7,))}
 
 
-def test_names_alone_tell_what_is_stacked():
+def test_names_alone_show_which_arrays_are_stacked():
     shapes = {"blocks.k": (2, 7), "blocks.0.k": (7,), "blocks.rest.0.k": (7,), "norm.scale": (7,)}
     assert [stacked.is_stacked for stacked in guess(shapes).values()] == [True, False, False, False]
 
 
-def test_logical_axes_tell_what_is_stacked():
+def test_logical_axes_show_which_arrays_are_stacked():
     assert is_stacked(("layers", "embed"))
     assert not is_stacked(("embed",))
     assert not is_stacked(())

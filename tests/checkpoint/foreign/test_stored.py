@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign import stored
+from luthier.checkpoint.foreign import flat, newest, npz, orbax_tree
 from luthier.errors import CheckpointError
 from tests import foreign_checkpoints as foreign
 
@@ -23,7 +23,7 @@ def test_orbax_trees_of_every_kind(settings, tmp_path):
     foreign.write_orbax(folder, tree, **settings)
     if is_old:
         _as_of_old(folder, tree)
-    found = stored.orbax_tree(folder, ("params",))
+    found = orbax_tree(folder, ("params",))
     assert sorted(found) == ["a/bias", "a/kernel"]
     array = found["a/kernel"]
     assert (array.shape, array.dtype) == ((3, 4), "float32")
@@ -45,8 +45,8 @@ def test_bfloat16_is_known_everywhere(tmp_path):
     np.savez(tmp_path / "a.npz", **{"x/y": narrow})
     foreign.write_orbax(tmp_path / "tree", {"x": narrow})
     for array in (
-        stored.npz(tmp_path / "a.npz")["x/y"],
-        stored.orbax_tree(tmp_path / "tree", ())["x"],
+        npz(tmp_path / "a.npz")["x/y"],
+        orbax_tree(tmp_path / "tree", ())["x"],
     ):
         assert array.dtype == "bfloat16"
         np.testing.assert_array_equal(array.read(PART), narrow[PART])
@@ -54,7 +54,7 @@ def test_bfloat16_is_known_everywhere(tmp_path):
 
 def test_compressed_files_are_read_too(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", x=VALUES, y=np.asfortranarray(VALUES))
-    found = stored.npz(tmp_path / "a.npz")
+    found = npz(tmp_path / "a.npz")
     for name in ("x", "y"):
         np.testing.assert_array_equal(found[name].read(PART), VALUES[PART])
 
@@ -62,14 +62,14 @@ def test_compressed_files_are_read_too(tmp_path):
 def test_objects_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(CheckpointError, match=r"a\.npz cannot be read: x\.npy holds Python obj"):
-        stored.npz(tmp_path / "a.npz")
+        npz(tmp_path / "a.npz")
 
 
 def test_a_tree_without_its_arrays_is_one_line(tmp_path):
     foreign.write_orbax(tmp_path / "tree", {"x": VALUES}, use_ocdbt=False)
     (tmp_path / "tree" / "x" / ".zarray").unlink()
     with pytest.raises(CheckpointError) as raised:
-        stored.orbax_tree(tmp_path / "tree", ())
+        orbax_tree(tmp_path / "tree", ())
     assert str(raised.value).startswith(f"{tmp_path / 'tree'} cannot be read: ")
     assert "\n" not in str(raised.value)
 
@@ -78,19 +78,19 @@ def test_a_tree_without_its_arrays_is_one_line(tmp_path):
 def test_damaged_metadata_is_one_line(content, tmp_path):
     (tmp_path / "_METADATA").write_text(content)
     with pytest.raises(CheckpointError, match="_METADATA cannot be read"):
-        stored.orbax_tree(tmp_path, ())
+        orbax_tree(tmp_path, ())
 
 
 def test_leaves_are_named_and_what_describes_an_array_is_one():
     spec = {"driver": "zarr", "kvstore": {"path": "x"}, "metadata": {}}
     tree = {"a": {"b": 1, "c": spec}, 3: {}}
-    assert dict(stored.flat(tree)) == {"a/b": 1, "a/c": spec}
+    assert dict(flat(tree)) == {"a/b": 1, "a/c": spec}
 
 
 def test_the_newest_folder_is_that_of_the_greatest_number(tmp_path):
-    assert stored.newest(tmp_path / "absent") is None
+    assert newest(tmp_path / "absent") is None
     for name in ("checkpoint_9", "checkpoint_10", "checkpoint_11.tmp-3", "12"):
         (tmp_path / name).mkdir()
     (tmp_path / "checkpoint_99").write_text("")
-    assert stored.newest(tmp_path, "checkpoint_") == tmp_path / "checkpoint_10"
-    assert stored.newest(tmp_path) == tmp_path / "12"
+    assert newest(tmp_path, "checkpoint_") == tmp_path / "checkpoint_10"
+    assert newest(tmp_path) == tmp_path / "12"

@@ -3,7 +3,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign.stored import (
+from luthier.checkpoint.foreign import (
     StoredArray,
     StoredArrays,
     in_memory,

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign.safetensors_folder import Tensors, read_config
+from luthier.checkpoint.foreign import Tensors, read_config
 from luthier.errors import CheckpointError
 
 
@@ -38,7 +38,7 @@ def test_one_file_can_be_named_and_one_alone_is_found(tmp_path, folder_of, rando
             assert list(tensors.described) == ["a"]
 
 
-def test_what_is_wrong_with_a_folder_is_said_in_one_line(tmp_path, folder_of, random_tensors):
+def test_a_damaged_folder_is_reported_in_one_line(tmp_path, folder_of, random_tensors):
     folder = folder_of(tmp_path / "weights", random_tensors({"a": (2,), "b": (2,)}), shards=2)
     with pytest.raises(CheckpointError, match=r"wieghts does not exist; did you mean .*weights"):
         Tensors(tmp_path / "wieghts")
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_a_folder_is_said_in_one_line(tmp_path, folder_of, ra
         Tensors(folder)
 
 
-def test_a_damaged_file_is_said_in_one_line(tmp_path, folder_of, random_tensors):
+def test_a_damaged_file_is_reported_in_one_line(tmp_path, folder_of, random_tensors):
     folder = folder_of(tmp_path / "w", random_tensors({"a": (200,)}))
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[:-100])

@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.safetensors_folder import copy_tokenizer, tokenizer_files
+from luthier.checkpoint.foreign import copy_tokenizer, tokenizer_files
 
 
 def test_files_of_a_tokenizer_travel(tmp_path):

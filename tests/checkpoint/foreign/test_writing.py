@@ -4,10 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign import families
-from luthier.checkpoint.foreign.family import Stacked
-from luthier.checkpoint.foreign.safetensors_folder import (
+from luthier.checkpoint.foreign import (
+    Stacked,
     Tensors,
+    families,
     foreign_tensors,
     plain_tensors,
     write,
@@ -74,7 +74,7 @@ def test_what_fails_leaves_nothing_behind(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_parameters_of_another_family_are_all_told():
+def test_parameters_of_another_family_are_all_reported():
     arrays = _arrays(**{"blocks.query.kernel": (2, 3), "embedding.table": (8, 4), "head": (2,)})
     stacked = {name: Stacked(array.shape, "blocks" in name) for name, array in arrays.items()}
     with pytest.raises(CheckpointError) as caught:

@@ -123,7 +123,7 @@ def test_names_of_luthier_need_no_config(targets, write):
     with Restoration(Safetensors(other, "luthier"), wanted, LIMITS):
         pass
     (line,) = _problems(Safetensors(other), wanted)
-    assert "has no config.json that tells the family" in line
+    assert "has no config.json that names the family" in line
 
 
 def test_families_that_do_not_exist(toy, targets, tensors, write):
@@ -132,7 +132,7 @@ def test_families_that_do_not_exist(toy, targets, tensors, write):
     assert "no family 'lama'; did you mean llama" in line
     (Path(folder) / "config.json").write_text('{"model_type": "lama"}')
     (line,) = _problems(Safetensors(folder), targets())
-    assert "model_type 'lama', which no family has" in line
+    assert "model_type 'lama', which belongs to no known family" in line
 
 
 def test_quantized_tensors_and_numbers_that_are_none_are_refused_by_name(

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from luthier.checkpoint import Resize, Target
+from luthier.checkpoint.restore import Wanted, assemble
 from luthier.checkpoint.restore.runs import find
-from luthier.checkpoint.restore.source import Wanted, assemble
 
 STACKED = {"blocks.k": np.arange(6.0).reshape(2, 3), "norm.scale": np.ones(3)}
 UNROLLED = {
@@ -59,7 +59,7 @@ def test_layers_by_turns_are_found_in_a_plain_stack():
     np.testing.assert_array_equal(taken["blocks.rest.0.k"], rows[2])
 
 
-def test_what_is_missing_misshapen_or_left_over_is_told_together():
+def test_missing_misshapen_and_left_over_arrays_are_reported_together():
     there = STACKED | {"head": np.ones(2), "left": np.ones(2)}
     targets = {
         "blocks.k": Target((3, 3), np.float32, None, True),
@@ -103,23 +103,31 @@ def test_a_resized_table_has_the_rows_of_both(rows, axes):
 
 
 @pytest.mark.parametrize(
-    ("shape", "rule", "said"),
+    ("shape", "rule", "message"),
     [
         (
             (9, 3),
             Resize(),
             "table is [9, 3] here, and table [6, 2] in the source; only the size of",
         ),
-        ((9, 2), Resize(size=7), "table has 6 entries in the source, not 7; mend the size of its"),
-        ((9, 2), Resize(), "table of the source ends in 1 entries of zeros, as padding does; say"),
+        (
+            (9, 2),
+            Resize(size=7),
+            "table has 6 entries in the source, not 7; correct the size in its",
+        ),
+        (
+            (9, 2),
+            Resize(),
+            "table of the source ends in 1 entries of zeros, as padding does; state",
+        ),
     ],
 )
-def test_what_cannot_be_resized_is_told(shape, rule, said):
+def test_arrays_that_cannot_be_resized_are_reported(shape, rule, message):
     table = TABLE.copy()
     table[5] = 0
     found = _resize({"table": table}, Target(shape, np.float64, axes=("vocab", "embed")), rule)
     (problem,) = found.problems
-    assert str(problem).startswith(said)
+    assert str(problem).startswith(message)
 
 
 def test_padding_of_both_is_no_reason_to_ask():

@@ -71,7 +71,7 @@ def test_arrays_go_straight_into_their_shards(run):
         assert restoration.read()["blocks.k"].sharding == sharding
 
 
-def test_what_does_not_fit_is_all_told(run):
+def test_all_misfits_are_reported(run):
     targets = _targets(extra=Target((2,), np.dtype("float32")))
     del targets["norm.scale"]
     with pytest.raises(CheckpointError) as caught:
@@ -84,12 +84,12 @@ def test_what_does_not_fit_is_all_told(run):
 
 def test_runs_that_are_not_there_empty_or_damaged(run, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    for restore, said in (
+    for restore, message in (
         (FromRun(str(tmp_path / "no")), "does not exist"),
         (FromRun(str(tmp_path / "empty")), "holds no checkpoint"),
         (FromRun(str(run), step=7), "no checkpoint of step 7"),
     ):
-        with pytest.raises(CheckpointError, match=said):
+        with pytest.raises(CheckpointError, match=message):
             Restoration(restore, _targets(), {})
     (tmp_path / "runs" / "tiny" / "03fce420").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.restore.rules import Init, Resize, Skip, Take, claim
+from luthier.checkpoint.restore import Init, Resize, Skip, Take, claim
 from luthier.errors import BadInput, CheckpointError
 
 
@@ -30,7 +30,7 @@ def test_all_that_nobody_claims_is_listed():
     with pytest.raises(CheckpointError) as caught:
         claim([Take(r"^blocks\.")], ["head.kernel", "blocks.kernel", "norm.scale"])
     lines = str(caught.value).splitlines()
-    assert lines[0].startswith("restore.rules: 2 parameters are claimed by no rule")
+    assert lines[0].startswith("restore.rules: 2 parameters are not matched by any rule")
     assert lines[1:] == ["head.kernel", "norm.scale"]
 
 

@@ -3,7 +3,7 @@ import ml_dtypes
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from luthier.checkpoint.restore.source import SourcePiece, Target, assemble
+from luthier.checkpoint.restore import SourcePiece, Target, assemble
 
 
 def _piece(array, read):

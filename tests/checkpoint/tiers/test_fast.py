@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from luthier.checkpoint import FastTier
-from luthier.checkpoint.policy import FILE, discard
 from luthier.durations import Steps
 from luthier.errors import CheckpointError
 
@@ -21,18 +21,18 @@ def test_a_run_has_a_folder_of_its_own_and_finds_it_again(tier, tmp_path):
     assert tier.folder(tmp_path / "a", primary=True) == first
     assert tier.folder(tmp_path / "a", primary=False) == first
     assert tier.folder(tmp_path / "b", primary=True) != first
-    discard(first)
+    shutil.rmtree(first)
     assert not first.exists()
     assert tier.folder(tmp_path / "a", primary=True) == first
 
 
 def test_a_process_that_does_not_see_it_says_so(tier, tmp_path):
     folder = tier.folder(tmp_path / "a", primary=True)
-    discard(folder)
+    shutil.rmtree(folder)
     with pytest.raises(CheckpointError) as caught:
         tier.folder(tmp_path / "a", primary=False)
     assert str(caught.value) == (
-        f"checkpoints.fast.directory: {folder} is not there for every process; "
+        f"checkpoints.fast.directory: {folder} is not visible to every process; "
         "choose a directory that all of them see"
     )
 
@@ -47,7 +47,7 @@ def test_a_directory_that_cannot_be_made_is_one_line(tmp_path):
 @pytest.mark.parametrize("name", ["../x", "/etc", "", "run-../x", None, 3])
 def test_a_note_with_a_name_that_is_not_ours_is_replaced(tier, tmp_path, name):
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / FILE).write_text(json.dumps({"name": name}))
+    (tmp_path / "a" / "fast_tier.json").write_text(json.dumps({"name": name}))
     with pytest.raises(CheckpointError, match="missing or damaged"):
         tier.folder(tmp_path / "a", primary=False)
     folder = tier.folder(tmp_path / "a", primary=True)

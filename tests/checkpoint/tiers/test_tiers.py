@@ -171,7 +171,7 @@ def test_one_tier_is_a_store(tmp_path):
     tiers.close()
 
 
-def test_a_failed_background_save_is_told_at_the_next_call(opened, monkeypatch):
+def test_a_failed_background_save_is_raised_at_the_next_call(opened, monkeypatch):
     tiers = opened(copying=DeviceCopy())
 
     def fail(*given, **named):

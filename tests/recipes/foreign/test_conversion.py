@@ -190,7 +190,7 @@ def test_the_nearest_family_is_named():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "lama"}, "'lama', which no family has"),
+        ({"model_type": "lama"}, "'lama', which belongs to no known family"),
         ({"hidden_size": None, "vocab_size": None}, "no hidden_size"),
         ({"hidden_act": "relu2"}, "hidden_act to 'relu2'"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type to 'yarn'"),

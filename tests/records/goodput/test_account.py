@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from luthier.records.events import Ended, Header, Step
-from luthier.records.goodput import Goodput, Spans, account_of, read_spans
+from luthier.records import Ended, Goodput, Header, Spans, Step, account_of, read_spans
 
 
 @dataclasses.dataclass
@@ -150,7 +149,7 @@ def test_getting_ready_is_never_lost():
     assert account_of([*lines, _began(2, 0)]).seconds == {"compile": 1.0, "lost": 1.0}
 
 
-def test_time_between_spans_is_told():
+def test_time_between_spans_is_reported():
     lines = [_began(0, 0), _span(0, 1, 0, 1, step=1.0), _span(4, 5, 1, 2, step=1.0)]
     assert account_of(lines).seconds == {"step": 2.0, "other": 3.0}
 

@@ -5,8 +5,7 @@ import os
 import signal
 import time
 
-from luthier.records.events import Ended, Header, Step
-from luthier.records.goodput import Goodput, Spans, account_of, read_spans
+from luthier.records import Ended, Goodput, Header, Spans, Step, account_of, read_spans
 
 
 class Clock:
@@ -71,22 +70,22 @@ def test_what_is_no_line_is_left_out(tmp_path):
     assert read_spans(tmp_path / "none") == []
 
 
-def test_trouble_is_told_once(tmp_path):
-    told, goodput = [], Goodput()
-    spans = Spans(tmp_path / "none" / "goodput.jsonl", goodput, told.append, follow=False)
+def test_trouble_is_reported_once(tmp_path):
+    reports, goodput = [], Goodput()
+    spans = Spans(tmp_path / "none" / "goodput.jsonl", goodput, reports.append, follow=False)
     spans.emit(Header("demo"))
     goodput.add("step", 1.0)
     spans.flush()
     spans.close()
-    assert len(told) == 1
-    assert "cannot write" in told[0]
+    assert len(reports) == 1
+    assert "cannot write" in reports[0]
 
 
 def test_a_killed_process_leaves_nearly_all_of_its_time(tmp_path, start):
     code = """
 import sys, time
-from luthier.records.events import Header
-from luthier.records.goodput import Goodput, Spans
+from luthier.records import Header
+from luthier.records import Goodput, Spans
 goodput = Goodput()
 spans = Spans(sys.argv[1], goodput)
 spans.emit(Header("demo"))

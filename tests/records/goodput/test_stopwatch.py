@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from luthier.records.goodput import Goodput, Piece
+from luthier.records import Goodput, Piece
 
 
 class Clock:

@@ -3,8 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from luthier.records import Histogram, Image, Records, Step, read_events
-from luthier.records.media import MediaFiles, encode_png
+from luthier.records import Histogram, Image, MediaFiles, Records, Step, encode_png, read_events
 
 PIXELS = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
 
@@ -42,7 +41,7 @@ def test_a_run_that_is_cut_back_has_every_image_and_histogram_once(run):
     ]
 
 
-def test_an_image_that_cannot_be_kept_is_told_and_harms_nothing(run):
+def test_an_image_that_cannot_be_kept_is_reported_and_harms_nothing(run):
     (run.path / "media").write_text("in the way")
     with Records(console=None).open(run) as recorder:
         recorder.emit(Image(1, "x", PIXELS))

@@ -4,7 +4,7 @@ import zlib
 import numpy as np
 import pytest
 
-from luthier.records.media import encode_png
+from luthier.records import encode_png
 
 
 def decode(data):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from luthier.records.object_storage.bucket import Bucket
+from luthier.records.object_storage import Bucket
 
 
 @pytest.fixture

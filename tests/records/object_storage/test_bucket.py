@@ -1,7 +1,7 @@
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.object_storage.bucket import Bucket
+from luthier.records.object_storage import Bucket
 from tests import object_stores
 
 
@@ -47,7 +47,7 @@ def test_what_is_no_url_of_a_store_is_refused():
     with pytest.raises(RunError) as refusal:
         Bucket("lab/runs")
     assert str(refusal.value) == (
-        "'lab/runs' is in no object store; write gs://..., s3://..., file://..."
+        "'lab/runs' is not the URL of an object store; write gs://..., s3://..., file://..."
     )
 
 

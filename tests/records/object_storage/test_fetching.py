@@ -5,8 +5,13 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.object_storage import Mirror, bring_back, fetch, mirror, segments
-from luthier.records.object_storage.bucket import Bucket, open_below
+from luthier.records.object_storage import (
+    Bucket,
+    Mirror,
+    bring_back,
+    fetch,
+    open_below,
+)
 from tests import object_stores
 
 
@@ -95,7 +100,7 @@ def test_no_object_is_written_outside_the_run(key, fault, tmp_path, monkeypatch,
             bring_back(place)
     assert refusal.value.exit_code == 2
     assert str(refusal.value) == (
-        f"gs://bucket/runs/lab/ab12/ is no copy of a run: it has an object {key!r}: {fault}; "
+        f"gs://bucket/runs/lab/ab12/ is not a copy of a run: it has an object {key!r}: {fault}; "
         "nothing was copied; see who writes to that bucket, and delete the object"
     )
     assert sorted(tmp_path.rglob("*")) == [home, project]
@@ -127,8 +132,8 @@ def test_a_slow_line_copies_large_files_and_a_stalled_one_resumes(
     scheme, run, save, tmp_path, monkeypatch
 ):
     """The time limit is one on progress: the whole file takes longer than it on this line."""
-    monkeypatch.setattr(segments, "WHOLE_BYTES", 1 << 16)
-    monkeypatch.setattr(mirror, "PUSH_SECONDS", 3600.0)
+    monkeypatch.setattr("luthier.records.object_storage.segments.WHOLE_BYTES", 1 << 16)
+    monkeypatch.setattr("luthier.records.object_storage.mirror.PUSH_SECONDS", 3600.0)
     save(20, random.Random(0).randbytes(300_000).hex())
     lines, stored, stalled, size = [], {}, [], 600_000
 
@@ -150,7 +155,7 @@ def test_a_slow_line_copies_large_files_and_a_stalled_one_resumes(
         (line,) = lines
         assert re.fullmatch(
             rf"{scheme}://lab/ab12/checkpoints/20/state/array\.pieces/\S+: no answer in 2 s; "
-            "check the network and your credentials; training goes on, and it is tried again",
+            "check the network and your credentials; training continues, and the copy is retried",
             line,
         )
         there = {key for key in stored if "/array.pieces/" in key}

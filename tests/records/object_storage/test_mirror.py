@@ -9,14 +9,13 @@ import types
 import pytest
 
 from luthier.errors import RunError
-from luthier.records import events
-from luthier.records.object_storage import Mirror, lease, mirror, of_environment
-from luthier.records.object_storage.lease import KEY
+from luthier.records import Notice, Saved
+from luthier.records.object_storage import KEY, LEASE_SECONDS, Mirror, of_environment
 
 
 @pytest.fixture(autouse=True)
 def idle(monkeypatch):
-    monkeypatch.setattr(mirror, "PUSH_SECONDS", 3600.0)
+    monkeypatch.setattr("luthier.records.object_storage.mirror.PUSH_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -95,9 +94,9 @@ def test_checkpoints_are_copied_once_they_are_committed_and_deleted_with_theirs(
 
 def test_a_checkpoint_is_copied_soon_after_it_is_committed(copy, bucket, save):
     save(10)
-    copy.emit(events.Saved(10))
+    copy.emit(Saved(10))
     _until(lambda: "checkpoints/10/commit.json" in bucket.list())
-    copy.emit(events.Notice("nothing to copy"))
+    copy.emit(Notice("nothing to copy"))
     copy.flush()
 
 
@@ -111,7 +110,7 @@ def test_at_the_end_everything_is_there(run, bucket):
     assert b'"renewed": 0.0' in bucket.read("writer.json").data
 
 
-def test_trouble_is_told_once_and_when_it_is_over(copy, bucket, monkeypatch):
+def test_trouble_is_reported_once_and_when_it_is_over(copy, bucket, monkeypatch):
     real = copy.push
 
     def refuse():
@@ -122,7 +121,7 @@ def test_trouble_is_told_once_and_when_it_is_over(copy, bucket, monkeypatch):
         copy._due.set()
         _until(lambda: copy.lines)
         _until(lambda: not copy._due.is_set())
-    assert copy.lines == ["the network is gone; training goes on, and it is tried again"]
+    assert copy.lines == ["the network is gone; training continues, and the copy is retried"]
     monkeypatch.setattr(copy, "push", real)
     copy._due.set()
     _until(lambda: len(copy.lines) == 2)
@@ -158,19 +157,19 @@ def test_the_lease_is_renewed_between_the_objects_of_a_checkpoint(copy, bucket, 
             now[0] += 50.0
 
     clock = types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
-    monkeypatch.setattr(lease, "time", clock)
+    monkeypatch.setattr("luthier.records.object_storage.lease.time", clock)
     for step in range(1, 5):
         save(step)
     _before_writing(monkeypatch, bucket, take_long)
     copy.push()
     assert now[0] == 8 * 50.0
     silent = [late - early for early, late in itertools.pairwise([*renewed, now[0]])]
-    assert max(silent) < lease.LEASE_SECONDS
+    assert max(silent) < LEASE_SECONDS
 
 
 def test_the_lease_is_renewed_while_one_object_is_waited_for(run, bucket, save, monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.03)
-    monkeypatch.setattr(mirror, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("luthier.records.object_storage.lease.LEASE_SECONDS", 0.03)
+    monkeypatch.setattr("luthier.records.object_storage.mirror._LOOK_SECONDS", 0.01)
     save(10)
     waited = []
 
@@ -231,7 +230,7 @@ def _refuse(monkeypatch, refused, *, names_it):
         ("checkpoints/20/state/array", False),
     ],
 )
-def test_what_cannot_be_read_is_told_and_tried_again(
+def test_an_unreadable_file_is_reported_and_tried_again(
     copy, run, bucket, save, monkeypatch, name, names_it
 ):
     save(10)
@@ -245,7 +244,7 @@ def test_what_cannot_be_read_is_told_and_tried_again(
         with pytest.raises(RunError):
             copy.push()
     reason = f"cannot read {run / name}: {os.strerror(errno.ESTALE)}"
-    assert copy.lines == [f"{reason}; training goes on, and it is tried again"]
+    assert copy.lines == [f"{reason}; training continues, and the copy is retried"]
     assert "checkpoints/10/commit.json" in bucket.list(), "what was not seen is not deleted"
     assert "checkpoints/20/commit.json" not in bucket.list()
     copy._due.set()
@@ -255,9 +254,9 @@ def test_what_cannot_be_read_is_told_and_tried_again(
 
 
 def test_the_environment_says_where_runs_are_copied():
-    told = {"LUTHIER_MIRROR": "gs://lab/runs"}
+    environment = {"LUTHIER_MIRROR": "gs://lab/runs"}
     run = pathlib.Path("/project/runs/quickstart/ab12")
     trial = pathlib.Path("/project/studies/rates/trials/0007/run")
     assert of_environment(run, {}) is None
-    assert of_environment(run, told).url == "gs://lab/runs/quickstart/ab12/"
-    assert of_environment(trial, told).url == "gs://lab/runs/rates/trials/0007/run/"
+    assert of_environment(run, environment).url == "gs://lab/runs/quickstart/ab12/"
+    assert of_environment(trial, environment).url == "gs://lab/runs/rates/trials/0007/run/"

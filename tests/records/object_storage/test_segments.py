@@ -1,8 +1,7 @@
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.object_storage import segments
-from luthier.records.object_storage.segments import Segment, Segments
+from luthier.records.object_storage import Segment, Segments
 
 NAME = "metrics.jsonl"
 FOLDER = "metrics.jsonl.segments/"
@@ -10,7 +9,7 @@ FOLDER = "metrics.jsonl.segments/"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 10)
+    monkeypatch.setattr("luthier.records.object_storage.segments.SEGMENT_BYTES", 10)
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_a_process_that_was_killed_between_two_pieces_leaves_no_gap(grow, bucket
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda bucket, names: bucket.write(names[1], b"B" * 11), "does not hold what was written"),
         (lambda bucket, names: bucket.write(names[1], b"C" * 12), "does not hold what was written"),
@@ -70,11 +69,11 @@ def test_a_process_that_was_killed_between_two_pieces_leaves_no_gap(grow, bucket
     ],
     ids=["truncated", "replaced", "missing"],
 )
-def test_a_piece_that_is_not_what_was_written_ends_the_copy(grow, bucket, damage, said):
+def test_a_piece_that_is_not_what_was_written_ends_the_copy(grow, bucket, damage, message):
     for data in (b"A" * 12, b"B" * 12, b"C" * 4):
         grow(data)
     damage(bucket, bucket.list(FOLDER))
-    with pytest.raises(RunError, match=said) as refusal:
+    with pytest.raises(RunError, match=message) as refusal:
         list(Segments(bucket, NAME).read())
     assert FOLDER in str(refusal.value)
     assert "nothing was copied" in str(refusal.value)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from luthier.errors import RecordError
-from luthier.records.redaction import find_secret, redact, require_none
+from luthier.records import find_secret, redact, require_none
 
 
 @pytest.fixture(autouse=True)

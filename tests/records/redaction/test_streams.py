@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from luthier.records.redaction import Redacted
+from luthier.records import Redacted
 
 SECRET = "hf_planted-0123456789"
 SCRIPT = """
 import os, sys, warnings
-from luthier.records.redaction import redact_output
+from luthier.records import redact_output
 redact_output()
 redact_output()
 secret = os.environ["HF_TOKEN"]
@@ -56,8 +56,9 @@ def test_threads_do_not_mix_their_lines(written):
         thread.start()
     for thread in threads:
         thread.join()
-    told = written.getvalue().splitlines()
-    assert sorted(told) == sorted(f"{number}: [HF_TOKEN]" for number in range(8) for _ in range(50))
+    lines = written.getvalue().splitlines()
+    expected = [f"{number}: [HF_TOKEN]" for number in range(8) for _ in range(50)]
+    assert sorted(lines) == sorted(expected)
 
 
 def test_prints_warnings_and_tracebacks_of_a_process_hold_no_secret(written):

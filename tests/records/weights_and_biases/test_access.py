@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from luthier.records.weights_and_biases.node import choose_mode, has_key, is_reachable, server
+from luthier.records.weights_and_biases import choose_mode, has_key, is_reachable, server
 
 
 @pytest.fixture

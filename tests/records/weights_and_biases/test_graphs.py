@@ -10,8 +10,8 @@ from luthier import graph as graphs
 from luthier.checkpoint import FromRun
 from luthier.optim import Constant
 from luthier.program import Experiment
-from luthier.records import Configuration, Records, RunDirectory, Wandb, events
-from luthier.records.weights_and_biases import mirror as kept
+from luthier.records import Configuration, Ended, Records, RunDirectory, Wandb
+from luthier.records.weights_and_biases import log_difference, parent_of
 
 
 def _graph(peak, restore=None):
@@ -36,17 +36,17 @@ def child(tmp_path):
 
 
 def test_the_parent_is_the_run_that_was_restored(child):
-    found = kept.parent_of(child)
+    found = parent_of(child)
     assert (found.title, found.folder) == ("demo/first", child.path.parent / "first")
 
 
 def test_a_parent_that_is_gone_or_none_is_none(tmp_path):
     alone = _create(tmp_path, "alone", _graph(0.5))
-    assert kept.parent_of(alone) is None
+    assert parent_of(alone) is None
     orphan = _create(tmp_path, "orphan", _graph(0.5, tmp_path / "gone"))
-    assert kept.parent_of(orphan) is None
+    assert parent_of(orphan) is None
     orphan.config_path.write_text("{")
-    assert kept.parent_of(orphan) is None
+    assert parent_of(orphan) is None
 
 
 def test_the_parent_of_a_trial_is_the_base_of_its_study(tmp_path):
@@ -55,32 +55,32 @@ def test_the_parent_of_a_trial_is_the_base_of_its_study(tmp_path):
         folder = study / "trials" / trial
         RunDirectory.create(folder.parent, trial, "run", configuration=_configuration(_graph(0.5)))
         (folder / "config.json").write_text(graphs.to_json(_graph(0.5)))
-    assert kept.parent_of(RunDirectory(study / "trials" / "0007" / "run")) is None
+    assert parent_of(RunDirectory(study / "trials" / "0007" / "run")) is None
     (study / "study.json").write_text("{}")
-    found = kept.parent_of(RunDirectory(study / "trials" / "0007" / "run"))
+    found = parent_of(RunDirectory(study / "trials" / "0007" / "run"))
     assert (found.title, found.folder.name) == ("the base of rates", "0000")
-    assert kept.parent_of(RunDirectory(study / "trials" / "0000" / "run")) is None
+    assert parent_of(RunDirectory(study / "trials" / "0000" / "run")) is None
 
 
 def test_the_difference_is_an_artifact(child, fake):
     recorder = Records(console=None, wandb=Wandb()).open(child)
-    recorder.emit(events.Ended("finished", 0))
+    recorder.emit(Ended("finished", 0))
     recorder.close()
     (call,) = fake("log_artifact")
     assert (call["type"], call["metadata"]["parent"]) == ("diff", "demo/first")
-    told = call["files"]["diff.txt"].splitlines()
-    assert told[0] == "optimizer.value: 0.5 -> 0.25"
+    diff_lines = call["files"]["diff.txt"].splitlines()
+    assert diff_lines[0] == "optimizer.value: 0.5 -> 0.25"
     comparison = json.loads(call["files"]["diff.json"])
     assert [side["title"] for side in comparison["sides"]] == ["demo/first", "demo/second"]
-    assert len(comparison["changes"]) == call["metadata"]["changes"] == len(told)
+    assert len(comparison["changes"]) == call["metadata"]["changes"] == len(diff_lines)
 
 
 def test_nothing_is_logged_where_there_is_nothing_to_compare_with(child, tmp_path):
     logged = []
     run = types.SimpleNamespace(id="x", dir=str(tmp_path), log_artifact=logged.append)
     (child.path.parent / "first" / "config.json").write_text("{")
-    kept.log_difference(None, run, child)
-    kept.log_difference(None, run, RunDirectory(child.path.parent / "first"))
+    log_difference(None, run, child)
+    log_difference(None, run, RunDirectory(child.path.parent / "first"))
     assert logged == []
 
 
@@ -88,10 +88,10 @@ def test_nothing_is_logged_where_there_is_nothing_to_compare_with(child, tmp_pat
 def test_the_real_wandb_holds_the_record_and_the_difference(child, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
     recorder = Records(console=None, wandb=Wandb()).open(child)
-    recorder.emit(events.Ended("finished", 0))
+    recorder.emit(Ended("finished", 0))
     recorder.close()
     (mirrored,) = (child.path / "wandb").glob("offline-run-*")
-    folder = mirrored / "files" / kept.FOLDER
+    folder = mirrored / "files" / "luthier"
     assert (folder / "config.json").read_text() == child.read_config()
     assert {path.name for path in folder.iterdir()} == {
         "config.json",

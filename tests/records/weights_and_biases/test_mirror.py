@@ -11,12 +11,25 @@ import numpy as np
 import pytest
 
 from luthier.errors import VersionError
-from luthier.records import Records, Wandb, events, read_source, rebuild
-from luthier.records.media import MediaFiles
-from luthier.records.metrics_file import Recorded, encode_event
-from luthier.records.weights_and_biases import mirror
-from luthier.records.weights_and_biases.mirror import Lines, MirroredRows
-from luthier.storage.json_lines import seal
+from luthier.records import (
+    Ended,
+    Evaluation,
+    Header,
+    Histogram,
+    Image,
+    MediaFiles,
+    Notice,
+    Recorded,
+    Records,
+    Sample,
+    Step,
+    Wandb,
+    encode_event,
+    read_source,
+    rebuild,
+)
+from luthier.records.weights_and_biases import Lines, MirroredRows
+from luthier.storage import seal
 
 
 def line(event, step=0):
@@ -27,12 +40,12 @@ def test_lines_of_a_file_that_grows(tmp_path):
     path = tmp_path / "m.jsonl"
     lines = Lines(path)
     assert list(lines.read()) == []
-    first, second = line(events.Step(1, {"loss": 1.0})), line(events.Step(2, {"loss": 2.0}))
+    first, second = line(Step(1, {"loss": 1.0})), line(Step(2, {"loss": 2.0}))
     path.write_bytes(first + second[:10])
     assert [recorded.step for recorded in lines.read()] == [1]
     assert list(lines.read()) == []
     with open(path, "ab") as file:
-        file.write(second[10:] + b"garbage\n" + line(events.Notice("x")))
+        file.write(second[10:] + b"garbage\n" + line(Notice("x")))
     assert [type(recorded.event).__name__ for recorded in lines.read()] == ["Step", "Notice"]
     assert lines.report == f"{path}: line 3 is damaged; what is whole was read"
     path.write_bytes(path.read_bytes() + seal(b'{"kind":"notice","step":0}', 0, 99))
@@ -66,7 +79,7 @@ def rows(*recorded, run=None):
 
 def test_rows_are_named_by_what_they_are_about():
     values = {"loss": 2.0, "mfu": 0.4, "tokens": 64, "epochs": 0.5, "probe/entropy": 1.0}
-    run, _ = rows(events.Step(1, values))
+    run, _ = rows(Step(1, values))
     assert run.logged == [
         (
             1,
@@ -84,12 +97,12 @@ def test_rows_are_named_by_what_they_are_about():
 
 def test_what_belongs_to_a_step_is_one_row_and_rows_ascend():
     run, _ = rows(
-        events.Evaluation(0, "held_out", {"loss": 5.0}),
-        events.Evaluation(2, "held_out", {"loss": 3.0}, {"loss": "lower"}),
-        events.Step(1, {"loss": 4.0}),
-        events.Step(2, {"loss": 3.5}),
-        events.Sample(2, "<b>&"),
-        events.Step(3, {"loss": math.nan}),
+        Evaluation(0, "held_out", {"loss": 5.0}),
+        Evaluation(2, "held_out", {"loss": 3.0}, {"loss": "lower"}),
+        Step(1, {"loss": 4.0}),
+        Step(2, {"loss": 3.5}),
+        Sample(2, "<b>&"),
+        Step(3, {"loss": math.nan}),
     )
     assert [step for step, _ in run.logged] == [0, 1, 2, 3]
     assert run.logged[2][1] == {
@@ -107,16 +120,16 @@ def test_samples_images_and_histograms(tmp_path, monkeypatch):
         Image=lambda path: ("image", path),
         Histogram=lambda np_histogram: [x.tolist() for x in np_histogram],
     )
-    image = MediaFiles(tmp_path).keep(events.Image(1, "data/inputs", np.zeros((2, 2), np.uint8)))
+    image = MediaFiles(tmp_path).keep(Image(1, "data/inputs", np.zeros((2, 2), np.uint8)))
     for pillow, kind in ((object(), "image"), (None, "html")):
-        monkeypatch.setattr(mirror.importlib.util, "find_spec", lambda name, found=pillow: found)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, found=pillow: found)
         run = Run()
         taken = MirroredRows(run, wandb, tmp_path)
         for event in (
-            events.Sample(1, "<be", "To ", "training/0"),
+            Sample(1, "<be", "To ", "training/0"),
             image,
             dataclasses.replace(image, name="gone", path="media/gone/1.png"),
-            events.Histogram(1, "norm.scale", 0.0, 1.0, [3, 4]),
+            Histogram(1, "norm.scale", 0.0, 1.0, [3, 4]),
         ):
             taken.take(Recorded(5.0, 1, event))
         taken.release()
@@ -132,12 +145,12 @@ def test_samples_images_and_histograms(tmp_path, monkeypatch):
 def test_the_real_wandb_holds_media_and_so_does_a_rebuilt_one(run, read_wandb):
     recorder = Records(console=None, wandb=Wandb()).open(run)
     for step in (1, 2):
-        recorder.emit(events.Step(step, {"loss": 1.0}))
-        recorder.emit(events.Sample(step, "or not", "To be ", "training/0"))
+        recorder.emit(Step(step, {"loss": 1.0}))
+        recorder.emit(Sample(step, "or not", "To be ", "training/0"))
         pixels = np.full((4, 6, 3), 40 * step, np.uint8)
-        recorder.emit(events.Image(step, "data/inputs", pixels))
-        recorder.emit(events.Histogram(step, "norm.scale", 0.0, 1.5, [step, 0, 5]))
-    recorder.emit(events.Ended("finished", 2))
+        recorder.emit(Image(step, "data/inputs", pixels))
+        recorder.emit(Histogram(step, "norm.scale", 0.0, 1.5, [step, 0, 5]))
+    recorder.emit(Ended("finished", 2))
     recorder.close()
     for again in (False, True):
         if again:
@@ -164,7 +177,7 @@ def _plain(value):
 
 
 def test_a_resumed_run_is_not_given_what_the_server_has():
-    steps = [events.Step(step, {"loss": 1.0}) for step in range(1, 7)]
+    steps = [Step(step, {"loss": 1.0}) for step in range(1, 7)]
     run, _ = rows(*steps, run=Run(step=4, resumed=True))
     assert [step for step, _ in run.logged] == [4, 5, 6]
 
@@ -172,10 +185,10 @@ def test_a_resumed_run_is_not_given_what_the_server_has():
 def test_the_end_decides_the_exit_code():
     ended = {"finished": 0, "preempted": 75, "interrupted": 130, "failed": 1, "strange": 1}
     for status, code in ended.items():
-        run, taken = rows(events.Header("x"), events.Ended(status, 5, {"best": 1.0}))
+        run, taken = rows(Header("x"), Ended(status, 5, {"best": 1.0}))
         assert taken.exit_code == code
         assert run.summary == {"status": status, "best": 1.0}
-    _, taken = rows(events.Header("x"), events.Ended("interrupted", 5), events.Header("x", step=5))
+    _, taken = rows(Header("x"), Ended("interrupted", 5), Header("x", step=5))
     assert taken.exit_code == 1, "it was started again, and has not ended with a word"
 
 
@@ -186,16 +199,16 @@ def test_the_real_wandb_offline(run, read_wandb):
     wandb = Wandb(project="p", group="g", job_type="j", tags=("a", "b"), notes="n")
     recorder = Records(console=None, wandb=wandb).open(run)
     entropies = {"unigram_entropy": 3.3, "bigram_entropy": 2.4}
-    recorder.emit(events.Header("demo", parameters=123, evaluations={"held_out": entropies}))
+    recorder.emit(Header("demo", parameters=123, evaluations={"held_out": entropies}))
     for step in range(1, 31):
         values = {"loss": 5 / step, "tokens": 10 * step, "mfu": 0.4}
-        recorder.emit(events.Step(step, values))
+        recorder.emit(Step(step, values))
         if step % 10 == 0:
             metrics = {"nats_per_byte": 3 - step / 20}
-            recorder.emit(events.Evaluation(step, "held_out", metrics, {"nats_per_byte": "lower"}))
-    recorder.emit(events.Step(31, {"loss": math.nan}))
-    recorder.emit(events.Sample(31, "To be"))
-    recorder.emit(events.Ended("finished", 31, {"best": 1.5}))
+            recorder.emit(Evaluation(step, "held_out", metrics, {"nats_per_byte": "lower"}))
+    recorder.emit(Step(31, {"loss": math.nan}))
+    recorder.emit(Sample(31, "To be"))
+    recorder.emit(Ended("finished", 31, {"best": 1.5}))
     recorder.close()
 
     (directory,) = (run.path / "wandb").glob("offline-run-*")

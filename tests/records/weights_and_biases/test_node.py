@@ -9,9 +9,9 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records import Records, Wandb, events, read_metrics, rebuild
+from luthier.records import Ended, Header, Notice, Records, Step, Wandb, read_metrics, rebuild
 from luthier.records.weights_and_biases import node as node_module
-from luthier.records.weights_and_biases.node import resolved_mode
+from luthier.records.weights_and_biases import resolved_mode
 
 
 class Notices:
@@ -23,7 +23,7 @@ class Notices:
         self.texts = []
 
     def emit(self, event):
-        if isinstance(event, events.Notice):
+        if isinstance(event, Notice):
             self.texts.append(event.text)
 
     def flush(self):
@@ -37,13 +37,13 @@ def train(run, wandb, steps=5, linger=0.0):
     """Record a run; return what the user was told, and how long a step's emit took at most."""
     recorder, notices, longest = Records(console=None, wandb=wandb).open(run), Notices(), 0.0
     recorder.add(notices)
-    recorder.emit(events.Header("demo", total_steps=steps))
+    recorder.emit(Header("demo", total_steps=steps))
     for step in range(1, steps + 1):
         begin = time.perf_counter()
-        recorder.emit(events.Step(step, {"loss": 1 / step}))
+        recorder.emit(Step(step, {"loss": 1 / step}))
         longest = max(longest, time.perf_counter() - begin)
     time.sleep(linger)
-    recorder.emit(events.Ended("finished", steps))
+    recorder.emit(Ended("finished", steps))
     recorder.close()
     return notices.texts, longest
 
@@ -95,8 +95,8 @@ def test_a_restart_goes_on_under_the_same_id_and_replaces_the_offline_file(run, 
     train(run, Wandb(), steps=5)
     run.cut_back(3)
     recorder = Records(console=None, wandb=Wandb()).open(run)
-    recorder.emit(events.Header("demo", step=3))
-    recorder.emit(events.Step(4, {"loss": 0.5}))
+    recorder.emit(Header("demo", step=3))
+    recorder.emit(Step(4, {"loss": 0.5}))
     recorder.close()
     first, second = fake("init")
     assert first["id"] == second["id"]
@@ -131,7 +131,7 @@ def test_whatever_wandb_does_training_goes_on(run, fake, monkeypatch, behaviour,
     failures = [text for text in texts if "stopped" in text]
     assert len(failures) == 1, texts
     assert reason in failures[0]
-    assert "training goes on; `luthier runs abc123 --sync wandb`" in failures[0]
+    assert "training continues; `luthier runs abc123 --sync wandb`" in failures[0]
     assert len(read_metrics(run.metrics_path)) == 20
     assert run.read_status().status == "finished"
     assert longest < 1.0

@@ -9,8 +9,7 @@ import pytest
 from luthier import parallel, planner
 from luthier.errors import ValidationError
 from luthier.program import Program
-from luthier.trainer import checks
-from luthier.trainer.checks import check_repeatable
+from luthier.trainer import check_repeatable, checks
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +20,9 @@ def plan(tiny, tmp_path_factory):
 
 @pytest.mark.full
 def test_steps_on_a_cpu_repeat_themselves(plan):
-    told = check_repeatable(plan)
+    report = check_repeatable(plan)
     number = len(plan.program.names) + 1
-    assert told == f"2 steps taken twice: all {number} arrays are the same to the last bit"
+    assert report == f"2 steps taken twice: all {number} arrays are the same to the last bit"
 
 
 @pytest.mark.full

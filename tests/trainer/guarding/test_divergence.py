@@ -5,7 +5,7 @@ import pytest
 from luthier import trainer
 from luthier.errors import TrainingStopped
 from luthier.program import Divergence
-from luthier.trainer.divergence import Rise
+from luthier.trainer import Rise
 
 RULE = Divergence(rise=1.0, patience_steps=4)
 
@@ -21,7 +21,7 @@ def test_a_loss_that_rises_for_good_is_found_once_it_has_been_high_for_a_while()
     rise = Rise()
     losses = [5.0, 4.0, 3.0, 2.0, 2.0, 2.0, 2.0, 2.0] + [9.0] * 10
     assert steps_until_diverged(losses, rise) == 12, "four steps after the first at 9"
-    assert rise.told(RULE, 12) == (
+    assert rise.describe(RULE, 12) == (
         "step 12: the loss (6.959, smoothed) has been more than 1 above its best (2.549 at step 8) "
         "for 4 steps. Go back to a checkpoint of before step 8, with a lower "
         "optimizer.learning_rate"
@@ -57,9 +57,9 @@ def test_a_run_ends_when_its_loss_has_risen_and_again_at_the_same_step(tiny, tmp
         "checkpoints.every.count=2",
         "evaluations:={}",
     )
-    said = []
+    messages = []
     for _ in range(2):
         with pytest.raises(TrainingStopped, match=r"above its best .* for 3 steps") as error:
             trainer.run(tiny(tmp_path, *diverging))
-        said.append(str(error.value))
-    assert said[0] == said[1], "the run that goes on from its checkpoint comes to the same"
+        messages.append(str(error.value))
+    assert messages[0] == messages[1], "the run that goes on from its checkpoint comes to the same"

@@ -7,17 +7,15 @@ from unittest.mock import Mock
 import pytest
 
 from luthier.parallel import distributed
-from luthier.parallel.distributed import Liveness
-from luthier.parallel.distributed.messages import VARIABLE, Notes
+from luthier.parallel.distributed import Liveness, Notes
 from luthier.records import Watchdog
-from luthier.trainer import watchdog as watch_module
-from luthier.trainer.watchdog import Watch
+from luthier.trainer import Watch
 
 HANGS = """
 import sys, threading, time
 from luthier.records import Watchdog
-from luthier.records.status import Status, write_status
-from luthier.trainer.watchdog import Watch
+from luthier.records import Status, write_status
+from luthier.trainer import Watch
 import pathlib
 
 def waits_for_ever():
@@ -57,7 +55,7 @@ def test_a_run_that_hangs_is_ended_with_its_stacks(tmp_path):
     assert (status["status"], status["step"], status["message"]) == ("failed", 7, line)
 
 
-def test_a_notebook_is_told_and_lives(tmp_path, capsys):
+def test_a_notebook_gets_a_line_and_lives(tmp_path, capsys):
     with Watch(Watchdog(seconds=0.2), "") as watch:
         watch.opened(tmp_path, "")
         watch.beat(3)
@@ -79,23 +77,24 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path, watchdog, capsys):
 
 
 @pytest.mark.full
-def test_who_is_silent_is_told_anew_when_others_are_and_no_more_when_nobody_is(
+def test_silent_processes_are_reported_anew_when_they_change_and_no_more_when_all_are_heard(
     tmp_path, monkeypatch
 ):
     notes, standings = Notes(tmp_path / "notes"), [Liveness()]
-    monkeypatch.setenv(VARIABLE, str(notes.path))
+    monkeypatch.setenv("LUTHIER_NOTES", str(notes.path))
     monkeypatch.setattr(distributed, "is_several", lambda: True)
     monkeypatch.setattr(distributed, "process_count", lambda: 4)
-    monkeypatch.setattr(watch_module, "Heartbeats", lambda at: Mock(standing=lambda: standings[-1]))
-    monkeypatch.setattr(watch_module, "POLL_SECONDS", 0.02)
+    heartbeats = Mock(standing=lambda: standings[-1])
+    monkeypatch.setattr("luthier.trainer.watchdog.Heartbeats", lambda at: heartbeats)
+    monkeypatch.setattr("luthier.trainer.watchdog.POLL_SECONDS", 0.02)
     with Watch(Watchdog(seconds=60.0), "luthier train tiny") as watch:
         watch.opened(tmp_path, "luthier train tiny")
-        for silent, told in [
+        for silent, description in [
             ((0,), "process 0 of 4 ended, is stopped, or cannot be reached"),
             ((2, 3), "processes 2, 3 of 4 ended, are stopped, or cannot be reached"),
         ]:
             standings.append(Liveness(silent=silent))
-            line = f"{told}; stacks: {tmp_path / 'stacks'}"
+            line = f"{description}; stacks: {tmp_path / 'stacks'}"
             wait(lambda line=line: notes.read().get("silent") == line)
         standings.append(Liveness())
         wait(lambda: notes.read()["silent"] is None)

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.trainer.media import count_bins
+from luthier.trainer import count_bins
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-20, 1e20])

@@ -7,7 +7,7 @@ from luthier import trainer
 from luthier.durations import Steps
 from luthier.errors import BadInput
 from luthier.records import Histogram, Image, Sample, read_events
-from luthier.trainer.media import Shows, tile
+from luthier.trainer import Shows, tile
 
 SHOWS = (
     "records.histograms:=luthier.records.Histograms("
@@ -96,14 +96,14 @@ def test_tiles_use_the_whole_range():
 
 def test_several_processes_refuse_what_only_one_can_show(monkeypatch):
     from luthier.records import Records, Samples
-    from luthier.trainer import media
+    from luthier.trainer import check_shows
 
-    monkeypatch.setattr(media.hosts, "process_count", lambda: 2)
-    monkeypatch.setattr(media, "can_generate", lambda program: True)
+    monkeypatch.setattr("luthier.parallel.hosts.process_count", lambda: 2)
+    monkeypatch.setattr("luthier.trainer.media.can_generate", lambda program: True)
     records = Records(samples=Samples(every=Steps(4)))
     with pytest.raises(BadInput) as caught:
-        media.check_shows(_Program(records))
+        check_shows(_Program(records))
     assert str(caught.value) == (
         "records.samples: cannot be shown while several processes train; set records.samples=None"
     )
-    media.check_shows(_Program(Records()))
+    check_shows(_Program(Records()))

@@ -46,10 +46,12 @@ class TensorLayout:
     text: str
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be inverted."""
+        """Reject layouts that cannot be inverted."""
+        # Invertible by construction: each dimension once on each side, and none merged on ours, so
+        # that a part of ours is a range of each dimension.
         left, right = (sorted(sum(side, ())) for side in self._sides)
         if left != right or len(set(left)) != len(left) or any(len(g) > 1 for g in self._sides[1]):
-            raise ValueError(f"{self.text!r} is no rearrangement of dimensions")
+            raise ValueError(f"{self.text!r} is not a rearrangement of dimensions")
 
     @functools.cached_property
     def _sides(self) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
@@ -61,6 +63,8 @@ class TensorLayout:
         """The number of dimensions of ours."""
         return len(self._sides[1])
 
+    # Only `ours` has sizes: a merged foreign dimension is their product. `limits` takes off what
+    # ours has been padded with, such as a vocabulary that was rounded up for the mesh.
     def foreign_shape(self, shape: Sequence[int], limits: Mapping[str, int]) -> Shape:
         """Return the shape of the foreign tensor.
 
@@ -120,6 +124,8 @@ class TensorLayout:
         back = np.argsort(self._order())
         return np.ascontiguousarray(apart.transpose(back).reshape(shape))
 
+    # Where each dimension of ours stands among those of the foreign tensor, both taken apart: the
+    # permutation of `transpose` in one direction, and its inverse (`argsort`) in the other.
     def _order(self) -> list[int]:
         atoms = [name for group in self._sides[0] for name in group]
         return [atoms.index(name) for group in self._sides[1] for name in group]
@@ -231,6 +237,8 @@ class LayerCycles:
             inside = match and _CYCLE.fullmatch(match[2])
             if match and inside:
                 kinds, turns = found.get(match[1], (0, 1))
+                # Every parameter of a cycle says the same; the largest number of a kind says how
+                # many there are.
                 turns = parameter.shape[0] if parameter.is_stacked else turns
                 found[match[1]] = (max(kinds, int(inside[1]) + 1), turns)
         return cls(found)
@@ -242,6 +250,9 @@ class LayerCycles:
             yield name, Slot(name, None, parameter.shape)
             return
         stack, inside = match[1], match[2]
+        # Layer `n` of a stack with K kinds and T turns is kind `n % K` in turn `n // K`; the rest,
+        # layers that fill no whole turn, follows behind K * T. So kind 1 of 2 holds the layers 1,
+        # 3, 5, ...
         first, every = 0, 1
         if cycle := _CYCLE.fullmatch(inside):
             first, every, inside = int(cycle[1]), self.of[stack][0], cycle[2]
@@ -282,6 +293,8 @@ def _looks_stacked(name: str) -> bool:
     match = _BLOCKS.fullmatch(name)
     if match is None:
         return False
+    # By the name alone: an unrolled layer has its number behind `blocks`, and the layers of the
+    # rest are unrolled, too. Everything else there is a stack.
     first = match[2].partition(".")[0]
     return not first.isdigit() and first != "rest"
 
@@ -304,7 +317,7 @@ class TensorPart:
 
     Args:
       ours: Its name, with `{layer}` for the layer's number.
-      layout: How its dimensions are those of the foreign tensor.
+      layout: The rearrangement of its dimensions.
     """
 
     ours: str
@@ -317,7 +330,7 @@ class Tensor:
 
     Args:
       foreign: Its name, with `{layer}` for the layer's number.
-      parts: What of ours it holds, joined in this order.
+      parts: Our parameters that it holds, joined in this order.
       axis: The foreign dimension along which they are joined.
       copy_of: The foreign tensor that it is a copy of where our model ties the two; then it may be
         absent, and must be equal where it is not.
@@ -334,14 +347,14 @@ class Family:
     """The weights of a family of models, as its files have them.
 
     Args:
-      name: What people call it.
+      name: Its usual name.
       model_types: `model_type` of its config.json files.
       architecture: The class that its config.json names when we write one.
       tensors: Every tensor that its files may hold.
       prefix: The beginning of foreign names that files of a bare model lack.
-      ignored: Patterns of tensors that are no weights, such as buffers.
+      ignored: Patterns of tensors that are not weights, such as buffers.
       is_tied: Whether embedding and head are one where its config.json does not say.
-      config_patterns: What values of its config.json begin with (regular expressions, by key; ""
+      config_patterns: Beginnings of values of its config.json (regular expressions, by key; ""
         where the key is missing), where several families have one `model_type`.
     """
 
@@ -367,7 +380,7 @@ class Family:
         return [(_pattern(tensor.foreign), tensor) for tensor in self.tensors]
 
     def is_ignored(self, name: str) -> bool:
-        """Return whether a foreign tensor is no weight."""
+        """Return whether a foreign tensor is not a weight."""
         return any(re.search(pattern, name) for pattern in self.ignored)
 
     def ours_of(self, name: str) -> list[str]:
@@ -384,6 +397,10 @@ class Family:
           slots: The places of our model by unrolled name.
           limits: For dimensions that are padded in ours, their size without.
         """
+        # From ours to theirs, and not the other way round: the graph decides which parameters
+        # exist, and the map only says where they are. A foreign tensor may hold several slots
+        # (queries, keys and values), so the slots are collected by tensor first, and placed once
+        # all of them are known.
         held: dict[str, dict[int, str]] = {}
         tensors: dict[str, Tensor] = {}
         unknown = []
@@ -400,6 +417,7 @@ class Family:
         for foreign, parts in held.items():
             resolved.add(foreign, tensors[foreign], parts, slots)
         for tensor in self.tensors:
+            # Ours has no parameter for it because it ties the two; files may hold it anyway.
             if tensor.copy_of and tensor.foreign not in held:
                 resolved.copies[tensor.foreign] = tensor.copy_of
         return resolved
@@ -411,7 +429,7 @@ class SlotView:
 
     Args:
       foreign: The tensor.
-      layout: How dimensions are rearranged.
+      layout: The rearrangement of dimensions.
       axis: The foreign dimension along which the tensor is joined.
       offset: Where this part begins on it.
       shape: The shape of ours.
@@ -452,6 +470,9 @@ class Resolved:
         self, foreign: str, tensor: Tensor, parts: Mapping[int, str], slots: Mapping[str, Slot]
     ) -> None:
         """Add one foreign tensor with the slots that are its parts."""
+        # Parts are laid end to end along `axis`, so that the offset of each is the extent of those
+        # before it. A tensor of which the model has some parts only cannot be read, and much less
+        # be written.
         shape: list[int] = []
         for number, part in enumerate(tensor.parts):
             name = parts.get(number)
@@ -471,6 +492,8 @@ class Resolved:
                 shape[tensor.axis] += here[tensor.axis]
             else:
                 shape = list(here)
+        # Ours has a parameter of its own, which may still start from the copy's original where the
+        # files have only that.
         self.shapes[foreign] = tuple(shape)
         if tensor.copy_of:
             self.sources[foreign] = tensor.copy_of

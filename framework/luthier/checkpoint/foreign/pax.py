@@ -47,7 +47,7 @@ class PaxParameters:
     Args:
       arrays: Arrays by name; those of layers as if none were stacked, see `of_layer`.
       parts: One array of every part of a layer, by the name of the part.
-      labels: What the checkpoint calls each array, with the place in it in brackets.
+      labels: Names of the arrays in the checkpoint, with the place in it in brackets.
     """
 
     arrays: Mapping[str, StoredArray]
@@ -66,8 +66,10 @@ def read(path: pathlib.Path, averages: bool = False, interleaved: bool = False) 
         rotation is `LLaMARotaryEmbedding`.
 
     Raises:
-      CheckpointError: There is none, or it is damaged.
+      CheckpointError: There is no checkpoint, or it is damaged.
     """
+    # Only names that match are opened: a checkpoint also holds the optimizer's state, which is
+    # larger than the parameters.
     pattern = _AVERAGE if averages else _PARAMETER
     there = _safetensors(path) if path.is_file() else _arrays(state_of(path), pattern)
     found = {match[1]: array for name, array in there if (match := pattern.fullmatch(name))}
@@ -95,6 +97,7 @@ def state_of(path: pathlib.Path) -> pathlib.Path:
     Args:
       path: A job's folder, its `checkpoints`, one checkpoint, or the `state` in it.
     """
+    # Whatever folder of a job the user names, the state of its last checkpoint is below it.
     for below in ("checkpoints", "state"):
         if (path / below).is_dir():
             return state_of(path / below)
@@ -127,8 +130,8 @@ def _of_database(
             spec = {"driver": "zarr", "kvstore": inside}
             yield name, _opened(tensorstore.open(spec, read=True, open=True).result())
     except (ValueError, OSError) as error:
-        told = " ".join(str(error).split())[:200]
-        raise CheckpointError(Problem(f"{state} cannot be read: {told}")) from None
+        message = " ".join(str(error).split())[:200]
+        raise CheckpointError(Problem(f"{state} cannot be read: {message}")) from None
 
 
 def _opened(store: Any) -> StoredArray:

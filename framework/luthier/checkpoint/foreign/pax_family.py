@@ -36,18 +36,20 @@ def family_of(parameters: PaxParameters, heads_first: bool | None = None) -> Fam
     """Return the map for the parameters of a checkpoint.
 
     Args:
-      parameters: What `pax.read` returns.
+      parameters: The result of `pax.read`.
       heads_first: Whether heads come first in what maps the results of attention back
         (`output_proj_use_nhd_shape`); None goes by the shapes.
 
     Raises:
-      CheckpointError: The shapes do not tell it.
+      CheckpointError: The shapes are ambiguous.
     """
     return Family("pax", (), "", tuple(_tensors(parameters, heads_first)))
 
 
 def _tensors(found: PaxParameters, heads_first: bool | None) -> Iterator[Tensor]:
     at = of_layer
+    # Names follow Praxis, whose layers have several spellings of one thing: which of them a
+    # checkpoint has is looked up in `found.parts`, where one layer stands for all.
     yield tensor("lm.final_ln.scale", "norm.scale", "embed")
     yield tensor("lm.final_ln.bias", "norm.bias", "embed")
     yield tensor("lm.position_emb.emb_var", "embedding.position.table", "length embed")
@@ -72,6 +74,7 @@ def _ends(found: PaxParameters) -> Iterator[Tensor]:
     head, bias = "lm.softmax.logits_ffn.linear.w", "lm.softmax.logits_ffn.bias.b"
     tables = ("lm.embedding_lookup.emb_var", "lm.softmax.embedding.w", "lm.softmax.w")
     table = next((name for name in tables if name in found.arrays), None)
+    # Without a table of its own the head's matrix is the embedding, transposed.
     if table is None:
         yield tensor(head, "embedding.table", "embed vocab -> vocab embed")
     else:
@@ -89,6 +92,8 @@ def _attention(found: PaxParameters, heads_first: bool | None) -> Iterator[Tenso
         ours = f"{ours}.attention"
     scale = at("self_attention.per_dim_scale.per_dim_scale")
     yield tensor(scale, f"{ours}.query_key.theta", "head_dim")
+    # `pax.read` has cut a joined array into three already, so that its parts can be reordered for
+    # the rotation.
     is_joined = f"{_QKV}.w[0]" in found.parts
     for place, name in enumerate(("query", "key", "value")):
         for end, parameter in (("w", "kernel"), ("b", "bias")):
@@ -118,7 +123,7 @@ def _outer(found: PaxParameters, heads_first: bool | None) -> str:
         # cannot tell them apart, and a wrong guess would load without an error.
         heads_first = shape[:1] != dim
         if dim == shape[:1] == shape[-1:]:
-            what = f"{of_layer(_POST, 0)} {list(shape)} does not tell which dimension is which"
+            what = f"{of_layer(_POST, 0)} {list(shape)} does not show which dimension is which"
             remedy = "set it to what output_proj_use_nhd_shape is: true or false"
             raise CheckpointError(Problem(what, "restore.heads_first", remedy=remedy))
     heads = "heads head_dim" if len(shape) == 3 else "(heads head_dim)"

@@ -117,21 +117,21 @@ class Tensors:
             raise CheckpointError(Problem(what, remedy="fetch the file again")) from None
         self._files[path] = file
         self.metadata.update(file.metadata() or {})
-        for name in file.keys():  # noqa: SIM118  # the handle is no dict
+        for name in file.keys():  # noqa: SIM118  # the handle is not a dict
             part = file.get_slice(name)
             kind = part.get_dtype()
             self.described[name] = Described(tuple(part.get_shape()), DTYPES.get(kind, kind), path)
 
 
 def read_config(directory: str | os.PathLike[str], name: str = CONFIG) -> Mapping[str, Any] | None:
-    """Return what `config.json` of a folder says; None where there is none.
+    """Return the content of a folder's `config.json`; None if the file does not exist.
 
     Args:
       directory: The folder.
       name: Another file of settings.
 
     Raises:
-      CheckpointError: It is no JSON object.
+      CheckpointError: It is not a JSON object.
     """
     path = pathlib.Path(directory).expanduser() / name
     if not path.is_file():
@@ -139,7 +139,7 @@ def read_config(directory: str | os.PathLike[str], name: str = CONFIG) -> Mappin
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
         raise CheckpointError(Problem(f"{path} cannot be read: {error}")) from None
     return content
@@ -150,6 +150,9 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
         return [path]
     if not path.is_dir():
         raise CheckpointError(Problem(f"{path} does not exist", remedy=_suggest(path)))
+    # The index first: a folder may hold both, and then model.safetensors is one of the files that
+    # it names. Several files without an index are refused instead of merged: they may be
+    # alternatives, such as adapters beside the model.
     if (path / INDEX).is_file():
         return _indexed(path)
     if (path / FILE).is_file():
@@ -212,17 +215,19 @@ def foreign_tensors(
     stacked: Mapping[str, Stacked],
     limits: Mapping[str, int],
 ) -> dict[str, tuple[Shape, str, Make]]:
-    """Return what a family's files hold for a model of ours: shape, dtype, and how it is made.
+    """Return the tensors of a family's files for a model of ours: shape, dtype and a thunk each.
 
     Args:
       family: The map.
       arrays: Our parameters by name, on the host or on devices.
-      stacked: Which of them hold many layers.
+      stacked: Shape and stacking of each.
       limits: For dimensions that are padded in ours, their size without.
 
     Raises:
       CheckpointError: The family has no tensor for a parameter; all are listed.
     """
+    # Nothing is converted here. Each tensor comes with a function that makes it, so that writing
+    # needs host memory for one file and not for the model.
     places = slots(stacked)
     resolved = family.resolve(places, limits)
     problems = [
@@ -242,12 +247,15 @@ def foreign_tensors(
             whole = arrays[slot.parameter]
             own = np.asarray(whole if slot.index is None else whole[slot.index])
             parts.append((view.offset, view.layout.write(own, limits), view.axis))
+        # Parts of a fused tensor in the order of their offsets; a layer of a stacked parameter is
+        # cut out before it comes to the host.
         parts.sort(key=lambda part: part[0])
         if len(parts) == 1:
             return parts[0][1]
         return np.ascontiguousarray(np.concatenate([p for _, p, _ in parts], axis=parts[0][2]))
 
     def described(foreign: str, resolved: Resolved) -> tuple[Shape, str, Make]:
+        # The dtype is ours: an export does not convert.
         first = places[resolved.ours_of(foreign)[0]].parameter
         dtype = str(np.dtype(arrays[first].dtype))
         return resolved.shapes[foreign], dtype, lambda: make(foreign)
@@ -281,8 +289,8 @@ def write(
     Args:
       directory: The folder; it must not exist, or be empty.
       tensors: Shape, dtype, and how it is made, by name.
-      config: What `config.json` says; None writes none.
-      metadata: What the head of every file says.
+      config: The content of `config.json`; None writes no such file.
+      metadata: The metadata in the header of every file.
       shard_bytes: The most bytes in one file; a larger tensor has a file of its own.
 
     Returns:
@@ -306,6 +314,7 @@ def write(
             (building / CONFIG).write_text(text, encoding="utf-8")
             names.append(CONFIG)
         if target.exists():
+            # It is empty, as was checked above.
             target.rmdir()
         os.rename(building, target)
     except OSError as error:
@@ -348,6 +357,8 @@ def _shards(sizes: Mapping[str, int], shard_bytes: int) -> Iterator[Sequence[str
     shard: list[str] = []
     held = 0
     for name, size in sizes.items():
+        # In the order of names, and never an empty file: a tensor larger than the limit gets one of
+        # its own.
         if shard and held + size > shard_bytes:
             yield shard
             shard, held = [], 0
@@ -379,7 +390,7 @@ NAMES = (
 
 
 def tokenizer_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Return the files of the tokenizer in a folder; none where there is none.
+    """Return the tokenizer files of a folder; an empty list if it has none.
 
     Args:
       directory: The folder, or a file in it.

@@ -36,12 +36,13 @@ class StoredArray:
     read: Callable[[Index], np.ndarray]
 
 
+# The same interface as `safetensors_folder.Tensors`, so that a family's map reads from either.
 class StoredArrays:
     """The arrays of a checkpoint by name, as weights of a family are read.
 
     Args:
       path: Where they are.
-      arrays: What is there.
+      arrays: Its arrays.
     """
 
     def __init__(self, path: pathlib.Path, arrays: Mapping[str, StoredArray]):
@@ -138,7 +139,7 @@ def _read_all(array: StoredArray) -> np.ndarray:
 # Readers of the formats of JAX checkpoints: zarr arrays, Orbax trees, flax's msgpack, npz.
 
 METADATA = "_METADATA"
-"""The file of an Orbax tree that tells what is in it."""
+"""The file of an Orbax tree that lists its arrays."""
 
 MSGPACK = "checkpoint"
 """The file of a tree that flax wrote, or an Orbax of its time."""
@@ -176,6 +177,7 @@ def orbax_tree(path: pathlib.Path, below: Sequence[str]) -> dict[str, StoredArra
     for keys in names:
         if tuple(keys[: len(below)]) != tuple(below):
             continue
+        # Orbax names arrays by their keys with dots, as folders or within one OCDBT database.
         flat = ".".join(keys)
         store: dict[str, Any] = {"driver": "file", "path": f"{path / flat}/"}
         if is_one_database:
@@ -186,7 +188,7 @@ def orbax_tree(path: pathlib.Path, below: Sequence[str]) -> dict[str, StoredArra
 
 
 def msgpack_tree(path: pathlib.Path) -> Any:
-    """Return what flax wrote to a file, as nested dicts.
+    """Read a msgpack file of flax as nested dicts.
 
     Args:
       path: The file.
@@ -213,6 +215,7 @@ def npz(path: pathlib.Path) -> dict[str, StoredArray]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            # Only headers: shapes are compared with the model's before anything is read.
             headers = {name: _header(archive, name) for name in archive.namelist()}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from None
@@ -253,7 +256,7 @@ def newest(path: pathlib.Path, prefix: str = "") -> pathlib.Path | None:
 
     Args:
       path: The folder.
-      prefix: What stands before the numbers.
+      prefix: The text before the numbers.
     """
     numbers = {}
     for entry in path.iterdir() if path.is_dir() else ():
@@ -265,19 +268,21 @@ def newest(path: pathlib.Path, prefix: str = "") -> pathlib.Path | None:
 
 def _names_of(path: pathlib.Path) -> tuple[bool, list[list[str]]]:
     """Return whether the arrays of an Orbax tree are of the third zarr, and their names."""
+    # Old Orbax wrote the tree as msgpack, with the arrays' names as placeholders, and those names
+    # lack nothing but their prefix.
     if not (path / METADATA).is_file():
         leaves = flat(msgpack_tree(path / MSGPACK))
         own = [str(leaf) for _, leaf in leaves if str(leaf).startswith(_PLACEHOLDER)]
         return False, [name.removeprefix(_PLACEHOLDER).split(".") for name in own]
     try:
-        said = json.loads((path / METADATA).read_text(encoding="utf-8"))
+        metadata = json.loads((path / METADATA).read_text(encoding="utf-8"))
         entries = [
             entry
-            for entry in said["tree_metadata"].values()
+            for entry in metadata["tree_metadata"].values()
             if entry["value_metadata"]["value_type"] in ("jax.Array", "np.ndarray")
         ]
         names = [[str(part["key"]) for part in entry["key_metadata"]] for entry in entries]
-        return bool(said.get("use_zarr3")), names
+        return bool(metadata.get("use_zarr3")), names
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path / METADATA, error) from None
 
@@ -304,6 +309,7 @@ def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], str]:
             np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
         )
         shape, _, dtype = read(file)
+    # Reading such an array would unpickle it, which can run any code.
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects")
     return shape, str(_typed(np.empty(0, dtype)).dtype)
@@ -320,5 +326,5 @@ def _typed(values: np.ndarray) -> np.ndarray:
 
 
 def _unreadable(path: pathlib.Path, error: Exception) -> CheckpointError:
-    told = " ".join(str(error).split())[:200]
-    return CheckpointError(Problem(f"{path} cannot be read: {told}"))
+    message = " ".join(str(error).split())[:200]
+    return CheckpointError(Problem(f"{path} cannot be read: {message}"))

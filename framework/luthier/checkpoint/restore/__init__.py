@@ -3,14 +3,28 @@
 from luthier.checkpoint.restore.foreign_weights import Importer, Safetensors
 from luthier.checkpoint.restore.pax import Pax
 from luthier.checkpoint.restore.restoration import Provenance, Restoration
-from luthier.checkpoint.restore.rules import Init, Resize, Rule, Skip, Take
+from luthier.checkpoint.restore.rules import ADAPTERS, Claim, Init, Resize, Rule, Skip, Take, claim
 from luthier.checkpoint.restore.runs import FromRun
-from luthier.checkpoint.restore.source import Restore, Target
+from luthier.checkpoint.restore.source import (
+    Found,
+    ModelDescription,
+    OpenedSource,
+    Restore,
+    SourcePiece,
+    Target,
+    Wanted,
+    assemble,
+)
 
 __all__ = [
+    "ADAPTERS",
+    "Claim",
+    "Found",
     "FromRun",
     "Importer",
     "Init",
+    "ModelDescription",
+    "OpenedSource",
     "Pax",
     "Provenance",
     "Resize",
@@ -19,6 +33,10 @@ __all__ = [
     "Rule",
     "Safetensors",
     "Skip",
+    "SourcePiece",
     "Take",
     "Target",
+    "Wanted",
+    "assemble",
+    "claim",
 ]

@@ -57,8 +57,8 @@ class Safetensors(Restore):
     Args:
       directory: The folder, or one file of it.
       family: The map from its names to ours: the name of a family, or a map of your own; None
-        goes by its config.json, and by luthier's own names where there is none.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+        goes by its config.json, or by luthier's own names if the file does not exist.
+      rules: Rules that take, initialize or skip parameters; the first that matches has a
         parameter. By default all are taken, but for adapters.
       differing: Patterns of settings that are meant to be others here than config.json says, as it
         calls them (`rope_theta`) or the graph does (`rotary.base`); any other difference that
@@ -93,7 +93,7 @@ class Safetensors(Restore):
         if config is None:
             if tensors.metadata.get("format") == PLAIN:
                 return None
-            what = f"{tensors.path} has no config.json that tells the family"
+            what = f"{tensors.path} has no config.json that names the family"
             remedy = f"set restore.family: {', '.join(families.names())}, or {PLAIN} for our names"
             raise CheckpointError(Problem(what, "restore", remedy=remedy))
         return families.of_config(config, str(tensors.path))
@@ -133,6 +133,8 @@ class OfFamily(OpenedSource):
     def __init__(self, tensors: Tensors | StoredArrays, family: Family):
         self._tensors, self._family = tensors, family
         config = read_config(tensors.path) or {}
+        # config.json leaves the key out where it is the default of its class, which differs between
+        # families.
         self._is_tied = config.get("tie_word_embeddings", family.is_tied)
         names = tensors.described
         prefixed = any(name.startswith(family.prefix) for name in names)
@@ -156,7 +158,10 @@ class OfFamily(OpenedSource):
         return self._tensors.path
 
     def find(self, wanted: Wanted) -> Found:
-        """Look for the tensors of the parameters; tell what is missing, left over or misshapen."""
+        """Look for the tensors of the parameters; report missing, left-over and misshapen ones."""
+        # In four steps: name the layers of every parameter as they would be called unrolled, find
+        # the foreign tensor of each, compare both sides, and only then make the functions that
+        # read. Nothing but names and shapes is read here, save for tied tensors that must be equal.
         model = {**wanted.initialized, **wanted.skipped, **wanted.taken}
         cycles = LayerCycles.find({source: target.stacked for source, target in model.values()})
         layers = {
@@ -167,6 +172,7 @@ class OfFamily(OpenedSource):
         places = {layer: slot for own in layers.values() for layer, slot in own}
         resolved = self._family.resolve(places, wanted.limits)
         taken = {layer: slot for name in wanted.taken for layer, slot in layers[name]}
+        # `needed` are the tensors that are read, `left` those that a Skip rule gives up on purpose.
         needed = {resolved.views[layer].foreign for layer in taken if layer in resolved.views}
         left = {
             resolved.views[layer].foreign
@@ -206,6 +212,8 @@ class OfFamily(OpenedSource):
     def _check(
         self, resolved: Resolved, taken: Mapping[str, Slot], needed: Set[str]
     ) -> list[Problem]:
+        # Every problem is listed, and each with both names: a user mends an override, a rule or a
+        # path, and which of them it is shows only in the whole list.
         family, described = self._family.name, self._tensors.described
         problems = [
             Problem(f"{name} {list(taken[name].shape)} has no tensor in the {family} family")
@@ -223,8 +231,11 @@ class OfFamily(OpenedSource):
             elif described[name].shape != shape:
                 what = f"{name} is {list(described[name].shape)} in the files, and {list(shape)}"
                 problems.append(Problem(f"{what} is needed for {ours}"))
+            # Integers are quantized weights, whose scales are in other tensors. Read as they are
+            # they would load without an error.
             elif described[name].dtype not in _FLOATS:
-                what = f"{name} is of dtype {described[name].dtype}, and {ours} is no integer"
+                dtype = described[name].dtype
+                what = f"{name} is of dtype {dtype}, and {ours} is not an integer array"
                 remedy = "quantized weights are not read: give the folder that they were made of"
                 problems.append(Problem(what, remedy=remedy))
         return problems
@@ -236,6 +247,8 @@ class OfFamily(OpenedSource):
     def _check_copies(
         self, resolved: Resolved, needed: Set[str], is_skipped: Callable[[str], bool]
     ) -> list[Problem]:
+        # The model ties two parameters; files made by a model that does not may hold different
+        # values for them. Then one of the two would be dropped silently.
         described, problems = self._tensors.described, []
         for foreign, original in resolved.copies.items():
             copy, first = self._there(foreign), self._there(original)
@@ -270,6 +283,9 @@ class OfFamily(OpenedSource):
         left: Set[str],
         is_skipped: Callable[[str], bool],
     ) -> list[Problem]:
+        # The counterpart of `_check`: a tensor that goes nowhere means that the graph lacks a part
+        # that the weights were trained with. Taking the others would load a model that computes
+        # something else.
         used = {self._source_of(foreign, resolved) for foreign in needed}
         used |= {self._there(foreign) for foreign in left}
         used |= {self._there(copy) for copy, first in resolved.copies.items() if first in needed}
@@ -281,7 +297,7 @@ class OfFamily(OpenedSource):
                 continue
             ours = self._family.ours_of(full) or self._family.ours_of(name)
             absent = [name for name in ours if name not in resolved.views]
-            why = f"the model has no {', '.join(absent)}" if absent else "nothing takes it"
+            why = f"the model has no {', '.join(absent)}" if absent else "no parameter uses it"
             why = why if ours else "the family has no such tensor"
             what = f"{name} {list(described.shape)} of the files has no place to go: {why}"
             problems.append(
@@ -313,7 +329,7 @@ class Importer(Restore):
 
     Attributes:
       directory: The file or folder; a part of it may stand behind a colon.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+      rules: Rules that take, initialize or skip parameters; the first that matches has a
         parameter.
     """
 
@@ -344,7 +360,7 @@ class Importer(Restore):
           path: `directory`; it or what is before its colon exists.
 
         Raises:
-          CheckpointError: It is no checkpoint of this program, or damaged.
+          CheckpointError: It is not a checkpoint of this program, or is damaged.
         """
 
 

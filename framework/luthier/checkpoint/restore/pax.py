@@ -31,7 +31,7 @@ class Pax(Restore):
         rotation is `LLaMARotaryEmbedding`.
       heads_first: Whether heads come first in what maps the results of attention back
         (`output_proj_use_nhd_shape`); None goes by the shapes.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+      rules: Rules that take, initialize or skip parameters; the first that matches has a
         parameter. By default all are taken, but for adapters.
     """
 
@@ -60,21 +60,23 @@ class Pax(Restore):
 
 
 class _Labelled(OfFamily):
-    """Weights whose provenance is told by the names of the checkpoint, not of its layers."""
+    """Weights whose provenance shows the tensor names of the checkpoint, not of its layers."""
 
     def __init__(self, arrays: StoredArrays, family: Family, labels: Mapping[str, str]):
         super().__init__(arrays, family)
         self._labels = labels
 
     def find(self, wanted: Wanted) -> Found:
+        # The arrays were cut into layers under made-up names (`of_layer`); the record of the run
+        # names those that the checkpoint has.
         found = super().find(wanted)
         pieces = {
-            name: self._told(own)
+            name: self._relabelled(own)
             if isinstance(own, SourcePiece)
-            else [self._told(one) for one in own]
+            else [self._relabelled(one) for one in own]
             for name, own in found.pieces.items()
         }
         return Found(found.problems, pieces)
 
-    def _told(self, piece: SourcePiece) -> SourcePiece:
+    def _relabelled(self, piece: SourcePiece) -> SourcePiece:
         return dataclasses.replace(piece, tensor=self._labels[piece.tensor])

@@ -62,8 +62,8 @@ class Restoration:
       limits: For logical dimensions that are padded in ours, their size without: `{"vocab": 258}`.
 
     Raises:
-      CheckpointError: The source does not exist or is damaged; parameters are claimed by no rule;
-        tensors are missing, left over or misshapen: all are listed.
+      CheckpointError: The source does not exist or is damaged; parameters are not matched by any
+        rule; tensors are missing, left over or misshapen: all are listed.
     """
 
     def __init__(self, restore: Restore, targets: Mapping[str, Target], limits: Mapping[str, int]):
@@ -72,6 +72,8 @@ class Restoration:
         self._open = contextlib.ExitStack()
         self._more: dict[str, str] = {}
         try:
+            # Opened and matched in the constructor, read later (`read`): a source that does not fit
+            # must be refused before the run's directory exists.
             self._source: OpenedSource = self._open.enter_context(restore.open())
             self._found = self._find(restore, limits)
         except BaseException:
@@ -101,11 +103,11 @@ class Restoration:
             kind: sum(isinstance(claimed.rule, kind) for claimed in self._claims.values())
             for kind in (Take, Init, Skip)
         }
-        words = [f"{counts[Take]} parameters from {self._source.title}"]
-        words += [f"{len(self.partial)} of them in part"] if self.partial else []
-        words += [f"{counts[Init]} initialized"] if counts[Init] else []
-        words += [f"{counts[Skip]} skipped"] if counts[Skip] else []
-        return ", ".join(words)
+        parts = [f"{counts[Take]} parameters from {self._source.title}"]
+        parts += [f"{len(self.partial)} of them in part"] if self.partial else []
+        parts += [f"{counts[Init]} initialized"] if counts[Init] else []
+        parts += [f"{counts[Skip]} skipped"] if counts[Skip] else []
+        return ", ".join(parts)
 
     @property
     def notes(self) -> Mapping[str, str]:
@@ -165,6 +167,9 @@ class Restoration:
         }
 
     def _find(self, restore: Restore, limits: Mapping[str, int]) -> Found:
+        # Everything that the rules decide is handed to the source as one request, since only the
+        # source knows its own names: it finds the pieces, and reports what is missing or left over
+        # on either side. All problems of all parameters are raised at once.
         def of(kind: type) -> dict[str, tuple[str, Target]]:
             return {
                 name: (claimed.source, self._targets[name])
@@ -193,6 +198,8 @@ class Restoration:
 
     def _provenance(self, name: str) -> Provenance:
         target, claimed = self._targets[name], self._claims[name]
+        # Shown with its conversion, if any: weights that are read as another type are rounded, and
+        # a record should say so.
         dtype = str(np.dtype(target.dtype))
         if name not in self._found.pieces:
             return Provenance(name, "init", target.shape, dtype, str(claimed))
@@ -205,6 +212,9 @@ class Restoration:
 
 def _sources(pieces: SourcePiece | Sequence[SourcePiece]) -> str:
     """Return the names of the tensors, those that differ in a number only as one."""
+    # A stack of 80 layers comes from 80 tensors that differ in one number:
+    # `layers.{0..79}.mlp.weight`. The pattern is the name with its numbers taken out; each column
+    # of numbers becomes itself or a range.
     names = list(dict.fromkeys(piece.tensor for piece in tensors_of(pieces)))
     patterns = {_NUMBER.sub("#", name) for name in names}
     if len(names) < 2 or len(patterns) > 1:
@@ -219,6 +229,7 @@ def _sources(pieces: SourcePiece | Sequence[SourcePiece]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> list[str]:
+    # `0..22:2` as in a slice, with a step, is what a stack of two alternating kinds gives.
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     if len(numbers) > 2 and len(steps) == 1:
         step = steps.pop()

@@ -1,4 +1,4 @@
-"""Rules of a warm start: for each parameter, in order, where it comes from.
+"""Rules of a warm start: an ordered list that decides where each parameter comes from.
 
 The first rule whose pattern is found in a parameter's name claims it; a parameter that none claims
 is an error.
@@ -19,23 +19,23 @@ ADAPTERS = r"\.lora_[ab]$"
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is done with the parameters whose name has a match of the pattern in it.
+    """A rule for the parameters whose names contain a match of the pattern.
 
     Args:
       pattern: A regular expression, as `re.search` takes it.
 
     Raises:
-      BadInput: The pattern is no regular expression.
+      BadInput: The pattern is not a regular expression.
     """
 
     pattern: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what is no regular expression."""
+        """Reject an invalid pattern."""
         try:
             re.compile(self.pattern)
         except re.error as error:
-            what = f"{self.pattern!r} is no regular expression: {error}"
+            what = f"{self.pattern!r} is not a regular expression: {error}"
             remedy = "write it as Python's re.search takes it"
             raise BadInput(Problem(what, remedy=remedy)) from error
 
@@ -49,8 +49,8 @@ class Take(Rule):
     r"""Restores parameters from the source; one that the source lacks is an error.
 
     Args:
-      pattern: Which parameters; all of them by default.
-      source: What stands in the source's name in the place of the match, with `\1` for the first
+      pattern: Regular expression for their names; all parameters by default.
+      source: Replacement for the match, which gives the name in the source, with `\1` for the first
         group; None where the source has the same name. `Take(r"^encoder\.", "")` restores
         `encoder.norm.scale` from `norm.scale`.
     """
@@ -61,13 +61,15 @@ class Take(Rule):
         """Refuse a template that refers to no group."""
         super().__post_init__()
         try:
+            # A template that names a missing group fails at the first match, which may be deep in a
+            # start; `sub` on an empty text parses it now.
             re.compile(self.pattern).sub(self.source or "", "")
         except (re.error, IndexError) as error:
             what = f"{self.source!r} does not go with the pattern {self.pattern!r}: {error}"
             raise BadInput(Problem(what)) from error
 
     def source_of(self, name: str) -> str:
-        """Return what the parameter called `name` is called in the source."""
+        """Return the name in the source of the parameter called `name`."""
         if self.source is None:
             return name
         # The first match only, as `claims` looks for one.
@@ -79,13 +81,13 @@ class Resize(Take):
     """Restores parameters of which the source has more or fewer entries: those of a vocabulary.
 
     The first entries are those of the source, as far as both reach. What the source lacks is as a
-    new model has it, and what it has too much is left unread. Which dimension that is, its logical
-    axis tells; a vector has one only. A parameter of the same shape is restored as `Take` does.
+    new model has it, and what it has too much is left unread. The dimension is found by its logical
+    axis; a vector has only one. A parameter of the same shape is restored as `Take` does.
 
     Args:
-      pattern: Which parameters; all of them by default.
+      pattern: Regular expression for their names; all parameters by default.
       source: Their names in the source, as in `Take`.
-      size: How many entries the source has without its padding; None means all of them.
+      size: Number of entries of the source without its padding; None means all of them.
       axis: The logical axis along which entries are counted.
 
     Raises:
@@ -106,10 +108,10 @@ class Resize(Take):
 
 @dataclasses.dataclass(frozen=True)
 class Init(Rule):
-    """Initializes parameters as the model says: adapters, or what else the source does not have.
+    """Initializes parameters as a new model does: adapters, or others that the source lacks.
 
     Args:
-      pattern: Which parameters.
+      pattern: Regular expression for their names.
     """
 
 
@@ -121,7 +123,7 @@ class Skip(Rule):
     that goes nowhere is an error otherwise.
 
     Args:
-      pattern: Which parameters, and which tensors of the source.
+      pattern: Regular expression for names of parameters and of tensors of the source.
     """
 
 
@@ -132,7 +134,7 @@ class Claim:
     Args:
       rule: The rule.
       number: Its place in the list, from 1.
-      source: What the parameter is called in the source.
+      source: Name of the parameter in the source.
     """
 
     rule: Rule
@@ -153,6 +155,8 @@ def claim(rules: Sequence[Rule], names: Iterable[str]) -> dict[str, Claim]:
     Raises:
       CheckpointError: Nobody claims some of them; all are listed.
     """
+    # The order of the list is the only precedence, as in a routing table. Nothing is initialized by
+    # omission: a parameter without a rule is more often a typo in a pattern than a wish.
     found, unclaimed = {}, []
     for name in names:
         for number, rule in enumerate(rules, 1):
@@ -164,7 +168,7 @@ def claim(rules: Sequence[Rule], names: Iterable[str]) -> dict[str, Claim]:
             unclaimed.append(name)
     if unclaimed:
         remedy = "add a rule: Take(pattern), Init(pattern) or Skip(pattern)"
-        what = f"{len(unclaimed)} parameters are claimed by no rule"
+        what = f"{len(unclaimed)} parameters are not matched by any rule"
         problems = [Problem(what, "restore.rules", remedy=remedy)]
         raise CheckpointError([*problems, *(Problem(name) for name in unclaimed)])
     return found

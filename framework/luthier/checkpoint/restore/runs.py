@@ -47,8 +47,8 @@ def find(there: Mapping[str, tuple[Shape, str]], read: Read, wanted: Wanted, whe
     Args:
       there: Shapes and dtypes of the source's arrays, by name.
       read: Returns a block of one of them.
-      wanted: What is looked for.
-      where: What the source is called in problems.
+      wanted: The request.
+      where: Name of the source, for problems.
     """
     search = _Search(there, read, where, wanted)
     problems: list[Problem] = []
@@ -86,6 +86,8 @@ class _Search:
         self, name: str, source: str, target: Target, cycles: LayerCycles
     ) -> tuple[SourcePiece | list[SourcePiece], list[Problem]]:
         """Return the piece or pieces of a parameter, and what is wrong."""
+        # Three ways: another size of one dimension, which only a Resize rule allows; the same name
+        # and shape; layer by layer.
         if (rule := self._wanted.resized.get(name)) and source in self._there:
             dimension = _dimension(target, rule.axis)
             is_alike = rule.axis not in target.axes and self._there[source][0] == target.shape
@@ -106,6 +108,8 @@ class _Search:
             elif slot.shape != own.shape:
                 self.used.add(slot.parameter)
                 what = f"{called} is {list(own.shape)} here, and {layer} {list(slot.shape)}"
+                # The usual mismatch is a vocabulary of another size, for which there is a remedy to
+                # offer.
                 vocab = list(target.axes).index("vocab") if "vocab" in target.axes else None
                 fits = vocab is not None and _alike(own.shape, slot.shape, vocab)
                 remedy = "pad it with new entries, or cut it: Resize(pattern)" if fits else ""
@@ -129,7 +133,7 @@ class _Search:
         needed = min(self._wanted.limits.get(rule.axis, size), size)
         if rule.size is not None and rule.size > there:
             what = f"{source} has {there} entries in {self._where}, not {rule.size}"
-            return [], [Problem(what, remedy="mend the size of its rule")]
+            return [], [Problem(what, remedy="correct the size in its rule")]
         count = min(there if rule.size is None else rule.size, needed)
         # Vocabularies are often padded with zeros to a round size. Taking the padding for tokens
         # would leave new tokens with zero embeddings, so the user must say how many entries are
@@ -137,17 +141,19 @@ class _Search:
         zeros = self._zeros(source, dimension) if rule.size is None else 0
         if zeros and there - zeros < needed:
             what = f"{source} of {self._where} ends in {zeros} entries of zeros, as padding does"
-            remedy = f"say how many are no padding: Resize(pattern, size={there - zeros})"
+            remedy = f"state how many are not padding: Resize(pattern, size={there - zeros})"
             return [], [Problem(what, remedy=remedy)]
         if shape == target.shape and count == needed:
             return self._piece(source, None), []
         read = functools.partial(_read_part, self._read, source, dimension, count)
         shown = ", ".join([*[":"] * dimension, f":{count}"])
+        # The rest is left to the model (`held`), which makes it as that of a new one.
         held = (dimension, count) if count < needed else None
         return SourcePiece(f"{source}[{shown}]", dtype, read, held), []
 
     def _zeros(self, source: str, dimension: int) -> int:
         """Return how many of the last entries along a dimension are zero."""
+        # Reads the whole array, once: only for vocabularies that are resized.
         whole = tuple(slice(0, size) for size in self._there[source][0])
         others = tuple(n for n in range(len(whole)) if n != dimension)
         filled = np.flatnonzero(np.any(self._read(source, whole) != 0, axis=others))
@@ -203,9 +209,9 @@ class FromRun(Restore):
 
     Args:
       directory: The directory of the run, or that of its checkpoints.
-      step: Which checkpoint; None means the newest.
+      step: Step of the checkpoint; None means the newest.
       weights: The trained parameters, or their moving average.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+      rules: Rules that take, initialize or skip parameters; the first that matches has a
         parameter.
     """
 
@@ -270,6 +276,8 @@ class _Checkpoint(OpenedSource):
         return read_config(self._path, "restored.json") or {}
 
     def find(self, wanted: Wanted) -> Found:
+        # Before anything is written: weights that are damaged would otherwise be found after the
+        # run has begun.
         if damage := self._store.check(self._step):
             raise CheckpointError(damage)
         return find(self._there, self._read, wanted, self.title)

@@ -69,7 +69,7 @@ class SourcePiece:
     """An array of the source, or a part of one, as a parameter or one layer of it needs it.
 
     Args:
-      tensor: What the source calls it.
+      tensor: Its name in the source.
       dtype: The dtype that it has there.
       read: Returns a block of it, in the shape of ours.
       held: The dimension and how many entries along it are the source's, where the others are for
@@ -87,7 +87,7 @@ class Found:
     """The answer of a source to a request for parameters.
 
     Args:
-      problems: What is missing, left over or misshapen.
+      problems: Missing, left-over and misshapen tensors.
       pieces: For each parameter the piece that is the whole of it, or those of its layers.
     """
 
@@ -152,15 +152,15 @@ class OpenedSource(abc.ABC):
 
 
 class Restore(abc.ABC):
-    """Where the first parameters of a run come from; `experiment.restore`.
+    """The source of a run's initial parameters; `experiment.restore`.
 
-    It is read once, when a new run starts; a run that goes on reads its own checkpoint.
+    It is read once, when a new run starts; a resumed run reads its own checkpoint.
     """
 
     @property
     @abc.abstractmethod
     def claims(self) -> Sequence[Rule]:
-        """Which parameters are taken, initialized or skipped, in order."""
+        """The rules that take, initialize or skip parameters, in order."""
 
     @abc.abstractmethod
     def open(self) -> AbstractContextManager[OpenedSource]:
@@ -189,6 +189,7 @@ def assemble(target: Target, pieces: SourcePiece | Sequence[SourcePiece]) -> jax
         )
         key = tuple((part.start, part.stop) for part in bounds)
         if key not in blocks:
+            # Cast block by block: only one of them exists in both types at a time.
             blocks[key] = np.asarray(_read(pieces, bounds)).astype(target.dtype, copy=False)
         return blocks[key]
 
@@ -199,11 +200,13 @@ def assemble(target: Target, pieces: SourcePiece | Sequence[SourcePiece]) -> jax
 def _read(pieces: SourcePiece | Sequence[SourcePiece], index: Index) -> np.ndarray:
     if isinstance(pieces, SourcePiece):
         return _checked(pieces, index)
+    # The first dimension is that of the layers: a device that owns some layers of a stack reads
+    # only those.
     return np.stack([_checked(piece, index[1:]) for piece in pieces[index[0]]])
 
 
 def _checked(piece: SourcePiece, index: Index) -> np.ndarray:
-    """Read a block; a NaN or an infinity in it is no weight that anything can start from."""
+    """Read a block, and reject NaN and infinities: no run can start from such weights."""
     block = piece.read(index)
     # Kinds of integers and bools have none; types of ml_dtypes are of kind V, and have.
     if block.dtype.kind in "fcV" and not np.isfinite(block).all():

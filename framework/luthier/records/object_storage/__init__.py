@@ -1,5 +1,7 @@
-"""Copies of run directories in object stores, from which another machine goes on."""
+"""Copies of run directories in object stores, from which another machine can resume."""
 
+from luthier.records.object_storage.bucket import Bucket, Object, open_below
+from luthier.records.object_storage.lease import KEY, LEASE_SECONDS, Lease, LeaseWriter
 from luthier.records.object_storage.mirror import (
     VARIABLE,
     Mirror,
@@ -7,5 +9,21 @@ from luthier.records.object_storage.mirror import (
     fetch,
     of_environment,
 )
+from luthier.records.object_storage.segments import Segment, Segments
 
-__all__ = ["VARIABLE", "Mirror", "bring_back", "fetch", "of_environment"]
+__all__ = [
+    "KEY",
+    "LEASE_SECONDS",
+    "VARIABLE",
+    "Bucket",
+    "Lease",
+    "LeaseWriter",
+    "Mirror",
+    "Object",
+    "Segment",
+    "Segments",
+    "bring_back",
+    "fetch",
+    "of_environment",
+    "open_below",
+]

@@ -20,7 +20,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def fault_of(key: str) -> str:
-    """Return why an object's name is no path below a run's directory; empty where it is one.
+    """Return the reason why an object's name is not a path below a run's directory, or empty.
 
     Args:
       key: The name, as `checkpoints/20/commit.json`.
@@ -49,7 +49,7 @@ def open_below(folder: pathlib.Path, key: str) -> BinaryIO:
       key: Its path there, without a fault.
 
     Raises:
-      OSError: The file is there already, a folder on the way is none or a link, or the disk
+      OSError: The file is there already, a folder on the way is a file or a link, or the disk
         refuses.
     """
     *folders, name = key.split("/")
@@ -86,7 +86,7 @@ class Object:
 
     Args:
       data: Its content; None where there is no such object.
-      version: What changes when it is written.
+      version: Changes whenever it is written.
     """
 
     data: bytes | None
@@ -98,21 +98,21 @@ class Bucket:
 
     Args:
       url: `gs://bucket/folder`, `s3://bucket/folder` or `file:///folder`.
-      stall_seconds: How long one request may take.
+      stall_seconds: Time limit of one request.
 
     Raises:
-      RunError: It is no such URL.
+      RunError: It is not such a URL.
     """
 
     def __init__(self, url: str, stall_seconds: float = STALL_SECONDS):
         if not url.startswith(SCHEMES):
             remedy = f"write {', '.join(f'{scheme}...' for scheme in SCHEMES)}"
-            raise RunError(Problem(f"{url!r} is in no object store", remedy=remedy))
+            raise RunError(Problem(f"{url!r} is not the URL of an object store", remedy=remedy))
         self.url = url.rstrip("/") + "/"
         self.stall_seconds = stall_seconds
         # Opened at the first use: `import tensorstore` takes a while, and many commands only name a
         # bucket.
-        self._kept: Any = None
+        self._opened: Any = None
 
     def __truediv__(self, folder: str) -> Bucket:
         """Return a folder in this folder."""
@@ -168,7 +168,7 @@ class Bucket:
         return over is None or bool(stamp.generation)
 
     def delete(self, key: str) -> None:
-        """Delete an object; one that is not there is no error.
+        """Delete an object; a missing object is fine.
 
         Args:
           key: Its name in this folder.
@@ -176,6 +176,7 @@ class Bucket:
         Raises:
           RunError: The store does not answer, or refuses.
         """
+        # TensorStore deletes by writing None.
         self._ask(key, lambda store: store.write(key, None))
 
     def list(self, folder: str = "") -> Sequence[str]:
@@ -217,7 +218,7 @@ class Bucket:
         raise RunError(Problem(f"{self.url}{key}: {why}", remedy=_REMEDY)) from None
 
     def _store(self) -> Any:
-        if self._kept is None:
+        if self._opened is None:
             import tensorstore
 
             # URLs of TensorStore cannot hold an endpoint; stores that only speak S3's protocol need
@@ -229,5 +230,5 @@ class Bucket:
                 region = os.environ.get("AWS_REGION", "us-east-1")
                 spec = {"driver": "s3", "bucket": bucket, "path": path, "endpoint": endpoint}
                 spec["aws_region"] = region
-            self._kept = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
-        return self._kept
+            self._opened = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
+        return self._opened

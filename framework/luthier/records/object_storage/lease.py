@@ -46,9 +46,9 @@ class LeaseWriter:
 class Lease:
     """The right to write a copy.
 
-    Whoever has the lock of the run's directory may go on with its copy at once. On another machine,
-    or in another directory, the former writer must have let go; one that did not is waited for,
-    until it was silent for `LEASE_SECONDS`. Of two that take it at one time the store lets one.
+    The holder of the lock of the run's directory may take over its copy at once. On another
+    machine, or in another directory, the former writer must have released it; one that did not is
+    waited for, until it was silent for `LEASE_SECONDS`. Of two that take it at one time one wins.
 
     Args:
       bucket: The folder of the run.
@@ -65,6 +65,8 @@ class Lease:
         found = first = bucket.read(KEY)
         former = _read(found)
         if former is not None and not self._is_mine(former):
+            # Clamped, because the two clocks may differ by anything: at worst the whole lease is
+            # waited for once more, or a live writer is taken over and stops at its next renewal.
             silent = min(max(0.0, time.time() - former.renewed), LEASE_SECONDS)
             deadline = time.monotonic() + LEASE_SECONDS - silent
             # Any new version is a sign of life, whatever time is in it.
@@ -74,12 +76,14 @@ class Lease:
             if found.version != first.version:
                 where = f"on {former.host} in {former.directory}"
                 what = f"{bucket.url} is written by another process, {where}"
-                raise RunError(Problem(what, remedy="end it, or begin a run of its own with --new"))
+                raise RunError(Problem(what, remedy="end it, or start a separate run with --new"))
+        # Only where the object still is what was read: of two that waited for the same lapsed lease
+        # one is refused here.
         if not self._write(found, time.time()):
             raise RunError(Problem(f"{bucket.url} was taken by another process just now"))
 
     def renew(self) -> None:
-        """Tell that this process still writes; callable from any thread.
+        """Renew the lease; may be called from any thread.
 
         Raises:
           RunError: Another process has taken over, or the store refuses.
@@ -107,7 +111,7 @@ class Lease:
             raise RunError(Problem(what + (f" on {former.host}" if former else "")))
 
     def release(self) -> None:
-        """Let go, so that another machine may go on at once.
+        """Release the lease, so that another machine can take over at once.
 
         Raises:
           RunError: The store refuses.
@@ -119,11 +123,13 @@ class Lease:
                 self._write(found, 0.0)
 
     def _is_mine(self, writer: LeaseWriter) -> bool:
+        # Not the process: a restart in the same directory holds the lock of that directory, and
+        # with it the right to its copy.
         return (writer.host, writer.directory) == (self._me.host, self._me.directory)
 
     def _write(self, over: Object, renewed: float) -> bool:
-        told = dataclasses.replace(self._me, renewed=renewed)
-        data = json.dumps(dataclasses.asdict(told)).encode()
+        lease = dataclasses.replace(self._me, renewed=renewed)
+        data = json.dumps(dataclasses.asdict(lease)).encode()
         # The lease runs from before the write began: the time that the store took for it must not
         # make it longer.
         start = time.monotonic()
@@ -133,6 +139,8 @@ class Lease:
         return written
 
 
+# Every change renews the lease first if it is due: a writer that was paused for longer than the
+# lease finds out before it writes, not after.
 class Leased(Bucket):
     """A folder of an object store that is changed only while a lease of it is held.
 

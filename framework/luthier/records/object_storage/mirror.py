@@ -28,7 +28,7 @@ from luthier.records.object_storage.lease import KEY, Lease, Leased
 from luthier.records.object_storage.segments import FOLDER, Segments
 from luthier.storage import run_error, sync_directory
 
-# The sink that copies a run's directory to an object store, while the run goes on.
+# The sink that copies a run's directory to an object store, while the run trains.
 #
 # Small files are copied whole when they changed, large ones in pieces; files that grow, in
 # segments; checkpoints once they are committed, with the file that commits them last. So the copy
@@ -60,7 +60,7 @@ def of_environment(
       environment: Such as `os.environ`.
 
     Raises:
-      RunError: The URL is none of an object store.
+      RunError: The URL does not belong to an object store.
     """
     url = environment.get(VARIABLE)
     parts = path.absolute().parts
@@ -80,7 +80,7 @@ class Mirror:
       RunError: Another machine writes there, or the store refuses.
     """
 
-    # Training goes on where the store does not answer: the copy catches up later.
+    # Training continues where the store does not answer: the copy catches up later.
     essential = False
 
     def __init__(self, path: pathlib.Path, bucket: Bucket, report: Callable[[str], None]):
@@ -180,7 +180,7 @@ class Mirror:
             self._copied[name] = stamp
 
     def _can_name(self, name: str) -> bool:
-        """Return whether a copy of a file could be fetched; where not, say so once."""
+        """Return whether a copy of a file could be fetched; if not, report it once."""
         fault = fault_of(name)
         if fault and name not in self._unnamable:
             self._unnamable.add(name)
@@ -236,7 +236,7 @@ class Mirror:
                 self._trouble = ""
             except RunError as error:
                 if not self._trouble:
-                    self._report(f"{error}; training goes on, and it is tried again")
+                    self._report(f"{error}; training continues, and the copy is retried")
                 self._trouble = str(error)
             self._due.wait(PUSH_SECONDS)
             self._due.clear()
@@ -244,7 +244,7 @@ class Mirror:
     def _keep(self) -> None:
         """Keep the lease while a single object, or the next push, is waited for."""
         while not self._closed.wait(_LOOK_SECONDS):
-            with contextlib.suppress(RunError):  # `push` asks again, and tells it
+            with contextlib.suppress(RunError):  # `push` asks again, and reports it
                 self._lease.keep()
 
 
@@ -285,7 +285,7 @@ def _files(folder: pathlib.Path, skipped: Collection[str] = ()) -> list[pathlib.
 
 
 def _is_file(path: pathlib.Path) -> bool:
-    """Return what `path.is_file` does, and raise where that is not known."""
+    """Return whether a path is a file; raise where that cannot be determined."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -371,7 +371,7 @@ def _check(bucket: Bucket, name: str) -> None:
     if not fault and name.split("/")[0] in LOCAL:
         fault = "it is of the machine that writes it only"
     if fault:
-        what = f"{bucket.url} is no copy of a run: it has an object {name!r}: {fault}"
+        what = f"{bucket.url} is not a copy of a run: it has an object {name!r}: {fault}"
         remedy = "nothing was copied; see who writes to that bucket, and delete the object"
         raise RunError(Problem(what, remedy=remedy))
 

@@ -137,7 +137,7 @@ class Segment:
     Args:
       start: Where it begins.
       end: Where it ends.
-      digest: What tells that it holds the same bytes.
+      digest: Hash of its bytes.
     """
 
     start: int
@@ -159,7 +159,7 @@ class Segment:
 
     @classmethod
     def parse(cls, name: str) -> Segment | None:
-        """Return what a name says; None where it is not one of a piece.
+        """Parse the name of a piece; None for any other name.
 
         Args:
           name: The name of an object.
@@ -192,24 +192,24 @@ class Segments:
         with path.open("rb") as file:
             if self._known is None:
                 self._known = self._matching(file)
-            kept = [one for one in self._known if one.end - one.start >= SEGMENT_BYTES]
+            unchanged = [one for one in self._known if one.end - one.start >= SEGMENT_BYTES]
             # Only the last piece is ever rewritten, and only while it is short: a metrics file that
             # grows by a few kilobytes for each push makes one object a megabyte, and each byte is
             # sent a bounded number of times.
-            if self._known and kept and kept[-1].end == self._known[-1].end:
-                start = kept[-1].end
+            if self._known and unchanged and unchanged[-1].end == self._known[-1].end:
+                start = unchanged[-1].end
             else:
-                kept = self._known[:-1]
-                start = kept[-1].end if kept else 0
+                unchanged = self._known[:-1]
+                start = unchanged[-1].end if unchanged else 0
             file.seek(start)
-            replaced, new = self._known[len(kept) :], list(kept)
+            replaced, new = self._known[len(unchanged) :], list(unchanged)
             while data := file.read(_LONGEST * SEGMENT_BYTES):
                 piece = Segment.of(start, data)
                 if piece not in replaced:
                     self._bucket.write(f"{self._folder}{piece}", data)
                 new.append(piece)
                 start = piece.end
-        if new == kept:
+        if new == unchanged:
             return
         # The new pieces are there before the old one is deleted; between the two both begin at the
         # same byte, and readers take the longer (`_chain`).

@@ -1,6 +1,38 @@
 """The mirror of a run in Weights & Biases, and the run that sums up many."""
 
-from luthier.records.weights_and_biases.node import Mirrored, Wandb, rebuild
+from luthier.records.weights_and_biases.mirror import (
+    Lines,
+    MirroredRows,
+    Parent,
+    log_difference,
+    parent_of,
+)
+from luthier.records.weights_and_biases.node import (
+    Mirrored,
+    Wandb,
+    choose_mode,
+    has_key,
+    is_reachable,
+    rebuild,
+    resolved_mode,
+    server,
+)
 from luthier.records.weights_and_biases.summary import Summary, mirror_summary
 
-__all__ = ["Mirrored", "Summary", "Wandb", "mirror_summary", "rebuild"]
+__all__ = [
+    "Lines",
+    "Mirrored",
+    "MirroredRows",
+    "Parent",
+    "Summary",
+    "Wandb",
+    "choose_mode",
+    "has_key",
+    "is_reachable",
+    "log_difference",
+    "mirror_summary",
+    "parent_of",
+    "rebuild",
+    "resolved_mode",
+    "server",
+]

@@ -39,7 +39,7 @@ class Parent:
     """The run or experiment that a run was derived from.
 
     Args:
-      title: What it is called.
+      title: Its name.
       folder: Where its config.json is.
     """
 
@@ -63,11 +63,12 @@ def keep_graph(wandb_run: Any, run: RunDirectory) -> None:
 
 
 def parent_of(run: RunDirectory) -> Parent | None:
-    """Return what a run was made of: the run that it restored, or the base of its study.
+    """Return the parent of a run: the run that it restored, or the base of its study.
 
     Args:
       run: The run.
     """
+    # The run that lent its weights is the closer relative of the two.
     found = _restored(run) or _base(run)
     return found if found is not None and (found.folder / "config.json").is_file() else None
 
@@ -86,6 +87,8 @@ def log_difference(wandb: Any, wandb_run: Any, run: RunDirectory) -> None:
     from luthier.graph import compare
 
     try:
+        # Both sides as records: nothing of the user's is imported in this process, and a parent
+        # that cannot be read is no reason to lose the mirror.
         before = _document(parent.title, parent.folder)
         comparison = compare.compare(before, _document(f"{run.name}/{run.id}", run.path))
     except (LuthierError, OSError):
@@ -145,12 +148,12 @@ def _base(run: RunDirectory) -> Parent | None:
 #     python -m luthier.records.weights_and_biases.mirror RUN_DIRECTORY --mode auto --process PID
 #
 # It follows the run's metrics.jsonl until its standard input ends or the training process is gone,
-# then takes in the rest and finishes. It tells its parent what to tell the user in JSON lines on
+# then takes in the rest and finishes. It sends its parent messages for the user as JSON lines on
 # the standard output; all other output goes to wandb/mirror.log.
 
 _EXIT_CODES = {events.FINISHED: 0, events.PREEMPTED: 75, events.INTERRUPTED: 130}
 _POLL_SECONDS = 1.0
-Say = Callable[..., None]
+Send = Callable[..., None]
 
 
 class Lines:
@@ -283,6 +286,7 @@ class MirroredRows:
     def _define(self, key: str, direction: str) -> None:
         if key not in self._defined:
             self._defined.add(key)
+            # The best value in the summary, which W&B tables sort by, and the last one beside it.
             self._run.define_metric(key, summary="min,last" if direction == "lower" else "max,last")
 
     def _header(self, header: events.Header) -> None:
@@ -303,6 +307,7 @@ class MirroredRows:
 def _step_key(name: str) -> str:
     if name in (events.TOKENS, events.EPOCHS) or "/" in name:
         return name
+    # W&B makes a section of charts for each prefix.
     return f"performance/{name}" if name in events.PERFORMANCE else f"train/{name}"
 
 
@@ -341,13 +346,13 @@ def begin(
 
     Args:
       wandb: The wandb module.
-      fields: What `wandb.json` says: project, entity, id, name, group and more.
+      fields: The content of `wandb.json`: project, entity, id, name, group and more.
       folder: Where W&B keeps its files, below `wandb`.
       config: The run's configuration.
       mode: `online` or `offline`.
       settings: Settings of wandb beside those that all our runs have.
     """
-    made = wandb.Settings(
+    wandb_settings = wandb.Settings(
         # Everything that makes wandb print, hook the console, look at git or copy code is off:
         # records hold source and output already, without secrets. The two time limits keep a
         # network that hangs from holding the end of the run for ever.
@@ -376,7 +381,7 @@ def begin(
         # the first, and the files of earlier mirrors are deleted once it is complete (see
         # `mirror`).
         resume="allow" if mode == "online" else None,
-        settings=made,
+        settings=wandb_settings,
     )
 
 
@@ -385,13 +390,13 @@ def offline_directories(folder: pathlib.Path) -> set[pathlib.Path]:
     return {path for path in (folder / "wandb").glob("offline-run-*") if path.is_dir()}
 
 
-def opened(mode: str, begin_in: Callable[[str], Any], say: Say) -> tuple[str, Any]:
-    """Start a W&B run, offline where online fails; say where it is.
+def opened(mode: str, begin_in: Callable[[str], Any], send: Send) -> tuple[str, Any]:
+    """Start a W&B run, offline where online fails, and report its place.
 
     Args:
       mode: `auto`, `online` or `offline`.
       begin_in: Starts it in a mode.
-      say: Tells the parent something.
+      send: Sends a message to the parent.
 
     Returns:
       The mode, and the W&B run.
@@ -407,27 +412,29 @@ def opened(mode: str, begin_in: Callable[[str], Any], say: Say) -> tuple[str, An
     if mode == "offline":
         path = str(pathlib.Path(run.dir).parent)
         text = f"offline{f' ({reason})' if reason else ''}; to upload it: wandb sync {path}"
-        say(mode=mode, path=path, notice=text)
+        send(mode=mode, path=path, notice=text)
     else:
-        say(mode=mode, path=str(run.dir), url=run.url or "", notice=run.url or "")
+        send(mode=mode, path=str(run.dir), url=run.url or "", notice=run.url or "")
     return mode, run
 
 
-def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool], say: Say) -> None:
-    """Mirror a run until `ended()`, which waits a moment, says that it has.
+def mirror(
+    run: RunDirectory, mode: str, process: int, ended: Callable[[], bool], send: Send
+) -> None:
+    """Mirror a run until `ended()`, which waits a moment, returns true.
 
     Args:
       run: The run.
       mode: `auto`, `online` or `offline`.
       process: The process that trains, whose load is sampled.
       ended: Whether training is over.
-      say: Tells the parent something.
+      send: Sends a message to the parent.
     """
     import wandb
 
     # Listed before this mirror makes its own.
     superseded = offline_directories(run.path)
-    mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), say)
+    mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), send)
     keep_graph(wandb_run, run)
     log_difference(wandb, wandb_run, run)
     rows = MirroredRows(wandb_run, wandb, run.path)
@@ -442,7 +449,7 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
     lines.close()
     rows.release()
     if lines.report:
-        say(notice=lines.report)
+        send(notice=lines.report)
     wandb_run.finish(exit_code=rows.exit_code)
     if mode == "offline":
         for earlier in superseded:
@@ -462,19 +469,19 @@ def _has_ended(parent: int) -> bool:
     return bool(readable and not os.read(0, 4096)) or os.getppid() != parent
 
 
-def own_output() -> Say:
-    """Return what tells the parent something, and let nobody else write to it."""
+def own_output() -> Send:
+    """Return a function that sends messages to the parent, and redirect all other output."""
     # Standard output is a channel of JSON lines to the parent. wandb and its libraries print, so
     # the channel moves to another descriptor, and descriptor 1 leads to standard error.
     parent_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def say(**message: Any) -> None:
+    def send(**message: Any) -> None:
         with contextlib.suppress(OSError):
             parent_output.write(json.dumps(message) + "\n")
             parent_output.flush()
 
-    return say
+    return send
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -492,15 +499,15 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(OSError):
         # Steps are dispatched from Python on the same cores.
         os.nice(10)
-    say = own_output()
+    send = own_output()
     run = RunDirectory(options.run_directory)
     try:
         # The mirror of the run's former process may still be uploading: two of them would send rows
         # of one run at once.
         with Lock(run.path / "wandb" / "lock", patience_seconds=options.patience):
-            mirror(run, options.mode, options.process, lambda: _has_ended(parent), say)
+            mirror(run, options.mode, options.process, lambda: _has_ended(parent), send)
     except BaseException as error:
-        say(failed=_line(error))
+        send(failed=_line(error))
         raise
     return 0
 

@@ -38,6 +38,7 @@ def has_key(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether there are credentials for the server; whether they are right is not tried."""
     if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
+    # As wandb itself looks for a key: the environment first, then netrc under the server's name.
     host = urllib.parse.urlsplit(server(environment)).hostname or ""
     named = environment.get("NETRC")
     home = pathlib.Path(environment.get("HOME") or pathlib.Path.home())
@@ -73,6 +74,8 @@ def is_reachable(environment: Mapping[str, str] = os.environ, seconds: float = 3
 
 
 def _bypasses(host: str, no_proxy: str) -> bool:
+    # The convention of curl and requests: a name also stands for the names below it, and `*` for
+    # all.
     names = [name.strip().lstrip(".") for name in no_proxy.split(",") if name.strip()]
     return any(name == "*" or host == name or host.endswith("." + name) for name in names)
 
@@ -122,13 +125,14 @@ class Wandb:
       entity: The user or team; None is the key's own.
       name: The run's name in W&B; None is `<name>/<id>`.
       group: Runs of one group are shown together.
-      job_type: What the run does within its group.
+      job_type: Role of the run within its group.
       notes: A longer description.
       tags: Labels to filter by.
       mode: `auto` is online where there are a key and a network, else offline; `online`, `offline`,
         `off`. The environment's WANDB_MODE decides what `auto` is.
       system_metrics: Whether W&B samples the load of processors, memory and disks.
-      finish_seconds: Longest wait for the upload when training ends; it goes on in the background.
+      finish_seconds: Longest wait for the upload when training ends; it then continues in the
+        background.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"finish_seconds": "0 <= x"}
@@ -170,6 +174,8 @@ def resolved_mode(mode: str, environment: Mapping[str, str] | None = None) -> st
         raise RunError(Problem(f"{mode!r} is not a mode", path="records.wandb.mode", remedy=remedy))
     if mode != "auto":
         return mode
+    # The variables of wandb itself: who has switched it off for a machine should not have to learn
+    # ours.
     environment = os.environ if environment is None else environment
     if environment.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on"):
         return "off"
@@ -193,7 +199,7 @@ class WandbSink:
             write_settings(node, run_directory)
             self._process = _start(run_directory, resolved_mode(node.mode), subprocess.PIPE)
         except (OSError, RunError) as error:
-            self._report(f"W&B is off: {error}; training goes on")
+            self._report(f"W&B is off: {error}; training continues")
             return
         self._reader = threading.Thread(target=self._read, name="luthier-wandb", daemon=True)
         self._reader.start()
@@ -205,13 +211,17 @@ class WandbSink:
         """Do nothing: the process follows metrics.jsonl."""
 
     def close(self) -> None:
-        """Have the process finish, and wait for it no longer than `finish_seconds`."""
+        """Let the process finish, waiting for it no longer than `finish_seconds`."""
         process = self._process
         if process is None:
             return
         self._process = None
         assert process.stdin is not None
         with contextlib.suppress(OSError):
+            # The end of its input is the signal to finish: it then reads the rest of metrics.jsonl
+            # and uploads. Training that has ended must not wait for a slow network for longer than
+            # `finish_seconds`, so a process that is not done stays behind; the reference in
+            # `_abandoned` keeps the destructor of Popen from warning about it.
             process.stdin.close()
         try:
             process.wait(self._node.finish_seconds)
@@ -219,15 +229,16 @@ class WandbSink:
             _abandoned.append(process)
             self._report(
                 f"W&B is not done after {self._node.finish_seconds:.0f} s: process {process.pid}"
-                f" goes on in the background; {_remedy(self._run)} repeats it"
+                f" continues in the background; {_remedy(self._run)} repeats it"
             )
             return
+        # Its last message may be the reason why it failed.
         self._reader.join(5.0)
         if process.returncode and not self._failed:
             self._fail(_exit_reason(process.returncode))
 
     def _read(self) -> None:
-        """Pass on what the process has to say."""
+        """Pass on the messages of the process."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -239,7 +250,7 @@ class WandbSink:
                 elif message.get("notice"):
                     self._report(f"W&B: {message['notice']}")
         if self._process is not None and not self._failed:
-            # It ended although training goes on.
+            # It ended while training continues.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._fail(_exit_reason(process.wait(10.0)))
 
@@ -247,7 +258,7 @@ class WandbSink:
         if not self._failed:
             self._failed = True
             self._report(
-                f"W&B stopped: {reason}; training goes on; {_remedy(self._run)} makes up for it"
+                f"W&B stopped: {reason}; training continues; {_remedy(self._run)} makes up for it"
             )
 
 
@@ -268,7 +279,7 @@ def _message(line: bytes) -> dict[str, Any]:
 
 
 def write_settings(node: Wandb, run_directory: RunDirectory) -> None:
-    """Write wandb.json, which tells the process everything; a run keeps its W&B id for good."""
+    """Write wandb.json, the settings of the process; a run keeps its W&B id for good."""
     path = run_directory.path / SETTINGS_FILE
     earlier = read_json(path, default={})
     settings = dataclasses.asdict(node)
@@ -281,19 +292,19 @@ def write_settings(node: Wandb, run_directory: RunDirectory) -> None:
 
 def _start(run_directory: RunDirectory, mode: str, stdin: int) -> subprocess.Popen[bytes]:
     """Start the process that mirrors; it ends when its standard input does."""
-    words = [str(run_directory.path.resolve()), "--mode", mode, "--process", str(os.getpid())]
-    words += ["--patience", str(PATIENCE_SECONDS)]
-    return start_process("mirror", words, run_directory.path / "wandb", stdin)
+    arguments = [str(run_directory.path.resolve()), "--mode", mode, "--process", str(os.getpid())]
+    arguments += ["--patience", str(PATIENCE_SECONDS)]
+    return start_process("mirror", arguments, run_directory.path / "wandb", stdin)
 
 
 def start_process(
-    module: str, words: Sequence[str], folder: pathlib.Path, stdin: int
+    module: str, arguments: Sequence[str], folder: pathlib.Path, stdin: int
 ) -> subprocess.Popen[bytes]:
     """Start a process of this package, which may import wandb.
 
     Args:
       module: Its module.
-      words: Its command line.
+      arguments: Its command line.
       folder: Where it works and keeps its log, `mirror.log`.
       stdin: Its standard input, as for `Popen`.
     """
@@ -313,7 +324,13 @@ def start_process(
         return subprocess.Popen(
             # `-P`: the working directory is a folder called `wandb` within the run, and must not be
             # searched for modules.
-            [sys.executable, "-P", "-m", f"luthier.records.weights_and_biases.{module}", *words],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                f"luthier.records.weights_and_biases.{module}",
+                *arguments,
+            ],
             cwd=folder,
             env=environment,
             stdin=stdin,
@@ -334,7 +351,7 @@ def rebuild(
     Args:
       run_directory: The run.
       mode: `auto`, `online` or `offline`.
-      wandb: How to mirror it; None is as it was, or the defaults.
+      wandb: Settings of the mirror; None keeps those of the run, or the defaults.
 
     Returns:
       Where the mirror is.
@@ -357,11 +374,11 @@ def rebuild(
 
 
 def end_process(process: subprocess.Popen[bytes], what: str, folder: pathlib.Path) -> Mirrored:
-    """Wait for a process of this package; return where it says that the mirror is.
+    """Wait for a process of this package; return the place of the mirror that it reported.
 
     Args:
-      process: What `start_process` returned.
-      what: What cannot be done where it fails.
+      process: The process, from `start_process`.
+      what: Beginning of the error message.
       folder: Where its log is.
 
     Raises:

@@ -41,12 +41,12 @@ class Summary:
     Args:
       name: The name of the W&B run.
       group: The group of all of them.
-      config: What they have in common.
+      config: The configuration that they share.
       columns: The heads of the table.
       rows: Its rows, of numbers, texts and None.
       history: For each row of W&B's history what it holds, in order.
       better: `lower` or `higher` for each metric of the history that people aim at.
-      facts: What stands in the run's summary.
+      facts: Entries of the run's summary.
       pages: Title and path of HTML pages.
     """
 
@@ -65,9 +65,9 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     """Make the W&B run of a summary, or make it anew; wait until it is done.
 
     Args:
-      node: How runs are mirrored.
+      node: Settings of the mirror.
       directory: Where its files are kept.
-      summary: What it holds.
+      summary: Its content.
 
     Returns:
       Where it is; None where W&B is off.
@@ -89,47 +89,54 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     # Absolute, because the process that reads them has a folder of its own.
     pages = {title: str(pathlib.Path(page).resolve()) for title, page in summary.pages.items()}
     write_json(folder / FILE, dataclasses.asdict(summary) | {"pages": pages})
-    words = [str(directory.resolve()), "--mode", mode]
+    arguments = [str(directory.resolve()), "--mode", mode]
     what = f"W&B cannot mirror {directory}"
     try:
-        process = start_process("summary", words, folder, subprocess.DEVNULL)
+        process = start_process("summary", arguments, folder, subprocess.DEVNULL)
     except OSError as error:
         raise RunError(Problem(f"{what}: {error}")) from error
     return end_process(process, what, folder)
 
 
-def write(directory: pathlib.Path, mode: str, say: mirror.Say) -> None:
+def write(directory: pathlib.Path, mode: str, send: mirror.Send) -> None:
     """Write the W&B run of a summary.
 
     Args:
       directory: Where its files are kept.
       mode: `auto`, `online` or `offline`.
-      say: Tells the parent something.
+      send: Sends a message to the parent.
     """
     import wandb
 
+    # W&B keeps history in ascending steps, one row each. A summary is made again whenever a study
+    # has grown: online, the server has the first rows already (`run.step`), and only the new ones
+    # are sent; offline, a new file holds all of them, and the former ones are deleted once it is
+    # complete.
     fields = read_json(directory / SETTINGS_FILE, default={})
-    said = read_json(directory / "wandb" / FILE, default={})
+    content = read_json(directory / "wandb" / FILE, default={})
     superseded = mirror.offline_directories(directory)
     settings = {"program": "luthier sweep", "x_disable_stats": True}
 
     def begin(chosen: str) -> Any:
-        return mirror.begin(wandb, fields, directory, said["config"], chosen, settings)
+        return mirror.begin(wandb, fields, directory, content["config"], chosen, settings)
 
-    mode, run = mirror.opened(mode, begin, say)
-    for name, direction in said["better"].items():
+    mode, run = mirror.opened(mode, begin, send)
+    for name, direction in content["better"].items():
         run.define_metric(name, summary="min" if direction == "lower" else "max")
     seen = int(run.step or 0) if getattr(run, "resumed", False) else 0
-    for step, row in enumerate(said["history"]):
+    for step, row in enumerate(content["history"]):
         if step >= seen:
             run.log(row, step=step)
-    step = max(len(said["history"]) - 1, 0)
-    table = wandb.Table(columns=list(said["columns"]), data=[list(row) for row in said["rows"]])
+    step = max(len(content["history"]) - 1, 0)
+    rows = [list(row) for row in content["rows"]]
+    table = wandb.Table(columns=list(content["columns"]), data=rows)
+    # Tables and pages replace the former ones; they are logged with the last row, because a later
+    # step would be one of its own.
     last: dict[str, Any] = {"runs": table}
-    for title, path in said["pages"].items():
+    for title, path in content["pages"].items():
         last[title] = wandb.Html(pathlib.Path(path).read_text(encoding="utf-8"), inject=False)
     run.log(last, step=max(step, seen))
-    run.summary.update(said["facts"])
+    run.summary.update(content["facts"])
     run.finish(exit_code=0)
     if mode == "offline":
         for earlier in superseded:
@@ -142,12 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--mode", default="auto")
     options = parser.parse_args(arguments)
-    say = mirror.own_output()
+    send = mirror.own_output()
     try:
         with Lock(options.directory / "wandb" / "lock", patience_seconds=30.0):
-            write(options.directory, options.mode, say)
+            write(options.directory, options.mode, send)
     except BaseException as error:
-        say(failed=" ".join(str(error).split())[:300] or type(error).__name__)
+        send(failed=" ".join(str(error).split())[:300] or type(error).__name__)
         raise
     return 0
 

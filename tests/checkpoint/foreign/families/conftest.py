@@ -6,8 +6,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier.checkpoint import Restoration, Safetensors, Target
-from luthier.checkpoint.foreign import foreign_tensors, write
-from luthier.checkpoint.foreign.family import Slot, is_stacked, slots
+from luthier.checkpoint.foreign import Slot, foreign_tensors, is_stacked, slots, write
 from luthier.layers import AXES
 
 D, H, G, K, F, V = 8, 4, 2, 3, 5, 7

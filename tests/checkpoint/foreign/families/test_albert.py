@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.families.albert import ALBERT
+from luthier.checkpoint.foreign.families import ALBERT
 from luthier.recipes.encoders import albert
 
 SIZES = {"vocab_size": 13, "embed_dim": 4, "dim": 6, "num_heads": 2, "hidden_dim": 10}

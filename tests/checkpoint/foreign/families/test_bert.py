@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.families.bert import BERT
+from luthier.checkpoint.foreign.families import BERT
 from luthier.recipes.encoders import bert
 
 MODEL = bert(vocab_size=13, dim=6, num_layers=2, num_heads=2, hidden_dim=10, max_length=5)

@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.foreign.families.gemma import GEMMA, GEMMA2, GEMMA3
+from luthier.checkpoint.foreign.families import GEMMA, GEMMA2, GEMMA3
 
 
 @pytest.mark.parametrize("family", [GEMMA2, GEMMA3])

@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.families.gpt2 import GPT2
+from luthier.checkpoint.foreign.families import GPT2
 
 
 def test_queries_keys_and_values_are_one_tensor(shapes_of):

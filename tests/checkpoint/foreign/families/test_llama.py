@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.foreign.families.llama import LLAMA, MISTRAL
+from luthier.checkpoint.foreign.families import LLAMA, MISTRAL
 
 
 @pytest.mark.parametrize("family", [LLAMA, MISTRAL])

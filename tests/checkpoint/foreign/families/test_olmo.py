@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.families.olmo import OLMO2
+from luthier.checkpoint.foreign.families import OLMO2
 
 
 def test_norms_stand_after_the_parts(shapes_of, layer, foreign_layer):

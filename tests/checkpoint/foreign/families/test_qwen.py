@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.families.qwen import QWEN2, QWEN3
+from luthier.checkpoint.foreign.families import QWEN2, QWEN3
 
 
 def test_biases_of_qwen2_and_norms_of_qwen3(shapes_of, layer, foreign_layer):

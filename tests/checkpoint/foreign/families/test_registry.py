@@ -21,7 +21,7 @@ def test_families_are_found_by_name_and_by_type():
 
 
 @pytest.mark.parametrize(("projection", "name"), [("relu", "t5"), ("gated-gelu", "t5_gated")])
-def test_kindred_families_are_told_apart_by_their_settings(projection, name):
+def test_kindred_families_differ_by_their_settings(projection, name):
     config = {"model_type": "t5", "feed_forward_proj": projection}
     assert families.of_config(config, "DIR").name == name
 
@@ -36,8 +36,8 @@ def test_no_two_tensors_of_a_family_have_a_name_in_common():
             assert len(names) == len(set(names)), name
 
 
-def test_what_does_not_exist_is_told_with_what_does():
+def test_an_unknown_family_is_reported_with_the_known_ones():
     with pytest.raises(CheckpointError, match="did you mean llama"):
         families.named("lamma")
-    with pytest.raises(CheckpointError, match="DIR says model_type None"):
+    with pytest.raises(CheckpointError, match="DIR has model_type None"):
         families.of_config({}, "DIR")

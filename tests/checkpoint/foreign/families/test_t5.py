@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.foreign.families.t5 import T5, T5_GATED
+from luthier.checkpoint.foreign.families import T5, T5_GATED
 from luthier.recipes.encoders import t5, t5_gated
 
 SIZES = {
@@ -37,5 +37,5 @@ def test_copies_and_what_no_version_uses(resolve):
     assert not T5.is_ignored(old.replace("EncDec", "Self"))
 
 
-def test_the_wrong_version_is_told(resolve):
+def test_the_wrong_version_is_reported(resolve):
     assert "encoder.blocks.0.mlp.gate.kernel" in resolve(T5, t5_gated(**SIZES), {}).unknown

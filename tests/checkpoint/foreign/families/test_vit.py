@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.families.vit import VIT
+from luthier.checkpoint.foreign.families import VIT
 from luthier.recipes.encoders import vit
 
 MODEL = vit(

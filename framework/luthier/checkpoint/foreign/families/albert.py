@@ -5,6 +5,8 @@ from __future__ import annotations
 from luthier.checkpoint.foreign.families import bert
 from luthier.checkpoint.foreign.family import Family
 
+# `{layer}` is the number of a group: all layers of a group have the same parameters, which the
+# files hold once, and so does our stack.
 _GROUP = "albert.encoder.albert_layer_groups.{layer}.albert_layers.0"
 _SELF = f"{_GROUP}.attention"
 _OURS = "blocks.{layer}.groups"

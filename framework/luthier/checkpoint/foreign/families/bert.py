@@ -87,6 +87,7 @@ BERT = Family(
         *dense("cls.predictions.transform.dense", "head.transform"),
         *norm("cls.predictions.transform.LayerNorm", "head.norm"),
         tensor("cls.predictions.bias", "head.bias", "vocab"),
+        # The decoder shares the embedding's table and the bias above; files hold both names or one.
         copy("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
         copy("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from luthier.checkpoint.foreign.families import llama
 from luthier.checkpoint.foreign.family import Family
 
+# "post_attention_layernorm" is another norm here than in Llama: the one after the residual branch.
+# In Gemma 1, as in Llama, it is the one before the feed-forward part.
 _SANDWICH = llama.norms(
     input="attention_norm",
     post_attention="attention_post_norm",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from luthier.checkpoint.foreign.family import Family, Tensor, joined, tensor
 
+# GPT-2 stores `Conv1D` layers, whose weights are [inputs, outputs], the transpose of
+# `torch.nn.Linear`; so most kernels need no transpose.
 _HEADS = "embed (heads head_dim) -> embed heads head_dim"
 
 

@@ -11,6 +11,9 @@ BUFFERS = (r"\.rotary_emb\.inv_freq$",)
 """Buffers that old files keep: frequencies, which are computed."""
 
 
+# The head is declared as a copy: where our model ties embedding and head it has no
+# `unembedding.kernel`, and the line only says that `lm_head.weight` may be there, and must then be
+# equal. Where it does not tie them, the tensor is read like any other.
 def ends() -> tuple[Tensor, ...]:
     """Return embedding, last norm and head."""
     return (
@@ -27,6 +30,8 @@ def ends() -> tuple[Tensor, ...]:
 
 def attention() -> tuple[Tensor, ...]:
     """Return the projections of attention; biases where the model has them."""
+    # `torch.nn.Linear` keeps its weight as [outputs, inputs], hence the transposes. Lines for
+    # biases cost nothing in models without them: a line counts only where ours has the parameter.
     kernel = "(heads head_dim) embed -> embed heads head_dim"
     found = []
     for theirs, ours in (("q", "query"), ("k", "key"), ("v", "value")):
@@ -79,6 +84,8 @@ _TENSORS = (
     *gated_mlp(),
 )
 
+# `is_tied` stays False: a Llama whose config.json leaves out tie_word_embeddings has a head of its
+# own.
 LLAMA = Family(
     name="llama",
     model_types=("llama",),

@@ -13,6 +13,8 @@ OLMO2 = Family(
     ignored=llama.BUFFERS,
     tensors=(
         *llama.ends(),
+        # The norms stand behind the parts, and there is no `input_layernorm`; ours has the same
+        # names in both arrangements.
         *llama.norms(post_attention="attention_norm", post_feedforward="mlp_norm"),
         *llama.attention(),
         *llama.query_key_norms(),

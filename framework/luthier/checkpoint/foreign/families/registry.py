@@ -1,4 +1,4 @@
-"""Every family that luthier knows, by name and by what its config.json says."""
+"""Registry of the known model families, by name and by their config.json."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def named(name: str) -> Family:
     """Return the map of a family.
 
     Args:
-      name: What it is called: `llama`, `gemma2`, ...
+      name: Its name: `llama`, `gemma2`, ...
 
     Raises:
-      CheckpointError: There is none of that name.
+      CheckpointError: There is no family of that name.
     """
     if name not in _by_name():
         near = difflib.get_close_matches(name, names(), n=2)
@@ -57,12 +57,13 @@ def of_config(config: Mapping[str, Any], where: str) -> Family:
     """Return the map for files with a config.json.
 
     Args:
-      config: What it says; its `model_type` counts, and the values that kindred families differ in.
+      config: Its content; `model_type` decides, and the values that kindred families differ in.
       where: The folder, for the message.
 
     Raises:
       CheckpointError: No family has that type.
     """
+    # The first that fits: `config_patterns` of families with one type exclude each other.
     model_type = config.get("model_type")
     for family in _FAMILIES:
         if model_type in family.model_types and all(
@@ -71,5 +72,5 @@ def of_config(config: Mapping[str, Any], where: str) -> Family:
         ):
             return family
     known = ", ".join(sorted({kind for family in _FAMILIES for kind in family.model_types}))
-    what = f"config.json of {where} says model_type {model_type!r}, which no family has"
+    what = f"config.json of {where} has model_type {model_type!r}, which belongs to no known family"
     raise CheckpointError(Problem(what, remedy=f"known are {known}; or set restore.family"))

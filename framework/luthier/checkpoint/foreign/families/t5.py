@@ -25,6 +25,9 @@ def _norm(foreign: str, ours: str) -> Tensor:
 
 def _tensors(*up: tuple[str, str]) -> tuple[Tensor, ...]:
     """Return all tensors; `up` names the maps into the feed-forward parts, there and here."""
+    # One embedding for both stacks (`shared`), which files repeat under the name of each. The
+    # relative bias belongs to the first layer there and to the stack here. The number of the last
+    # sublayer differs because decoders have cross-attention between the two others.
     found = [tensor("shared.weight", "embedding.table", "vocab embed")]
     for stack, (foreign, ours), last in (("encoder", _ENCODER, 1), ("decoder", _DECODER, 2)):
         found += [
@@ -63,6 +66,8 @@ def _tensors(*up: tuple[str, str]) -> tuple[Tensor, ...]:
 # A bias between the texts, which old files hold and no version uses.
 _IGNORED = (r"EncDecAttention\.relative_attention_bias\.weight$",)
 
+# Both versions have the model type t5; config.json tells them apart only by `feed_forward_proj`,
+# which the first version may leave out.
 T5 = Family(
     name="t5",
     model_types=("t5",),
