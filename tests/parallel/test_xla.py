@@ -55,15 +55,15 @@ def test_options_change_what_the_compiler_makes():
     assert 0 < pieces[0] < pieces[1]
 
 
-def test_all_bad_options_are_told_at_once_with_their_places():
+def test_all_bad_options_are_reported_at_once_with_their_places():
     bad = (
         "compiler.cpu={'xla_cpu_multi_thread_eigne': True, 'xla_gpu_autotune_level': 'x', "
         "'xla_backend_optimization_level': 0, 'quark': 1}"
     )
     with pytest.raises(ValidationError) as caught:
         programs.make(graph_of(bad), jax.devices()[:1])
-    told = str(caught.value).replace(f" [set by argument {len(SMALL) + 1}: {bad}]", "!")
-    assert told.splitlines() == [
+    message = str(caught.value).replace(f" [set by argument {len(SMALL) + 1}: {bad}]", "!")
+    assert message.splitlines() == [
         "compiler.cpu.xla_cpu_multi_thread_eigne: XLA has no option 'xla_cpu_multi_thread_eigne' "
         "for a CPU!; did you mean xla_cpu_multi_thread_eigen?",
         "compiler.cpu.xla_gpu_autotune_level: 'x' is not a valid int32 value!",
@@ -153,7 +153,7 @@ def test_they_reach_the_lanes_of_a_sweep(given):
     assert given(packed_trials.compile_lanes, program, "vmap", 2, jax.devices()[:1]) == OPTIONS
 
 
-def test_the_compilation_cache_tells_them_apart(tmp_path):
+def test_the_compilation_cache_distinguishes_them(tmp_path):
     """JAX names an entry by the options, too."""
     from jax._src import compilation_cache
 
@@ -217,9 +217,9 @@ def test_options_that_name_files_or_tools_are_refused_and_write_nothing(tmp_path
         *("xla_gpu_load_autotune_results_from", "xla_backend_extra_options", "xla_hlo_profile"),
     )
     options = XlaOptions(cpu=dict.fromkeys(names, str(tmp_path / "owned")))
-    told = [(it.path, it.what) for it in options.refused(jax.devices())]
-    said = "{!r} names files or tools; set it in XLA_FLAGS"
-    assert told == [(f"cpu.{name}", said.format(name)) for name in names]
+    refused = [(it.path, it.what) for it in options.refused(jax.devices())]
+    reason = "{!r} names files or tools; set it in XLA_FLAGS"
+    assert refused == [(f"cpu.{name}", reason.format(name)) for name in names]
     with pytest.raises(ValidationError, match="names files or tools"):
         options.of("cpu")
     graph = graph_of(f"compiler.cpu={{'xla_dump_to': '{tmp_path}/owned'}}")

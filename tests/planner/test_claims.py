@@ -36,7 +36,7 @@ def test_a_twin_has_the_name_of_the_whole_and_not_its_size():
     assert [claimed(f"llama_7b{suffix}") for suffix in TWINS] == [None, None]
 
 
-def test_a_count_far_from_the_claim_is_told():
+def test_a_count_far_from_the_claim_is_reported():
     """The two of Pax that its users found: the 1.3B has 2.93B parameters, the 22B has 0.87B."""
     assert contradiction("lm_1.3b", 2_930_000_000) == (
         "'lm_1.3b' says 1.3b, but the model has 2,930,000,000 parameters"

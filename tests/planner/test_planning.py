@@ -18,7 +18,7 @@ def graph():
     return graphs.resolve("configs.lm.quickstart")
 
 
-def test_shapes_tell_what_needs_no_compiler(graph):
+def test_shapes_report_what_needs_no_compiler(graph):
     report = plan_here(graph, read("v5e-8"), level="shapes")
     assert (report.subject.level, report.subject.slice, report.subject.mesh) == (
         "shapes",
@@ -31,8 +31,8 @@ def test_shapes_tell_what_needs_no_compiler(graph):
     assert sum(report.flops_by_dtype.values()) == report.flops["full"]
     assert set(report.flops) == {"full", "causal", "six_n"}
     assert report.step["binding"] == "compute"
-    told = "activations and other temporaries are estimated: --level compile asks the compiler"
-    assert report.notes == [told]
+    note = "activations and other temporaries are estimated: --level compile asks the compiler"
+    assert report.notes == [note]
 
 
 def test_activations_count_where_nothing_is_compiled(graph):
@@ -74,7 +74,7 @@ def test_a_plan_asks_no_object_store(graph, monkeypatch):
     assert report.notes[0].startswith(start)
 
 
-def test_without_the_compiler_shapes_are_told_and_why(graph, monkeypatch):
+def test_without_the_compiler_shapes_are_reported_and_why(graph, monkeypatch):
     monkeypatch.setattr(targets, "_is_installed", lambda module: False)
     report = plan_here(graph, read("h100:8"), level="compile")
     assert report.subject.level == "shapes"
@@ -97,7 +97,7 @@ def test_a_search_needs_no_compiler_either(graph):
 
 
 @pytest.mark.full
-def test_what_does_not_fit_is_told_with_changes_that_would(graph, monkeypatch):
+def test_a_plan_that_does_not_fit_comes_with_changes_that_would(graph, monkeypatch):
     tiny = targets.TpuSlice(
         targets.TpuChip(
             name="tiny", device_kind="TPU tiny", memory_bytes=6 * 2**20, memory_bandwidth=1e12,
@@ -138,7 +138,7 @@ def test_changes_that_fit_are_listed_with_the_fastest_first(graph, monkeypatch):
     # What is compiled: this layout, a faster one that needs more, and the first that is better.
     programs = iter([(2**24, 8 * 10**15), (2**25, 10**15), (2**20, 4 * 10**15)])
 
-    def compile_for(program, slice, fields, timings, tell):
+    def compile_for(program, slice, fields, timings, on_progress):
         needed, traffic = next(programs)
         return {"level": "compile", "needed_bytes": needed}, {"traffic": traffic}
 
@@ -178,11 +178,11 @@ def test_a_layout_that_is_refused_is_compared_by_the_model(graph, monkeypatch):
     own = graphs.apply(graph, ["parallelism.mesh.data=4", "parallelism.mesh.tensor=2"])
     compiled = []
 
-    def compile_for(program, slice, fields, timings, tell):
+    def compile_for(program, slice, fields, timings, on_progress):
         compiled.append(program)
         if len(compiled) == 1:
-            told = {"refusal": "Used 1.0T of 1.0G hbm", "needed_bytes": 2**40}
-            return {"level": "compile", **told}, {}
+            refusal = {"refusal": "Used 1.0T of 1.0G hbm", "needed_bytes": 2**40}
+            return {"level": "compile", **refusal}, {}
         return {"level": "compile", "needed_bytes": 2**20}, {"traffic": 10**15}
 
     slow = dataclasses.replace(planning.cpu_chip(8), memory_bandwidth=1e9)

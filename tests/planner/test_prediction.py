@@ -70,8 +70,8 @@ def test_what_cannot_fit_is_refused_with_what_is_largest():
 
 
 def test_a_prediction_is_one_line():
-    told = "3.0 MiB held on each device of 1.0 GiB, and 1.0 MiB of gradients"
-    assert str(PREDICTION) == f"{told}; a step takes at least 20 ms (links)"
+    text = "3.0 MiB held on each device of 1.0 GiB, and 1.0 MiB of gradients"
+    assert str(PREDICTION) == f"{text}; a step takes at least 20 ms (links)"
     unknown = Prediction(held_bytes=3 * 2**20, gradient_bytes=2**20, limit_bytes=None)
     assert str(unknown) == "3.0 MiB held on each device, and 1.0 MiB of gradients"
 

@@ -107,7 +107,7 @@ def test_a_factor_has_to_be_above_zero(scale, factor):
         scale(graphs.resolve(QUICKSTART), factor)
 
 
-def test_a_width_that_does_not_follow_is_told():
+def test_a_width_that_does_not_follow_is_reported():
     graph = graphs.resolve(QUICKSTART)
     graph.model.block.mlp.hidden_dim = graphs.multiply(graphs.value(3, name="ratio"), 128)
     with pytest.raises(BadInput) as caught:

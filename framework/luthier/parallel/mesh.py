@@ -153,8 +153,8 @@ def make_mesh(
 
 def describe_sizes(sizes: Mapping[str, int]) -> str:
     """Return the sizes that are not 1 as people write them: `data=2 x fsdp=4`."""
-    told = [f"{axis}={size}" for axis, size in sizes.items() if size != 1]
-    return " x ".join(told) or "every axis=1"
+    parts = [f"{axis}={size}" for axis, size in sizes.items() if size != 1]
+    return " x ".join(parts) or "every axis=1"
 
 
 def alternatives(remedies: Sequence[str]) -> str:

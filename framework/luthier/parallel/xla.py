@@ -151,12 +151,12 @@ class XlaOptions:
         if _refusal(device, tuple(options.items())) is None:
             return found
         for name, option in options.items():
-            said = _refusal(device, ((name, option),))
-            if said is None:
+            message = _refusal(device, ((name, option),))
+            if message is None:
                 continue
-            path, bad = f"{device.platform}.{name}", _BAD_VALUE.search(said)
-            what, near = said, list[str]()
-            if _UNKNOWN.search(said):
+            path, bad = f"{device.platform}.{name}", _BAD_VALUE.search(message)
+            what, near = message, list[str]()
+            if _UNKNOWN.search(message):
                 what = f"XLA has no option {name!r} for a {device.platform.upper()}"
                 near = difflib.get_close_matches(name, _KNOWN, n=2)
             elif bad is not None:

@@ -200,10 +200,10 @@ def _size(graph: Graph, program: programs.Program) -> Iterator[Problem]:
     """Yield a problem where the experiment's name claims another size than its model has."""
     name = program.experiment.name
     sizes = [p.shape for n, p in program.placements.items() if n.startswith("parameters/")]
-    told = contradiction(name, sum(map(math.prod, sizes)))
-    if told:
+    problem = contradiction(name, sum(map(math.prod, sizes)))
+    if problem:
         remedy = "change the name or the model"
-        yield Problem(told, "name", graphs.origin_of(graph, "name"), remedy)
+        yield Problem(problem, "name", graphs.origin_of(graph, "name"), remedy)
 
 
 def unsaved_residuals(graph: Graph, forward: Any) -> list[Problem]:

@@ -54,9 +54,9 @@ class Pipeline:
         }
 
     def __str__(self) -> str:
-        told = f"{self.stages} stages, {self.stack.microbatches} microbatches"
+        sizes = f"{self.stages} stages, {self.stack.microbatches} microbatches"
         share = f"{self.ticks} ticks, bubble fraction {self.bubble_fraction:.1%}"
-        return f"{self.path}: {self.stack.schedule!r} of {told}: {share}"
+        return f"{self.path}: {self.stack.schedule!r} of {sizes}: {share}"
 
 
 def pipelines(graph: Graph, stages: int) -> list[Pipeline]:

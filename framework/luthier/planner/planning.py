@@ -28,7 +28,7 @@ from luthier.planner.device_facts import cpu_chip
 from luthier.planner.flops import trace_forward
 from luthier.planner.pipelines import indivisible
 from luthier.planner.plan import Plan, make, tokens_per_step
-from luthier.planner.process import Estimates, Tell, silent, timed
+from luthier.planner.process import Estimates, ProgressCallback, silent, timed
 from luthier.planner.report import Report
 from luthier.planner.roofline import flops_by_dtype, roofline
 from luthier.planner.search import model
@@ -65,7 +65,7 @@ def plan(
     level: str = "compile",
     packages: Sequence[str] = (),
     search: bool = False,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = silent,
 ) -> Report: ...
 
 
@@ -78,7 +78,7 @@ def plan(
     level: str = "compile",
     packages: Sequence[str] = (),
     search: bool = False,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = silent,
 ) -> Plan | Report:
     """Plan an experiment: what it costs on devices that are here, or on a slice that need not be.
 
@@ -104,7 +104,7 @@ def plan(
     if devices is not None or hoist:
         raise TypeError("plan() takes devices and hoist, or a slice, not both")
     return process.plan_apart(
-        graph, slice, level=level, packages=packages, search=search, tell=tell
+        graph, slice, level=level, packages=packages, search=search, on_progress=on_progress
     )
 
 
@@ -115,7 +115,7 @@ def plan_here(
     level: str,
     packages: Sequence[str] = (),
     search: bool = False,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = silent,
 ) -> Report:
     """Plan an experiment for a slice, in this process.
 
@@ -133,7 +133,7 @@ def plan_here(
     Raises:
       BadInput: The experiment cannot run on the slice; all problems at once.
     """
-    job = _Job(slice, level, packages, tell)
+    job = _Job(slice, level, packages, on_progress)
     with abstract_forms():  # kernels cannot be traced where their device is absent
         return job.report(graph, search)
 
@@ -148,8 +148,8 @@ class _Job:
       tell: Takes messages about the progress.
     """
 
-    def __init__(self, slice: Slice, level: str, packages: Sequence[str], tell: Tell):
-        self._slice, self._packages, self._tell = slice, packages, tell
+    def __init__(self, slice: Slice, level: str, packages: Sequence[str], on_progress: ProgressCallback):
+        self._slice, self._packages, self._on_progress = slice, packages, on_progress
         self._about, self._notes = "", list[str]()
         self._timings: dict[str, float] = {}
         missing = missing_compiler(slice) if level == COMPILE else ""
@@ -169,10 +169,10 @@ class _Job:
             program = checked_program(graph, self._devices, self._notes)
             fields = reports.outline(graph, program, self._slice, self._chip)
             if is_compiled and _has_kernels(graph):
-                told = (
+                start = (
                     "kernels are compiled by their abstract forms, which move more bytes than the "
                 )
-                self._notes.append(f"{told}kernels: the time of memory is too long")
+                self._notes.append(f"{start}kernels: the time of memory is too long")
         with self._timed("trace the loss"):
             forward = trace_forward(program)
             problems = unsaved_residuals(graph, forward)
@@ -214,8 +214,8 @@ class _Job:
         else:
             parts["needed_bytes"] = fields["estimated_bytes"]
             if self._level == SHAPES:
-                told = "activations and other temporaries are estimated: --level compile asks the "
-                self._notes.append(f"{told}compiler")
+                start = "activations and other temporaries are estimated: --level compile asks the "
+                self._notes.append(f"{start}compiler")
         precision = program.experiment.precision.matmul.value
         most = max(self._types, key=lambda dtype: self._types[dtype])
         number = self._slice.num_devices
@@ -251,9 +251,9 @@ class _Job:
             traced = traced or model.trace(program, self._chip.platform)
             make = self._program
             known = (graph, program, self._chip, number, make, traced, limit, count, is_proved)
-            rows, told = searching.find(*known)
+            rows, notes = searching.find(*known)
             rows = rows if is_proved else sorted(rows, key=_seconds)
-            self._notes += told
+            self._notes += notes
         if is_proved:
             rows = self._proved_rows(graph, rows, report)
         return dataclasses.replace(report, proposals=rows, notes=self._notes)
@@ -309,7 +309,7 @@ class _Job:
         return timed(self._timings, phase, self._telling)
 
     def _telling(self, message: Mapping[str, Any]) -> None:
-        self._tell({**message, "phase": f"{self._about}{message['phase']}"})
+        self._on_progress({**message, "phase": f"{self._about}{message['phase']}"})
 
 
 def _has_kernels(graph: Graph) -> bool:
@@ -381,10 +381,10 @@ def _compiled(
     slice: Slice,
     fields: Mapping[str, Any],
     timings: dict[str, float],
-    tell: Tell,
+    on_progress: ProgressCallback,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what compiling tells as fields of a report, and terms of the roofline."""
-    with timed(timings, "lower", tell):
+    with timed(timings, "lower", on_progress):
         lowered = program.traced_step.lower()
         text = lowered.as_text()
     target = f"{slice!r} {program.mesh.devices.shape}"
@@ -393,7 +393,7 @@ def _compiled(
     kept = process.read(key)
     if kept is None:
         estimates = Estimates(slice)
-        with timed(timings, "compile", tell, estimates.seconds(text)):
+        with timed(timings, "compile", on_progress, estimates.seconds(text)):
             kept = _compile(program, lowered, slice, fields)
         estimates.keep(text, timings["compile"])
         process.write(key, kept)
@@ -406,12 +406,12 @@ def _compile(
     try:
         compiled = lowered.compile(program.compiler_options)
     except jax.errors.JaxRuntimeError as error:
-        told = refusal(error)
-        if told is None:
+        reason = refusal(error)
+        if reason is None:
             raise
-        parts: dict[str, Any] = {"level": COMPILE, "refusal": told.line}
-        parts |= {"needed_bytes": told.needed} if told.needed else {}
-        parts |= {"limit_bytes": told.limit} if told.limit else {}
+        parts: dict[str, Any] = {"level": COMPILE, "refusal": reason.line}
+        parts |= {"needed_bytes": reason.needed} if reason.needed else {}
+        parts |= {"limit_bytes": reason.limit} if reason.limit else {}
         return {"parts": parts, "terms": {}}
     module = parse(compiled.as_text())
     memory: CompiledMemory | None = memory_of(compiled)

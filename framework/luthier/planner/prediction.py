@@ -47,10 +47,10 @@ class Prediction:
     def __str__(self) -> str:
         held = f"{format_bytes(self.held_bytes)} held on each device"
         of = "" if self.limit_bytes is None else f" of {format_bytes(self.limit_bytes)}"
-        told = f"{held}{of}, and {format_bytes(self.gradient_bytes)} of gradients"
+        text = f"{held}{of}, and {format_bytes(self.gradient_bytes)} of gradients"
         if self.step_seconds is None:
-            return told
-        return f"{told}; a step takes at least {_time(self.step_seconds)} ({self.binding})"
+            return text
+        return f"{text}; a step takes at least {_time(self.step_seconds)} ({self.binding})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the prediction as plain values, as `plan.json` has it."""
@@ -143,14 +143,14 @@ def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing:
     if prediction.step_seconds is not None:
         took += f", predicted at least {_time(prediction.step_seconds)} ({prediction.binding})"
     compiled = measured["compiled_bytes_per_device"]
-    bytes_told = prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
+    predicted_bytes = prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
     by = "shapes, without activations," if compiled is None else "the compiler"
-    peak, told = format_bytes(measured["memory_bytes"]), format_bytes(bytes_told)
+    peak, predicted = format_bytes(measured["memory_bytes"]), format_bytes(predicted_bytes)
     if num_sharing is None:
-        return f"{took}; memory of the device was {peak} at its peak, predicted by {by} {told}"
-    told = format_bytes(bytes_told * num_sharing)
+        return f"{took}; memory of the device was {peak} at its peak, predicted by {by} {predicted}"
+    predicted = format_bytes(predicted_bytes * num_sharing)
     held = f"the process, Python and libraries included, held {peak} at its peak"
-    return f"{took}; {held}, predicted by {by} {told} for arrays"
+    return f"{took}; {held}, predicted by {by} {predicted} for arrays"
 
 
 def sharing(devices: list[Any]) -> int | None:
@@ -197,8 +197,8 @@ def _limit(devices: list[Any], chip: Chip | None) -> int | None:
     """Return what a device says of its memory itself, else what its data sheet does."""
     if (num_sharing := sharing(devices)) is not None:
         return cpu_chip(num_sharing).limit_bytes
-    told = (devices[0].memory_stats() or {}).get("bytes_limit")
-    return told or (None if chip is None else chip.limit_bytes)
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+    return limit or (None if chip is None else chip.limit_bytes)
 
 
 def _slice(devices: list[Any]) -> str:

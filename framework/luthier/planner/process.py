@@ -76,7 +76,7 @@ def write(key: str, values: Mapping[str, Any]) -> None:
 
 # Progress of a plan: its phases, and how long compiling took for programs of this size before.
 
-Tell = Callable[[Mapping[str, Any]], None]
+ProgressCallback = Callable[[Mapping[str, Any]], None]
 
 _FILE = "seconds.json"
 # Seconds of one processor core for each operation of a lowered program; measured on programs of
@@ -91,7 +91,7 @@ def silent(message: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def timed(
-    timings: dict[str, float], phase: str, tell: Tell, left: float | None = None
+    timings: dict[str, float], phase: str, on_progress: ProgressCallback, left: float | None = None
 ) -> Iterator[None]:
     """Tell that a phase begins, and keep how long it takes.
 
@@ -101,7 +101,7 @@ def timed(
       tell: Takes the message.
       left: Seconds that it may take; None where nobody knows.
     """
-    tell({"phase": phase, "seconds_left": left})
+    on_progress({"phase": phase, "seconds_left": left})
     start = time.perf_counter()
     try:
         yield
@@ -169,7 +169,7 @@ def plan_apart(
     level: str = "compile",
     packages: Sequence[str] = (),
     search: bool = False,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = silent,
 ) -> Report:
     """Plan an experiment for a slice, in a process of its own.
 
@@ -196,7 +196,7 @@ def plan_apart(
     made = environment(target, os.environ)
     paths = [os.getcwd(), os.environ.get("PYTHONPATH")]
     made["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with tempfile.TemporaryFile("w+") as said, _started(made, said) as process:
+    with tempfile.TemporaryFile("w+") as log, _started(made, log) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(OSError):
@@ -208,22 +208,22 @@ def plan_apart(
                 return Report.from_dict(message["report"])
             if "problems" in message:
                 raise BadInput(Problem(**problem) for problem in message["problems"])
-            tell(message)
+            on_progress(message)
         process.wait()
-        said.seek(0)
-        lines = said.read().strip().splitlines() or ["it said nothing"]
+        log.seek(0)
+        lines = log.read().strip().splitlines() or ["it said nothing"]
         what = f"the planning process ended with exit code {process.returncode}: {lines[-1]}"
         raise LuthierError(what)
 
 
 @contextlib.contextmanager
-def _started(made: dict[str, str], said: Any):
+def _started(made: dict[str, str], log: Any):
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", _MODULE, str(os.getpid())],
         env=made,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=said,
+        stderr=log,
         text=True,
         start_new_session=True,
     )

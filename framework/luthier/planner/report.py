@@ -337,8 +337,8 @@ def readable(scope: str) -> str:
     """
     dropped = {"while", "body", "closed_call", "checkpoint", "cond", "jit(step)", "jvp()"}
     names = [name for name in scope.split("/") if name and name not in dropped]
-    told = " / ".join(names).replace("transpose(jvp())", "backward")
-    return told.replace("rematted_computation", "computed again")
+    text = " / ".join(names).replace("transpose(jvp())", "backward")
+    return text.replace("rematted_computation", "computed again")
 
 
 def _rows_per_device(program: Any) -> int:

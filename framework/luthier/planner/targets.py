@@ -610,9 +610,9 @@ def devices(slice: Slice) -> list[Any]:
     Raises:
       BadInput: The compiler for them is not installed, or does not know the slice.
     """
-    told = missing_compiler(slice)
-    if told:
-        raise BadInput(Problem(told, "--slice", remedy="or plan with --level shapes"))
+    missing = missing_compiler(slice)
+    if missing:
+        raise BadInput(Problem(missing, "--slice", remedy="or plan with --level shapes"))
     if isinstance(slice, CpuSlice):
         return stand_ins(slice)
     from jax.experimental import topologies

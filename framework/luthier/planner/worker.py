@@ -25,7 +25,7 @@ def serve(question: str, answers: IO[str]) -> None:
     """
     asked: Mapping[str, Any] = json.loads(question)
 
-    def tell(message: Mapping[str, Any]) -> None:
+    def send(message: Mapping[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
@@ -40,15 +40,15 @@ def serve(question: str, answers: IO[str]) -> None:
             level=asked["level"],
             packages=asked["packages"],
             search=asked["search"],
-            tell=tell,
+            on_progress=send,
         )
-        tell({"report": report.to_dict()})
+        send({"report": report.to_dict()})
     except BadInput as error:
         fields = ("what", "path", "origin", "remedy")
-        told = [{f: getattr(p, f) for f in fields} for p in error.problems]
-        for problem, made in zip(error.problems, told, strict=True):
+        problems = [{f: getattr(p, f) for f in fields} for p in error.problems]
+        for problem, made in zip(error.problems, problems, strict=True):
             made["nearest"] = list(problem.nearest)
-        tell({"problems": told})
+        send({"problems": problems})
 
 
 def main() -> None:

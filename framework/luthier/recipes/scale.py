@@ -231,8 +231,8 @@ def _positive(factor: float) -> float:
 def _refuse_nothing(new: int, old: int, factor: float, what: str) -> None:
     if new == old and factor != 1:
         nearest = [f"{n / old:g}" for n in (old - 1, old + 1) if n > 0]
-        told = f"the factor {factor:g} is rounded to 1, so that the {what} stays as it is"
-        raise BadInput(Problem(told, remedy=f"the nearest that change it: {', '.join(nearest)}"))
+        message = f"the factor {factor:g} is rounded to 1, so that the {what} stays as it is"
+        raise BadInput(Problem(message, remedy=f"the nearest that change it: {', '.join(nearest)}"))
 
 
 def _nothing(changed: fdl.Buildable, what: str, names: tuple[str, ...]) -> BadInput:

@@ -203,7 +203,7 @@ def open_session(
                 directory = opened.directory
                 again = _again(command, directory, graph)
                 watch.opened(directory.path, again, distributed.process_index())
-                distributed.tell_parent(run=str(directory.path.absolute()), again=again)
+                distributed.notify_parent(run=str(directory.path.absolute()), again=again)
                 try:
                     with _open_loop(
                         session,

@@ -51,7 +51,7 @@ def test_all_go_on_when_all_have_come_and_the_port_is_free_again(address):
         assert _call(address, *those) == ["went on"] * 4
 
 
-def test_whoever_differs_is_told_to_all(address):
+def test_a_process_that_differs_is_reported_to_all(address):
     those = [
         _process(0, 3, **{"the version of jax": "0.10.2", "the source of luthier": "aa"}),
         _process(1, 3, **{"the version of jax": "0.10.2", "the source of luthier": "bb"}),
@@ -90,7 +90,7 @@ def test_whoever_differs_is_told_to_all(address):
         ),
     ],
 )
-def test_a_wrong_count_or_number_is_told_to_all(address, those, line):
+def test_a_wrong_count_or_number_is_reported_to_all(address, those, line):
     found = _call(address, *those)
     assert found[0].splitlines()[0] == line
     assert set(found) == {found[0]}
@@ -126,7 +126,7 @@ def test_what_is_missing_does_not_hide_who_differs():
     assert second.what == "process 2 of 3 differs in a: 2, where process 0 has 1"
 
 
-def test_a_missing_process_0_is_told_with_its_address(address):
+def test_a_missing_process_0_is_reported_with_its_address(address):
     (found,) = _call(address, _process(1, 2), seconds=0.2)
     assert found == (
         f"process 0 does not answer at {address} within 0 s: Connection refused; start process 0 "
@@ -134,7 +134,7 @@ def test_a_missing_process_0_is_told_with_its_address(address):
     )
 
 
-def test_a_port_that_is_taken_is_told(address):
+def test_a_port_that_is_in_use_is_reported(address):
     with socket.create_server(("", int(address.rpartition(":")[2]))):
         (found,) = _call(address, _process(0, 2), seconds=0.2)
     port = address.rpartition(":")[2]

@@ -30,8 +30,8 @@ def test_all_processes_get_the_answer_of_the_primary(processes):
         sums = [rounds.exchange((index, number), decide) for number in range(5)]
         return sums, gather(f"of {index}"), from_primary(lambda: f"by {index}"), is_several()
 
-    def decide(said):
-        return [sum(index for index, _ in said), {number for _, number in said}.pop()]
+    def decide(values):
+        return [sum(index for index, _ in values), {number for _, number in values}.pop()]
 
     expected = (
         [[6, number] for number in range(5)],
@@ -92,7 +92,7 @@ def test_what_the_service_itself_says_is_raised(processes, service, monkeypatch)
             raise error
 
 
-def test_process_0_stays_until_the_others_have_said_farewell(processes):
+def test_process_0_stays_until_the_others_have_left(processes):
     late = threading.Event()
 
     def several(index):
@@ -108,7 +108,7 @@ def test_process_0_stays_until_the_others_have_said_farewell(processes):
     assert time.monotonic() - start >= 0.5
 
 
-def test_the_parent_is_told_whom_a_thread_waits_for_in_vain(processes, tmp_path, monkeypatch):
+def test_the_parent_learns_which_process_a_thread_waits_for(processes, tmp_path, monkeypatch):
     kept = Notes(tmp_path / "notes.json")
     monkeypatch.setenv(messages.VARIABLE, str(kept.path))
     processes(2, lambda index: farewell("no disk") if index else gather(index))

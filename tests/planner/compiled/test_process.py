@@ -35,7 +35,7 @@ def test_a_step_is_compiled_in_a_process_of_its_own(graph):
     before = jax.devices()
     phases = []
     report = luthier.plan(
-        graph, slice="cpu:4", tell=lambda message: phases.append(message["phase"])
+        graph, slice="cpu:4", on_progress=lambda message: phases.append(message["phase"])
     )
     assert jax.devices() == before
     assert phases[-1] == "compile"
@@ -50,17 +50,17 @@ def test_a_step_is_compiled_in_a_process_of_its_own(graph):
     assert report.flops["hardware"] >= report.flops["full"] * 0.99
     assert report.memory.live
     again = []
-    luthier.plan(graph, slice="cpu:4", tell=lambda message: again.append(message["phase"]))
+    luthier.plan(graph, slice="cpu:4", on_progress=lambda message: again.append(message["phase"]))
     assert "compile" not in again  # what was compiled is kept
 
 
 @pytest.mark.full
-def test_what_cannot_run_is_told_as_here(graph):
+def test_an_infeasible_plan_is_refused_as_in_this_process(graph):
     with pytest.raises(BadInput, match=r"4 rows cannot be divided over 8 devices"):
         process.plan_apart(graph, "cpu:8", level="shapes")
 
 
-def test_a_process_that_dies_is_told(graph, monkeypatch):
+def test_a_process_that_dies_is_reported(graph, monkeypatch):
     monkeypatch.setattr(process, "_MODULE", "luthier.no_such_module")
     with pytest.raises(
         LuthierError, match=r"the planning process ended with exit code 1: .*No module"

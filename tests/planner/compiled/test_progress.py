@@ -9,13 +9,13 @@ def _own_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_phases_are_told_and_timed():
-    told, timings = [], {}
-    with timed(timings, "compile", told.append, 12.0):
+def test_phases_are_reported_and_timed():
+    messages, timings = [], {}
+    with timed(timings, "compile", messages.append, 12.0):
         pass
-    with timed(timings, "compile", told.append):
+    with timed(timings, "compile", messages.append):
         pass
-    assert told == [
+    assert messages == [
         {"phase": "compile", "seconds_left": 12.0},
         {"phase": "compile", "seconds_left": None},
     ]

@@ -27,7 +27,7 @@ def gradient(remat):
     return follow(jaxpr, labels, [True, True, False])
 
 
-def test_what_layers_keep_is_told_by_name():
+def test_residuals_of_layers_are_reported_by_name():
     policy = jax.checkpoint_policies.save_only_these_names("mlp_up")
     named = residual_bytes(gradient(lambda f: jax.checkpoint(f, policy=policy)), ONE)
     entering = {"name": "what enters a layer", "bytes_per_device": L * B * D * 4}
@@ -39,7 +39,7 @@ def test_recomputation_lowers_the_peak():
     assert peak(gradient(jax.checkpoint), ONE) < peak(gradient(lambda f: f), ONE)
 
 
-def test_layouts_divide_what_they_share_out():
+def test_layouts_divide_what_they_shard():
     activity = gradient(jax.checkpoint)
     rules = {BATCH: ("data", "fsdp"), "mlp": ("tensor",)}
     parameters = {"embed": ("fsdp",), "mlp": ("tensor",)}
@@ -93,7 +93,7 @@ def test_what_is_read_by_element_has_the_axes_of_what_comes_of_it():
     assert {buffer.labels for buffer in activity.buffers} == {(BATCH, None)}
 
 
-def test_sums_of_gradients_are_whole_before_they_are_shared_out():
+def test_sums_of_gradients_are_whole_before_they_are_sharded():
     passing = [b for step in gradient(jax.checkpoint).steps for i in step.inner for b in inner(i)]
     assert {(b.size, b.labels) for b in passing} == {
         (D * F * 4, ("embed", "mlp")),
@@ -162,7 +162,7 @@ def test_what_only_a_gradient_needs_may_wait_for_the_layers():
     assert kinds(Compiler(delays=False)) == ["loop", "gradient", "loop"]
 
 
-def test_the_parts_of_a_scan_are_told_by_their_ranks():
+def test_the_parts_of_a_scan_are_found_by_their_ranks():
     def scanned(carry, other, constant, stacked):
         def body(carries, row):
             first, second = carries

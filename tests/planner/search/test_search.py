@@ -95,7 +95,7 @@ def test_layers_that_are_written_out_come_last(graph, program):
 
 
 @pytest.mark.full
-def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(
+def test_where_nothing_fits_the_reason_and_alternatives_are_reported(
     graph, program, found, monkeypatch
 ):
     make = lambda changed: checked_program(changed, jax.devices()[:8])

@@ -60,7 +60,7 @@ def test_a_slice_is_named_as_its_compiler_names_it():
         ("eight", "cannot read 'eight'"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_the_nearest(text, message):
+def test_unreadable_slices_are_refused_with_the_nearest(text, message):
     with pytest.raises(BadInput) as caught:
         read(text)
     assert message in str(caught.value)

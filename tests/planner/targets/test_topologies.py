@@ -17,7 +17,7 @@ def test_a_cpu_needs_no_compiler():
         ("h100:8", "the GPU compiler is not installed (pip install 'luthier[plan-gpu]', Linux"),
     ],
 )
-def test_an_absent_compiler_is_told_with_its_extra(monkeypatch, text, line):
+def test_an_absent_compiler_is_reported_with_its_extra(monkeypatch, text, line):
     monkeypatch.setattr(targets, "_is_installed", lambda module: False)
     assert missing_compiler(read(text)).startswith(line)
     with pytest.raises(BadInput, match="or plan with --level shapes"):
@@ -42,7 +42,7 @@ def test_stand_ins_are_virtual_devices():
 
 
 def test_a_gpu_is_described_for_the_compiler():
-    told = targets.description(CHIPS["h100"])
-    assert "core_count: 132" in told
-    assert "cuda_compute_capability { major: 9 minor: 0 }" in told
-    assert 'device_description_str: "NVIDIA H100 80GB HBM3"' in told
+    description = targets.description(CHIPS["h100"])
+    assert "core_count: 132" in description
+    assert "cuda_compute_capability { major: 9 minor: 0 }" in description
+    assert 'device_description_str: "NVIDIA H100 80GB HBM3"' in description

@@ -63,7 +63,7 @@ def test_a_model_without_pooler_is_of_the_family_still():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"hidden_act": "gelu_fast"}, "sets hidden_act to 'gelu_fast'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
@@ -71,8 +71,8 @@ def test_a_model_without_pooler_is_of_the_family_still():
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
     ],
 )
-def test_what_our_models_cannot_do_is_refused(change, said):
-    with pytest.raises(BadInput, match=said):
+def test_what_our_models_cannot_do_is_refused(change, message):
+    with pytest.raises(BadInput, match=message):
         model_of(golden("bert") | change)
 
 

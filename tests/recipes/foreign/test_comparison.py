@@ -123,7 +123,7 @@ def test_dropout_of_attention_is_applied(family, families):
     assert graphs.get(model_of(config), "vocab_size") == 11
 
 
-def test_a_model_of_ones_own_is_told_as_not_compared(families):
+def test_a_custom_model_is_reported_as_not_compared(families):
     class Wider(layers.GatedMlp):
         pass
 

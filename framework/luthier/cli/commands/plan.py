@@ -87,7 +87,7 @@ def _report(
             level=level,
             packages=packages,
             search=arguments.search,
-            tell=progress.tell,
+            on_progress=progress.tell,
         )
     return plan_apart(
         graph,
@@ -95,7 +95,7 @@ def _report(
         level="compile",
         packages=packages,
         search=arguments.search,
-        tell=progress.tell,
+        on_progress=progress.tell,
     )
 
 

@@ -18,7 +18,7 @@ from luthier.parallel.distributed.messages import (
     is_several,
     process_count,
     process_index,
-    tell_parent,
+    notify_parent,
     together,
 )
 from luthier.parallel.distributed.rendezvous import (
@@ -55,6 +55,6 @@ __all__ = [
     "join",
     "process_count",
     "process_index",
-    "tell_parent",
+    "notify_parent",
     "together",
 ]

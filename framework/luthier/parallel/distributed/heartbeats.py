@@ -136,9 +136,9 @@ class Heartbeats:
                 continue  # Whoever asks for the standing learns how long this has been so.
 
     def _read(self, client: Any) -> None:
-        told = json.loads(client.blocking_key_value_get(_STANDING, _TIMEOUT_MILLISECONDS))
-        progress = {int(i): list(place) for i, place in told["progress"].items()}
-        self._standing = Liveness(progress, tuple(told["silent"]))
+        summary = json.loads(client.blocking_key_value_get(_STANDING, _TIMEOUT_MILLISECONDS))
+        progress = {int(i): list(place) for i, place in summary["progress"].items()}
+        self._standing = Liveness(progress, tuple(summary["silent"]))
         self._answered = time.monotonic()
 
 

@@ -48,7 +48,7 @@ class Notes:
             os.replace(building, self.path)
 
 
-def tell_parent(**notes: Any) -> None:
+def notify_parent(**notes: Any) -> None:
     """Leave notes for the parent process, where one watches this process.
 
     Args:
@@ -254,10 +254,10 @@ def _read(key: str, process: int, give_up: Callable[[], bool]) -> str:
                 raise
         if give_up():
             raise GaveUp(process)
-        if (told := lost()) is not None:
+        if (failure := lost()) is not None:
             # The thread that trains may wait in a collective, for ever: the parent ends it.
-            tell_parent(lost=str(told))
-            raise told
+            notify_parent(lost=str(failure))
+            raise failure
 
 
 def _state() -> Any:
@@ -289,11 +289,11 @@ def agree(facts: Mapping[str, str]) -> None:
         return
     deadline = time.monotonic() + AGREE_SECONDS
     try:
-        told = gather(dict(facts), lambda: time.monotonic() > deadline)
+        gathered = gather(dict(facts), lambda: time.monotonic() > deadline)
     except GaveUp as waited:
         what = f"process {waited.process} of {process_count()} is not ready"
         raise ProcessLost(f"{what} {AGREE_SECONDS:.0f} s after process {process_index()}") from None
-    if problems := differences(told):
+    if problems := differences(gathered):
         raise BadInput(problems)
 
 

@@ -306,12 +306,12 @@ def join(membership: Membership, facts: Mapping[str, str]) -> None:
     Raises:
       BadInput: It cannot be told which process this is, the others cannot be reached, or differ.
     """
-    told: list[str] = []
+    hints: list[str] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = located(membership)
-            told += [str(warning.message) for warning in caught]
+            hints += [str(warning.message) for warning in caught]
         index, count = found.process_id, found.num_processes
         if found.coordinator_address and index is not None and count is not None and count > 1:
             mine = Attendance(index, count, facts)
@@ -325,7 +325,7 @@ def join(membership: Membership, facts: Mapping[str, str]) -> None:
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, TypeError, RuntimeError, OSError) as error:
-        raise _refusal(membership, error, told) from error
+        raise _refusal(membership, error, hints) from error
     if _has_machine_to_itself(membership):
         # JAX gives a task of SLURM one GPU, whatever its machine has.
         for kind in ("cuda", "rocm"):
@@ -375,12 +375,12 @@ def _has_machine_to_itself(membership: Membership) -> bool:
     return membership.num_processes is None and not chosen and bool(_ONE_TASK.fullmatch(tasks))
 
 
-def _refusal(membership: Membership, error: Exception, told: Sequence[str]) -> BadInput:
+def _refusal(membership: Membership, error: Exception, hints: Sequence[str]) -> BadInput:
     reason = " ".join(str(error).split())
     if isinstance(error, ValueError) and "defined" in reason:
         what = "no cluster is found here that tells which process this is"
-        if told:
-            what += f" ({' '.join(told[0].split())})"
+        if hints:
+            what += f" ({' '.join(hints[0].split())})"
         remedy = "give --coordinator HOST:PORT --num-processes N --process-id I"
         return BadInput(Problem(what, "", "--distributed", remedy))
     if membership.coordinator_address is None:
@@ -416,8 +416,8 @@ def explain(error: Exception) -> Exception:
     deadline = time.monotonic() + 2 * HEARTBEAT_SECONDS
     while time.monotonic() < deadline:
         try:
-            if (told := lost()) is not None:
-                return told
+            if (farewell_error := lost()) is not None:
+                return farewell_error
         except jax.errors.JaxRuntimeError:
             break
         time.sleep(0.5)

@@ -175,11 +175,11 @@ def _ids(order: str | None, num_devices: int) -> Any:
     ids = np.arange(num_devices)
     if not order:
         return ids
-    told = re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", order)
-    if told is None:
+    iota = re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", order)
+    if iota is None:
         return np.array(_numbers(order))
-    ids = ids.reshape(_numbers(told.group(1)))
-    return ids.transpose(_numbers(told.group(2))).ravel() if told.group(2) else ids.ravel()
+    ids = ids.reshape(_numbers(iota.group(1)))
+    return ids.transpose(_numbers(iota.group(2))).ravel() if iota.group(2) else ids.ravel()
 
 
 def _numbers(text: str | None) -> list[int]:

@@ -127,9 +127,9 @@ class Module:
         Args:
           loop: A `while` instruction.
         """
-        told = _TRIPS.search(loop.rest)
-        if told:
-            return int(told.group(1))
+        known = _TRIPS.search(loop.rest)
+        if known:
+            return int(known.group(1))
         return _counted(self.computations.get(loop.called["condition"][0], ()))
 
     def walk(self) -> Iterator[tuple[Instruction, int, str]]:

@@ -231,15 +231,15 @@ def memory_of(compiled: Any) -> CompiledMemory | None:
     Args:
       compiled: What `Lowered.compile` returns.
     """
-    told = compiled.memory_analysis()
-    if told is None:
+    stats = compiled.memory_analysis()
+    if stats is None:
         return None
-    arguments = told.argument_size_in_bytes
-    outputs = told.output_size_in_bytes - told.alias_size_in_bytes
-    temporaries = told.temp_size_in_bytes
+    arguments = stats.argument_size_in_bytes
+    outputs = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    temporaries = stats.temp_size_in_bytes
     if _platform_of(compiled) == "tpu":
-        temporaries = min(temporaries, max(0, told.peak_memory_in_bytes - arguments - outputs))
-    host = told.host_argument_size_in_bytes + told.host_temp_size_in_bytes
+        temporaries = min(temporaries, max(0, stats.peak_memory_in_bytes - arguments - outputs))
+    host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
     return CompiledMemory(arguments, outputs, temporaries, host)
 
 

@@ -255,7 +255,7 @@ class _Follower:
             every = [self._manual.constrained(equation.params["sharding"].spec, every[0])]
         else:
             every = [
-                self._told(v, labels) for v, labels in zip(equation.outvars, every, strict=True)
+                self._with_required(v, labels) for v, labels in zip(equation.outvars, every, strict=True)
             ]
         if name in _NAMES:
             return [self._renamed(equation, given, every[0], sources)]
@@ -300,10 +300,10 @@ class _Follower:
                 continue
             if var in self._known:
                 more = len(other.aval.shape) - len(var.aval.shape)
-                told = (*(None,) * more, *self._known[var])[max(-more, 0) :]
-                self._known.setdefault(other, told)
+                axes = (*(None,) * more, *self._known[var])[max(-more, 0) :]
+                self._known.setdefault(other, axes)
 
-    def _told(self, var: Any, labels: Labels) -> Labels:
+    def _with_required(self, var: Any, labels: Labels) -> Labels:
         """Return the axes of a value with those that what reads it told before."""
         return together(labels, self._known.get(var))
 
@@ -395,7 +395,7 @@ class _Follower:
             labels = every[0][i].labels
             for outs in every[1:]:
                 labels = together(labels, outs[i].labels)
-            labels = self._told(var, labels)
+            labels = self._with_required(var, labels)
             step.makes.append(len(self._made.buffers))
             self._made.buffers.append(Buffer(self._bytes(var.aval, labels), labels, "(cond)"))
             results.append(_Value(labels, frozenset(step.makes[-1:]), "(cond)"))
@@ -420,7 +420,7 @@ class _Follower:
             if i < carries and given[consts + i].sources:
                 results.append(_Value(out.labels, given[consts + i].sources))
                 continue
-            labels = self._told(var, out.labels if i < carries else (leading, *out.labels))
+            labels = self._with_required(var, out.labels if i < carries else (leading, *out.labels))
             size = self._bytes(var.aval, labels)
             size = size if out.parameter is None else self._narrowed(var.aval, size)
             buffer, index = Buffer(size, labels, out.name), len(self._made.buffers)

@@ -161,32 +161,32 @@ def spread_back(
         name, out = equation.primitive.name, equation.outvars[0]
         if name in _NOT_BY_ELEMENT or out not in labels:
             continue
-        told = together(labels[out], known.get(out))
+        required = together(labels[out], known.get(out))
         for var in equation.invars:
             if isinstance(var, jex_core.Literal) or var not in labels:
                 continue
-            back = _back(equation, var.aval.shape, told)
+            back = _back(equation, var.aval.shape, required)
             if back is not None and together(labels[var], back) != labels[var]:
                 known[var] = together(back, known.get(var))
 
 
-def _back(equation: Any, shape: Sequence[int], told: Labels) -> Labels | None:
+def _back(equation: Any, shape: Sequence[int], required: Labels) -> Labels | None:
     """Return the axes of an operand by those of the result; nothing where they are not alike."""
     name, params, after = (equation.primitive.name, equation.params, equation.outvars[0].aval.shape)
     if name == "reshape":
-        return reshaped(after, shape, told)
+        return reshaped(after, shape, required)
     if name == "transpose":
         found: list[str | None] = [None] * len(shape)
         for place, source in enumerate(params["permutation"]):
-            found[source] = told[place]
+            found[source] = required[place]
         return tuple(found)
     if name == "broadcast_in_dim":
         places = params["broadcast_dimensions"]
         return tuple(
-            told[place] if size == after[place] else None
+            required[place] if size == after[place] else None
             for size, place in zip(shape, places, strict=True)
         )
-    return told if tuple(shape) == tuple(after) else None
+    return required if tuple(shape) == tuple(after) else None
 
 
 def together(labels: Labels, others: Labels | None) -> Labels:

@@ -145,12 +145,12 @@ class _Comparison:
             places, overrides = list(group), group.values()
             remedy = f"set {' '.join(dict.fromkeys(overrides))}"
             remedy += f", or restore.differing='[\"{key}\"]' where it is meant to differ"
-            by = "" if key in self._said else " by default"
+            by = "" if key in self._set_keys else " by default"
             what = f"{key} is {theirs}{by} in config.json of {where}, and {ours} here"
             yield key, places[0], Problem(what, f"model.{places[0]}", remedy=remedy)
 
     @property
-    def _said(self) -> set[str]:
+    def _set_keys(self) -> set[str]:
         """The keys that config.json has, those of rotations included."""
         nested = self._config.get("rope_parameters") or {}
         inside = [one for one in nested.values() if isinstance(one, Mapping)]
@@ -208,12 +208,12 @@ class _Comparison:
     def _values(self, path: str) -> tuple[str, str]:
         if path == "unembedding":
             return _tied(self._ours.get(path)), _tied(self._theirs.get(path))
-        return _said(self._ours.get(path)), _said(self._theirs.get(path))
+        return _format(self._ours.get(path)), _format(self._theirs.get(path))
 
     def _key(self, path: str) -> str:
         for pattern, names in _KEYS:
             if re.search(pattern, path):
-                return next((name for name in names if name in self._said), names[0])
+                return next((name for name in names if name in self._set_keys), names[0])
         return path.rpartition(".")[2]
 
     def _override(self, path: str, place: str) -> str:
@@ -221,7 +221,7 @@ class _Comparison:
         theirs = self._theirs.get(path)
         above, _, leaf = path.rpartition(".")
         owner = self._ours.get(above)
-        text = _said(theirs)
+        text = _format(theirs)
         if isinstance(theirs, type) or callable(theirs):
             inside = _expression(graphs.get(self._described, self._place(self._described, path)))
             by = ":=" if isinstance(theirs, type) else "="
@@ -256,7 +256,7 @@ def _tied(head: Any) -> str:
     return str(getattr(head, "__name__", "").startswith("Tied")).lower()
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return getattr(value, "__name__", str(value))

@@ -182,7 +182,7 @@ def _problems(name: str, wrong: list[tuple[str, Any, Any]], is_guess: bool) -> l
         what = f"the model is of no family that config.json can describe; nearest is {name}"
     lines = [
         Problem(
-            f"is {_said(ours)} here, and {_said(theirs)} in a {name}",
+            f"is {_format(ours)} here, and {_format(theirs)} in a {name}",
             f"model.{path}" if path else "model",
         )
         for path, ours, theirs in wrong[:_SHOWN]
@@ -193,5 +193,5 @@ def _problems(name: str, wrong: list[tuple[str, Any, Any]], is_guess: bool) -> l
     return [Problem(what, "model", remedy=remedy), *lines]
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     return getattr(value, "__name__", str(value))

@@ -144,8 +144,8 @@ class Settings:
         """Add a problem where a setting has a value that our models cannot follow."""
         value = self.raw(name, default)
         if value not in allowed:
-            said = " or ".join(repr(one) for one in allowed)
-            self.refuse(name, f"config.json sets {name} to {value!r}", f"understood is {said}")
+            choices = " or ".join(repr(one) for one in allowed)
+            self.refuse(name, f"config.json sets {name} to {value!r}", f"understood is {choices}")
 
     def activation(self, name: str, default: str) -> Any:
         """Return the nonlinearity that a setting names.
@@ -156,13 +156,13 @@ class Settings:
         """
         return self.activation_called(self.get(name, default), name)
 
-    def activation_called(self, said: Any, name: str) -> Any:
-        """Return the nonlinearity called `said`, which the setting `name` is about."""
-        if said not in _ACTIVATIONS:
-            what = f"config.json sets {name} to {said!r}"
+    def activation_called(self, activation: Any, name: str) -> Any:
+        """Return the nonlinearity called `activation`, which the setting `name` is about."""
+        if activation not in _ACTIVATIONS:
+            what = f"config.json sets {name} to {activation!r}"
             self.refuse(name, what, f"understood are {', '.join(_ACTIVATIONS)}")
             return jax.nn.gelu
-        found = _ACTIVATIONS[said]
+        found = _ACTIVATIONS[activation]
         return graphs.copy_graph(found) if isinstance(found, fdl.Buildable) else found
 
     def rotary(self, which: str = "", base: float = 10_000.0) -> tuple[float, fdl.Config | None]:
@@ -203,9 +203,9 @@ class Settings:
         new = {"rope_type": kinds[0], **new}
         for name in sorted(set(old) - {"type"}):
             if (name in new and new[name] != old[name]) or name not in (*new, "rope_theta"):
-                said = f"{old[name]!r} by old names and {new.get(name)!r} in rope_parameters"
+                conflict = f"{old[name]!r} by old names and {new.get(name)!r} in rope_parameters"
                 remedy = "keep the one that the weights were trained with"
-                self.refuse("rope_parameters", f"config.json sets {name} to {said}", remedy)
+                self.refuse("rope_parameters", f"config.json sets {name} to {conflict}", remedy)
 
     def _scaling(self, kind: str, found: Mapping[str, Any]) -> fdl.Config | None:
         if kind == "default":

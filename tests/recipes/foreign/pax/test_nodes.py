@@ -36,28 +36,28 @@ def test_values_are_read_back(node):
         limit={"float": "inf"},
         rules={"dict": {"a": [1, None]}},
         function={"name": "my.function"},
-        thing={"object": "my.Thing", "set": {"size": 3}},
+        instance={"object": "my.Thing", "set": {"size": 3}},
     )
     assert found.get("dtype") == "bfloat16"
     assert found.get("policy") == "save_nothing"
     assert found.get("limit") == float("inf")
     assert found.get("rules") == {"a": [1, None]}
     assert str(found.get("function")) == "my.function"
-    assert found.get("thing").settings == {"size": 3}
+    assert found.get("instance").settings == {"size": 3}
 
 
 def test_what_nobody_asked_for_is_left(node):
     found = node("Any", read=1, unread=2, name="silent", refused=3)
     found.get("read")
     found.only("refused", 1)
-    (told,) = found.dump.leftovers
-    assert str(told) == "task.refused = 3 (Any): understood is 1"
-    assert told.is_essential
+    (leftover,) = found.dump.leftovers
+    assert str(leftover) == "task.refused = 3 (Any): understood is 1"
+    assert leftover.is_essential
     (left,) = found.unread(is_essential=False)
     assert (left.path, left.target, left.field, left.value) == ("task", "praxis.Any", "unread", "2")
 
 
-def test_layouts_are_told_one_by_one(lm):
+def test_layouts_are_reported_one_by_one(lm):
     found = list(lm("gpt").unread(is_essential=True))
     layouts = [one for one in found if one.why == "layouts follow from the mesh here"]
     assert layouts

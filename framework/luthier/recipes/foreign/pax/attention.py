@@ -225,8 +225,8 @@ def _scale(node: Node, sizes: AttentionSizes) -> float | None:
 def _core(node: Node, sizes: AttentionSizes, scale: float | None) -> fdl.Config[Any]:
     found = fdl.Config(layers.EinsumAttention)
     limit = cap(node, "atten_logit_cap")
-    told = {"scale": scale, "cap": limit, "dropout": sizes.dropout or None}
-    for name, value in told.items():
+    settings = {"scale": scale, "cap": limit, "dropout": sizes.dropout or None}
+    for name, value in settings.items():
         if value is not None:
             setattr(found, name, value)
     return found

@@ -77,9 +77,9 @@ class Dumper:
     def _node(self, target, arguments, kind):
         name = _path(target)
         if name not in self.classes:
-            told = {"bases": [_path(base) for base in _bases(target)], "defaults": {}}
-            self.classes[name] = told  # a class whose defaults hold itself ends here
-            told["defaults"] = {k: self.dump(v) for k, v in _defaults(target, kind).items()}
+            entry = {"bases": [_path(base) for base in _bases(target)], "defaults": {}}
+            self.classes[name] = entry  # a class whose defaults hold itself ends here
+            entry["defaults"] = {k: self.dump(v) for k, v in _defaults(target, kind).items()}
         known = self.classes[name]["defaults"]
         given = {}
         for key, value in arguments.items():
@@ -92,14 +92,14 @@ class Dumper:
         found = getattr(value, "__dict__", {})
         if hasattr(value, "IterParams"):  # of Lingvo
             found = dict(value.IterParams())
-        told = {k: _path(v) if inspect.isclass(v) else v for k, v in sorted(found.items())}
+        attributes = {k: _path(v) if inspect.isclass(v) else v for k, v in sorted(found.items())}
         plain = (bool, int, float, str)
-        return {k: v for k, v in told.items() if v is None or isinstance(v, plain)}
+        return {k: v for k, v in attributes.items() if v is None or isinstance(v, plain)}
 
 
-def _path(thing):
-    module = getattr(thing, "__module__", "")
-    name = getattr(thing, "__qualname__", getattr(thing, "__name__", repr(thing)))
+def _path(value):
+    module = getattr(value, "__module__", "")
+    name = getattr(value, "__qualname__", getattr(value, "__name__", repr(value)))
     return f"{module}.{name}" if module else name
 
 

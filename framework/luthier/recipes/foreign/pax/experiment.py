@@ -79,13 +79,13 @@ def _leftovers(dump: Dump) -> list[Leftover]:
         found += node.unread(is_essential=False)
     inside = f"{model.path}." if isinstance(model, Node) else ""
     decoding = f"{inside}decoder_tpl"
-    told = [
+    leftovers = [
         dataclasses.replace(one, is_essential=_is_of_model(one, inside, decoding))
         if one not in dump.leftovers
         else one
         for one in found
     ]
-    return sorted(set(told), key=lambda one: (not one.is_essential, one.path, one.field))
+    return sorted(set(leftovers), key=lambda one: (not one.is_essential, one.path, one.field))
 
 
 def _is_of_model(one: Leftover, inside: str, decoding: str) -> bool:
@@ -183,10 +183,10 @@ def _name(path: str) -> str:
 def _set_dtypes(model: Node, template: Any) -> None:
     fields = {"fprop_dtype": "dtype", "dtype": "param_dtype"}
     for theirs, ours in fields.items():
-        said = model.get(theirs)
-        if said in _DTYPES and _DTYPES[said] is not None:
-            setattr(template, ours, _DTYPES[said])
-        elif said is not None and said not in _DTYPES:
+        dtype = model.get(theirs)
+        if dtype in _DTYPES and _DTYPES[dtype] is not None:
+            setattr(template, ours, _DTYPES[dtype])
+        elif dtype is not None and dtype not in _DTYPES:
             model.leave(theirs, f"set model.{ours}")
 
 

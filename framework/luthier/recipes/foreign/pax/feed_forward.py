@@ -111,10 +111,10 @@ def experts(
 def _experts_kernels(node: Node, dim: int, hidden: int, count: int) -> tuple[fdl.Config[Any], ...]:
     if node.get("internal_gshard_variance_scaling_fan_in_init"):
         return _uniform(dim), _uniform(dim), _uniform(hidden)
-    is_told = node.get("explicit_fan_in_fan_out_axes")
+    has_explicit_fans = node.get("explicit_fan_in_fan_out_axes")
     router = kernel(node, (dim, count))
-    up = kernel(node, (count, dim, hidden), (dim, hidden) if is_told else None)
-    down = kernel(node, (count, hidden, dim), (hidden, dim) if is_told else None)
+    up = kernel(node, (count, dim, hidden), (dim, hidden) if has_explicit_fans else None)
+    down = kernel(node, (count, hidden, dim), (hidden, dim) if has_explicit_fans else None)
     return router, up, down
 
 

@@ -32,16 +32,16 @@ def kernel(
 
     Source: praxis 1.4.0, `base_layer.init_var`.
     """
-    told = init if isinstance(init, Node) else node.inherited("params_init", _is_default)
-    if not isinstance(told, Node):
+    initializer = init if isinstance(init, Node) else node.inherited("params_init", _is_default)
+    if not isinstance(initializer, Node):
         return fdl.Config(layers.FanAverage, scale=_XAVIER**2)
-    method, scale = told.get("method"), told.get("scale")
+    method, scale = initializer.get("method"), initializer.get("scale")
     fan_in, fan_out = fans or _fans(shape)
     found = None
     if isinstance(method, str) and is_number(scale):
         found = _initializer(method, float(scale), shape, fan_in, fan_out)
     if found is None:
-        told.leave("method", "it is drawn as by default here; weights that are restored are not")
+        initializer.leave("method", "it is drawn as by default here; weights that are restored are not")
         return fdl.Config(layers.FanAverage)
     return found
 

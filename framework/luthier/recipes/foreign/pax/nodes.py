@@ -138,8 +138,8 @@ class Node:
         """
         self._read.add(field)
         self._left.add(field)
-        said = _said(self.peek(field))
-        left = Leftover(self.path, self.target, field, said, why, is_essential)
+        text = _format(self.peek(field))
+        left = Leftover(self.path, self.target, field, text, why, is_essential)
         self.dump.leftovers.append(left)
 
     def refuse(self, field: str, why: str) -> None:
@@ -155,7 +155,7 @@ class Node:
         """
         value = self.get(field, allowed[0])
         if value not in allowed:
-            self.refuse(field, f"understood is {' or '.join(_said(one) for one in allowed)}")
+            self.refuse(field, f"understood is {' or '.join(_format(one) for one in allowed)}")
 
     def inherited(self, field: str, is_default: Any) -> Any:
         """Return a setting of this node, or of the nearest above it where it is left open here.
@@ -189,8 +189,8 @@ class Node:
                 yield from value.unread(is_essential)
             else:
                 why = "nothing here is like it"
-                told = _said(value)
-                yield Leftover(self.path, self.target, field, told, why, is_essential)
+                text = _format(value)
+                yield Leftover(self.path, self.target, field, text, why, is_essential)
 
     def _is_default_class(self, field: str, content: Any) -> bool:
         default = self.dump.defaults(self.target).get(field)
@@ -298,13 +298,13 @@ def _malformed(content: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(classes, dict):
         yield "classes is no object"
         return
-    for name, told in classes.items():
-        if not isinstance(told, dict) or not _are_texts(told.get("bases")):
+    for name, entry in classes.items():
+        if not isinstance(entry, dict) or not _are_texts(entry.get("bases")):
             yield f"classes[{name!r}] tells no bases"
-        elif not isinstance(told.get("defaults"), dict):
+        elif not isinstance(entry.get("defaults"), dict):
             yield f"classes[{name!r}] tells no defaults"
         else:
-            yield from _bad_nodes(f"classes[{name!r}].defaults", told["defaults"], is_plain=True)
+            yield from _bad_nodes(f"classes[{name!r}].defaults", entry["defaults"], is_plain=True)
 
 
 def _bad_nodes(path: str, content: Any, is_plain: bool = False) -> Iterator[str]:
@@ -348,8 +348,8 @@ def _are_texts(found: Any) -> bool:
 def _layouts(value: Any) -> Iterator[Leftover]:
     for node in _nodes(value):
         for field, content in node._set.items():
-            told, why = _said(content), "layouts follow from the mesh here"
-            yield Leftover(node.path, node.target, field, told, why, is_essential=False)
+            text, why = _format(content), "layouts follow from the mesh here"
+            yield Leftover(node.path, node.target, field, text, why, is_essential=False)
 
 
 def _nodes(value: Any) -> Iterable[Node]:
@@ -362,11 +362,11 @@ def _nodes(value: Any) -> Iterable[Node]:
     return []
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, Node):
         return value.kind
     if isinstance(value, list):
-        return f"[{', '.join(_said(one) for one in value)}]"
+        return f"[{', '.join(_format(one) for one in value)}]"
     if isinstance(value, PaxObject):
         return value.name.rpartition(".")[2]
     return value if isinstance(value, str) and value else repr(value)
