@@ -148,7 +148,9 @@ class _Job:
       tell: Takes messages about the progress.
     """
 
-    def __init__(self, slice: Slice, level: str, packages: Sequence[str], on_progress: ProgressCallback):
+    def __init__(
+        self, slice: Slice, level: str, packages: Sequence[str], on_progress: ProgressCallback
+    ):
         self._slice, self._packages, self._on_progress = slice, packages, on_progress
         self._about, self._notes = "", list[str]()
         self._timings: dict[str, float] = {}

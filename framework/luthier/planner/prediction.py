@@ -143,7 +143,9 @@ def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing:
     if prediction.step_seconds is not None:
         took += f", predicted at least {_time(prediction.step_seconds)} ({prediction.binding})"
     compiled = measured["compiled_bytes_per_device"]
-    predicted_bytes = prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
+    predicted_bytes = (
+        prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
+    )
     by = "shapes, without activations," if compiled is None else "the compiler"
     peak, predicted = format_bytes(measured["memory_bytes"]), format_bytes(predicted_bytes)
     if num_sharing is None:

@@ -46,7 +46,9 @@ def test_instructions_are_read_with_their_operands_and_scopes():
 def test_a_loop_without_a_known_trip_count_is_counted_by_its_condition():
     module = parse(TEXT)
     assert module.trips(module.tables["main"]["loop"]) == 13
-    annotated = TEXT.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"7"}}')
+    annotated = TEXT.replace(
+        "body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
+    )
     module = parse(annotated)
     assert module.trips(module.tables["main"]["loop"]) == 7
     times = {i.name: n for i, n, _ in module.walk()}

@@ -51,7 +51,11 @@ def test_an_unknown_method_is_reported_and_does_not_hinder(drawn):
     found, layer = drawn("delta_orthogonal", 1.0, (4, 6))
     assert found.__fn_or_cls__ is layers.FanAverage
     (leftover,) = layer.dump.leftovers
-    assert (leftover.field, leftover.value, leftover.is_essential) == ("method", "delta_orthogonal", False)
+    assert (leftover.field, leftover.value, leftover.is_essential) == (
+        "method",
+        "delta_orthogonal",
+        False,
+    )
 
 
 def test_the_default_is_that_of_the_layer_above(lm):

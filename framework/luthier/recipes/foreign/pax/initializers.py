@@ -41,7 +41,9 @@ def kernel(
     if isinstance(method, str) and is_number(scale):
         found = _initializer(method, float(scale), shape, fan_in, fan_out)
     if found is None:
-        initializer.leave("method", "it is drawn as by default here; weights that are restored are not")
+        initializer.leave(
+            "method", "it is drawn as by default here; weights that are restored are not"
+        )
         return fdl.Config(layers.FanAverage)
     return found
 
