@@ -77,7 +77,7 @@ def test_one_process_has_virtual_slices():
         (
             {"data": 2},
             [Plain(i, "gpu") for i in range(8)],
-            "parallelism.mesh.across_slices: gpu devices do not tell which slice they are of; "
+            "parallelism.mesh.across_slices: gpu devices do not report which slice they belong to; "
             "leave out parallelism.mesh.across_slices",
         ),
         (

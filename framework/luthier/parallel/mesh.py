@@ -119,7 +119,7 @@ class Mesh:
             problems.append(Problem(f"{names} are -1, but only one can fill", _PATH, remedy=remedy))
         slices = self.across_slices.count
         if num_devices % slices:
-            what = f"{num_devices} devices cannot be of {slices} equal slices"
+            what = f"{num_devices} devices cannot be split into {slices} equal slices"
             remedy = f"use a multiple of {slices} devices"
             problems.append(Problem(what, f"{_PATH}.across_slices", remedy=remedy))
         if problems:

@@ -104,7 +104,9 @@ def table_problems(table: Table, sizes: Mapping[str, int], path: str) -> list[Pr
         where = f"{path}.{logical}"
         if isinstance(mesh_axes, str):
             remedy = f"write ({mesh_axes!r},)"
-            problems.append(Problem(f"{mesh_axes!r} is no tuple of mesh axes", where, "", remedy))
+            problems.append(
+                Problem(f"{mesh_axes!r} is not a tuple of mesh axes", where, "", remedy)
+            )
             continue
         for axis in mesh_axes:
             if axis not in sizes:

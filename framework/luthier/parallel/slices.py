@@ -85,7 +85,9 @@ def arrange(
         slices[number].append(device)
     counts = [len(slices[number]) for number in sorted(slices)]
     if len(counts) != across.count:
-        what = f"the mesh runs across {across.count} slices, and the devices are of {len(counts)}"
+        what = (
+            f"the mesh runs across {across.count} slices, and the devices belong to {len(counts)}"
+        )
         remedy = f"make the numbers of {PATH} multiply out to {len(counts)}"
         raise ShardingError(Problem(what, PATH, remedy=remedy))
     if len(set(counts)) > 1:
@@ -101,7 +103,7 @@ def _slice_numbers(devices: Sequence[Any], count: int) -> list[int]:
     if all(hasattr(device, "slice_index") for device in devices):
         return [device.slice_index for device in devices]
     if any(device.platform != "cpu" for device in devices):
-        what = f"{devices[0].platform} devices do not tell which slice they are of"
+        what = f"{devices[0].platform} devices do not report which slice they belong to"
         raise ShardingError(Problem(what, PATH, remedy=f"leave out {PATH}"))
     processes = [device.process_index for device in devices]
     if len(set(processes)) > 1:

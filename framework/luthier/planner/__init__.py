@@ -1,7 +1,7 @@
-"""Plans: what an experiment would cost, known before it runs.
+"""Plans: memory, time and FLOPs of an experiment, before it runs.
 
-`luthier.plan` (in `planning`) plans for devices that are here, by `make`, or for a slice that need
-not be here, by `plan_apart`.
+`luthier.plan` (in `planning`) plans for local devices, by `make`, or for a slice that need not be
+available, by `plan_apart`.
 """
 
 from __future__ import annotations

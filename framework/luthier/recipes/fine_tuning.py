@@ -25,7 +25,7 @@ def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
         `^embedding\.`, `^blocks\.`, `norm\.scale$`.
 
     Raises:
-      BadInput: The pattern is no regular expression, or `training.trainable` is a mask of one's
+      BadInput: The pattern is not a regular expression, or `training.trainable` is a mask of one's
         own, which cannot be narrowed.
     """
     _check(pattern)
@@ -55,7 +55,7 @@ def train_only(experiment: fdl.Buildable, pattern: str) -> Any:
       pattern: A regular expression, as `re.search` takes it, over names of parameters.
 
     Raises:
-      BadInput: The pattern is no regular expression.
+      BadInput: The pattern is not a regular expression.
     """
     _check(pattern)
     changed = graph.copy_graph(experiment)
@@ -67,7 +67,7 @@ def _check(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise BadInput(Problem(f"{pattern!r} is no regular expression: {error}")) from error
+        raise BadInput(Problem(f"{pattern!r} is not a regular expression: {error}")) from error
 
 
 # Low-rank adaptation as a fiddler: a graph goes in, one that trains adapters alone comes out.

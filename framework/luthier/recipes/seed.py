@@ -35,7 +35,7 @@ def seed(experiment: fdl.Buildable, number: int) -> Any:
         raise BadInput(Problem("a model alone has no seed", remedy="give an experiment"))
     if not 0 <= number < LARGEST:
         remedy = f"write a whole number from 0 to {LARGEST - 1}"
-        raise BadInput(Problem(f"{number} is no seed", "seed", "", remedy))
+        raise BadInput(Problem(f"{number} is not a seed", "seed", "", remedy))
     changed = graph.copy_graph(experiment)
     others = [place for place in graph.walk(changed, once=True) if _is_other_seed(place)]
     graph.set_value(changed, "seed", number)

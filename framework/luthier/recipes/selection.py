@@ -21,13 +21,13 @@ def is_selected(place: Place, target: str | type) -> bool:
         a tag that it has.
 
     Raises:
-      BadInput: The pattern is no regular expression.
+      BadInput: The pattern is not a regular expression.
     """
     if isinstance(target, str):
         try:
             return re.search(target, place.path) is not None
         except re.error as error:
-            raise BadInput(Problem(f"{target!r} is no regular expression: {error}")) from error
+            raise BadInput(Problem(f"{target!r} is not a regular expression: {error}")) from error
     if isinstance(target, tagging.TagType):
         return target in _tags(place)
     made = getattr(place.owner, "__fn_or_cls__", None)

@@ -81,7 +81,7 @@ def test_a_process_that_differs_is_reported_to_all(address):
         ),
         (
             [_process(0, 3), _process(1, 3, "n1"), _process(1, 3, "n1")],
-            "two processes say that they are process 1 of 3 (on n1); give each of them a "
+            "two processes claim to be process 1 of 3 (on n1); give each of them a "
             "--process-id of its own",
         ),
         (
@@ -163,7 +163,7 @@ def test_a_run_that_has_begun_takes_in_no_more(address):
     (found,) = _call(address, _process(1, 2))
     thread.join()
     assert found == (
-        f"what answers at {address} is no process 0 that waits for others; the run goes on "
+        f"the process at {address} is not a process 0 that waits for others; the run continues "
         "without this process, or the port has another user"
     )
 

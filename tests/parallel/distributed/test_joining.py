@@ -142,8 +142,8 @@ except BadInput as error:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout == (
-        "no cluster is found here that tells which process this is [set by --distributed]; give "
-        "--coordinator HOST:PORT --num-processes N --process-id I\n"
+        "no cluster was detected, so the index of this process is unknown [set by "
+        "--distributed]; give --coordinator HOST:PORT --num-processes N --process-id I\n"
     ), done.stderr
 
 

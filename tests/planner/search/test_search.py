@@ -105,7 +105,9 @@ def test_where_nothing_fits_the_reason_and_alternatives_are_reported(
     assert rows == []
     assert len(notes) == 1
     start = "no layout fits 8 devices: the state takes "
-    assert re.fullmatch(start + r".* on each, and the least of all layouts [\d.]+ MiB.*", notes[0])
+    assert re.fullmatch(
+        start + r".* on each, and the smallest of all layouts [\d.]+ MiB.*", notes[0]
+    )
     monkeypatch.setattr(search, "estimates", lambda *known: found)
     rows, notes = find(*known, 2**40, 3, False)
     assert (len(rows), notes) == (3, [])

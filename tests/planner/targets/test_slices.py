@@ -48,13 +48,16 @@ def test_a_slice_is_named_as_its_compiler_names_it():
     [
         ("h10:8", "--slice: no device is called 'h10'; did you mean h100?; there are cpu, v2, "),
         ("v5f-16", "no device is called 'v5f'; did you mean v5p"),
-        ("v4-6", "--slice: there is no slice 'v4-6'; did you mean v4-64"),
+        ("v4-6", "--slice: there is not a slice 'v4-6'; did you mean v4-64"),
         ("v5e:4", "'v5e:4': chips of a v5e are along 2 dimensions; write v5e:4x4"),
         ("v4:4x4", "chips of a v4 are along 3 dimensions; write v4:2x2x1"),
-        ("h100", "'h100' says not how many; write cpu:8, v5e-16, v4:2x2x1, 2xv5e-16, h100:8"),
+        (
+            "h100",
+            "'h100' has no number of devices; write cpu:8, v5e-16, v4:2x2x1, 2xv5e-16, h100:8",
+        ),
         ("h100-8", "cannot read 'h100-8'; write h100:8 for one host, h100:8x4 for four"),
         ("2xh100:8", "cannot read '2xh100:8'"),
-        ("v5e-0", "'v5e-0' is of no devices"),
+        ("v5e-0", "'v5e-0' has no devices"),
         ("cpu:100000", "cpu:100000 has 100000 devices, and at most 16384 can be planned"),
         ("h100:8x8192", "h100:8x8192 has 65536 devices, and at most 16384 can be planned"),
         ("eight", "cannot read 'eight'"),
@@ -77,5 +80,5 @@ def test_a_device_of_ones_own_is_a_node():
     found = read(f"luthier.planner.GpuSlice(chip={chip}, devices_per_host=8)")
     assert isinstance(found, GpuSlice)
     assert (found.num_devices, found.chip.name, str(found)) == (8, "h20", "h20:8")
-    with pytest.raises(BadInput, match="is no slice"):
+    with pytest.raises(BadInput, match="is not a slice"):
         read("luthier.parallel.Mesh(data=8)")

@@ -153,8 +153,8 @@ def _attend(host: str, port: int, mine: Attendance, seconds: float) -> list[str]
     try:
         return [str(line) for line in json.loads(answer)]
     except ValueError:
-        what = f"what answers at {host}:{port} is no process 0 that waits for others"
-        remedy = "the run goes on without this process, or the port has another user"
+        what = f"the process at {host}:{port} is not a process 0 that waits for others"
+        remedy = "the run continues without this process, or the port has another user"
         return [str(Problem(what, remedy=remedy))]
 
 
@@ -202,7 +202,7 @@ def verdict(
     """
     count, problems = came[0].processes, []
     for first, second in doubles:
-        what = f"two processes say that they are process {first.process} of {count}"
+        what = f"two processes claim to be process {first.process} of {count}"
         where = first.host if first.host == second.host else f"{first.host} and {second.host}"
         remedy = "give each of them a --process-id of its own"
         problems.append(Problem(f"{what} (on {where})", remedy=remedy))
@@ -214,7 +214,7 @@ def verdict(
             )
             problems.append(Problem(what, remedy="give all of them the same --num-processes"))
         elif index >= count:
-            what = f"there is no process {index} of {count}, as the one on {other.host} says it is"
+            what = f"there is no process {index} of {count}; the one on {other.host} claims to be it"
             problems.append(Problem(what, remedy="processes are counted from 0"))
     if not problems:
         absent = [index for index in range(count) if index not in came]
@@ -378,7 +378,7 @@ def _has_machine_to_itself(membership: Membership) -> bool:
 def _refusal(membership: Membership, error: Exception, hints: Sequence[str]) -> BadInput:
     reason = " ".join(str(error).split())
     if isinstance(error, ValueError) and "defined" in reason:
-        what = "no cluster is found here that tells which process this is"
+        what = "no cluster was detected, so the index of this process is unknown"
         if hints:
             what += f" ({' '.join(hints[0].split())})"
         remedy = "give --coordinator HOST:PORT --num-processes N --process-id I"

@@ -486,9 +486,9 @@ def find(
     held = state_bytes(program, layout_of(program))
     least = min(e.needed_bytes for e in found)
     note = f"no layout fits {num_devices} devices: the state takes {format_bytes(held)} of "
-    note += f"{format_bytes(limit)} on each, and the least of all layouts {format_bytes(least)}"
+    note += f"{format_bytes(limit)} on each, and the smallest of all layouts {format_bytes(least)}"
     enough = enough_devices(graph, program, chip, num_devices, own)
-    notes = [note + (f"; {enough} devices would do" if enough else "")]
+    notes = [note + (f"; {enough} devices would suffice" if enough else "")]
     for storage, others in stored_otherwise(graph, chip, num_devices, make):
         more = proposals(others, room, count - len(rows))
         if more:

@@ -90,7 +90,7 @@ def compare(
         return {"not compared": f"config.json, as no graph is made from one of {family}"}
     refused = [problem for key, problem in settings.refused if not is_meant(key)]
     if refused:
-        remedy = "restore.differing=[KEY] goes on with a model made to agree by hand"
+        remedy = "restore.differing=[KEY] continues with a model that was made to agree by hand"
         raise CheckpointError(
             [
                 Problem(f"{where} has weights of a model of another kind"),

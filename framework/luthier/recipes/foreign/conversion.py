@@ -1,4 +1,4 @@
-"""Which family a model's graph is of, and what its config.json says."""
+"""Which family a model's graph is of, and the one in its config.json."""
 
 from __future__ import annotations
 
@@ -172,12 +172,12 @@ def _wrong(
                 setattr(described, part, None)
         return differences(essence(model), essence(described))
     except BadInput:
-        return [("", "another kind of model", "what its config.json says")]
+        return [("", "another kind of model", "the one in its config.json")]
 
 
 def _problems(name: str, wrong: list[tuple[str, Any, Any]], is_guess: bool) -> list[Problem]:
     remedy = f"use --family {foreign.PLAIN} to write luthier's own names"
-    what = f"the model is no {name}"
+    what = f"the model is not a {name}"
     if is_guess:
         what = f"the model is of no family that config.json can describe; nearest is {name}"
     lines = [

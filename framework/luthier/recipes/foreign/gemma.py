@@ -120,7 +120,7 @@ def _common(model: Any, like: Any) -> dict[str, Any]:
 def _sizes(settings: Settings) -> dict[str, Any]:
     activation = settings.get("hidden_activation", _ACTIVATION)
     if activation != _ACTIVATION:
-        remedy = f"understood is {_ACTIVATION!r}"
+        remedy = f"supported: {_ACTIVATION!r}"
         what = f"config.json sets hidden_activation to {activation!r}"
         settings.refuse("hidden_activation", what, remedy)
     # The first files say `gelu` and mean its approximation by a tanh.

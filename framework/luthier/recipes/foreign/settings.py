@@ -145,7 +145,7 @@ class Settings:
         value = self.raw(name, default)
         if value not in allowed:
             choices = " or ".join(repr(one) for one in allowed)
-            self.refuse(name, f"config.json sets {name} to {value!r}", f"understood is {choices}")
+            self.refuse(name, f"config.json sets {name} to {value!r}", f"supported: {choices}")
 
     def activation(self, name: str, default: str) -> Any:
         """Return the nonlinearity that a setting names.
@@ -160,7 +160,7 @@ class Settings:
         """Return the nonlinearity called `activation`, which the setting `name` is about."""
         if activation not in _ACTIVATIONS:
             what = f"config.json sets {name} to {activation!r}"
-            self.refuse(name, what, f"understood are {', '.join(_ACTIVATIONS)}")
+            self.refuse(name, what, f"supported: {', '.join(_ACTIVATIONS)}")
             return jax.nn.gelu
         found = _ACTIVATIONS[activation]
         return graphs.copy_graph(found) if isinstance(found, fdl.Buildable) else found
@@ -187,7 +187,7 @@ class Settings:
         kind = found.get("rope_type", found.get("type", "default"))
         if found.get("partial_rotary_factor") not in (None, 1.0):
             what = f"config.json sets partial_rotary_factor to {found['partial_rotary_factor']}"
-            self.refuse("rope_parameters", what, "understood is 1.0")
+            self.refuse("rope_parameters", what, "supported: 1.0")
         return float(found.get("rope_theta", base)), self._scaling(kind, found)
 
     def raise_any(self) -> None:
@@ -220,7 +220,7 @@ class Settings:
                 high_frequency_factor=float(found["high_freq_factor"]),
                 original_length=int(found["original_max_position_embeddings"]),
             )
-        remedy = "understood are default, linear and llama3"
+        remedy = "supported: default, linear and llama3"
         self.refuse("rope_type", f"config.json sets rope_type to {kind!r}", remedy)
         return None
 

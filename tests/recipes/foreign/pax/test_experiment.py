@@ -107,9 +107,9 @@ def test_all_problems_are_reported_at_once(written):
         f"{block}: my_own_field of Transformer is 3, which has no like here; "
         "nothing here is like it",
         f"{block}.tr_atten_tpl: attention_extra_logit of DotProductAttention is 0.0, which has no "
-        "like here; understood is None",
+        "like here; supported: None",
         f"{block}.tr_fflayer_tpl: activation_tpl of TransformerFeedForward is MyGelu, which has no "
-        f"like here; understood are {known}",
+        f"like here; supported: {known}",
     ]
     partial = import_dump(path, program, is_partial=True)
     assert sum(one.is_essential for one in partial.leftovers) == 3

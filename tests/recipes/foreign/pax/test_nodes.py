@@ -51,7 +51,7 @@ def test_what_nobody_asked_for_is_left(node):
     found.get("read")
     found.only("refused", 1)
     (leftover,) = found.dump.leftovers
-    assert str(leftover) == "task.refused = 3 (Any): understood is 1"
+    assert str(leftover) == "task.refused = 3 (Any): supported: 1"
     assert leftover.is_essential
     (left,) = found.unread(is_essential=False)
     assert (left.path, left.target, left.field, left.value) == ("task", "praxis.Any", "unread", "2")
@@ -72,12 +72,12 @@ def test_settings_are_inherited_from_the_nearest_above(lm):
 
 
 CASES = {
-    "": "is no JSON: Expecting value: line 1 column 1 (char 0)",
-    "[" * 100_000: "is no JSON",
-    "[1]": "is no dump of Pax",
-    '{"format": "other"}': "is no dump of Pax",
+    "": "is not JSON: Expecting value: line 1 column 1 (char 0)",
+    "[" * 100_000: "is not JSON",
+    "[1]": "is not a dump of Pax",
+    '{"format": "other"}': "is not a dump of Pax",
     '{"format": "luthier pax dump", "version": 9}': "is a dump of version 9, which is not known",
-    '{"format": "luthier pax dump", "version": 1}': "is damaged: experiment is no text",
+    '{"format": "luthier pax dump", "version": 1}': "is damaged: experiment is not a string",
 }
 
 
@@ -93,7 +93,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
         f"cannot read {tmp_path}/no.json: No such file or directory"
     )
     (tmp_path / "x").write_bytes(b"\xff\xfe\x00")
-    assert refused(tmp_path / "x") == f"cannot read {tmp_path}/x: it is no text"
+    assert refused(tmp_path / "x") == f"cannot read {tmp_path}/x: it is not text"
 
 
 DAMAGES = [
@@ -101,10 +101,10 @@ DAMAGES = [
     ({"task": {"class": "a.B"}}, "task holds no settings"),
     ({"task": {"class": "a.B", "set": {"x": {}}}}, "task.x is nothing that a dump holds"),
     ({"task": {"class": "a.B", "set": {"x": [{"float": "1e"}]}}}, "task.x[0] is no number"),
-    ({"classes": []}, "classes is no object"),
+    ({"classes": []}, "classes is not an object"),
     ({"classes": {"a.B": {}}}, "classes['a.B'] tells no bases"),
     ({"classes": {"a.B": {"bases": []}}}, "classes['a.B'] tells no defaults"),
-    ({"datasets": 3}, "datasets is no list"),
+    ({"datasets": 3}, "datasets is not a list"),
     ({"datasets": [3]}, "datasets[0] is no node"),
     ({"variables": 3}, "variables is no object"),
 ]

@@ -82,7 +82,7 @@ def test_an_unknown_optimizer_is_reported(alone):
     (leftover,) = learner.dump.leftovers
     assert str(leftover) == (
         "task.optimizer = ShardedDistributedShampoo (Learner): "
-        "understood are Adam, ShardedAdafactor, Lion, Sgd, ShardedSgd; set optimizer"
+        "supported: Adam, ShardedAdafactor, Lion, Sgd, ShardedSgd; set optimizer"
     )
     assert not leftover.is_essential
 

@@ -20,7 +20,7 @@ def test_another_norm_is_refused(node):
     parts.norm(above.get("ln_tpl"), above, "ln_tpl")
     (leftover,) = above.dump.leftovers
     assert str(leftover) == (
-        "task.ln_tpl = BatchNorm (Transformer): understood are LayerNorm and RmsNorm"
+        "task.ln_tpl = BatchNorm (Transformer): supported: LayerNorm and RmsNorm"
     )
 
 

@@ -57,7 +57,7 @@ def attention(node: Any, above: Node, field: str, sizes: AttentionSizes) -> fdl.
         if node.kind == "GroupedQueryAttention":
             return _grouped_query(node, sizes)
     known = "DotProductAttention, MultiQueryDotProductAttention and GroupedQueryAttention"
-    above.refuse(field, f"understood are {known}")
+    above.refuse(field, f"supported: {known}")
     return fdl.Partial(layers.Attention, num_heads=sizes.num_heads)
 
 
@@ -123,7 +123,7 @@ def _grouped_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     if isinstance(times, list) and len(times) == 2 and all(map(is_number, times)):
         made.rotary = _turned(*times)
     elif times is not None:
-        node.refuse("rope_min_max_timescales", "understood are two numbers")
+        node.refuse("rope_min_max_timescales", "supported: two numbers")
     heat = node.get("atten_temp", 1.0)
     scale = None if heat == 1.0 else sizes.head**-0.5 / heat
     made.core = _core(node, sizes, scale)
@@ -239,7 +239,7 @@ def _rotary(node: Node) -> fdl.Config[layers.Rotary] | None:
     turn = node.get("rotary_position_emb_tpl")
     known = ("RotaryPositionalEmbedding", "LLaMARotaryEmbedding")
     if not isinstance(turn, Node) or turn.kind not in known:
-        node.refuse("rotary_position_emb_tpl", f"understood are {' and '.join(known)}")
+        node.refuse("rotary_position_emb_tpl", f"supported: {' and '.join(known)}")
         return None
     # The same but for the order of a head's elements, which the weights are read in.
     node.dump.interleaved = turn.kind == known[1]
@@ -260,7 +260,7 @@ def _with_bias(node: Node, made: fdl.Partial[Any], sizes: AttentionSizes) -> fdl
     if bias is None:
         return made
     if not isinstance(bias, Node) or bias.kind != "RelativeBias":
-        node.refuse("relative_bias_tpl", "understood is RelativeBias")
+        node.refuse("relative_bias_tpl", "supported: RelativeBias")
         return made
     for field in ("atten_logit_cap", "scale_logits_by_head_dims"):
         if node.get(field):

@@ -84,7 +84,7 @@ def _position(node: Node, dim: int) -> fdl.Partial[Any] | None:
             table = kernel(position, (length, dim))
             return fdl.Partial(layers.LearnedPositions, max_length=length, table=table)
     node.refuse(
-        "position_emb_tpl", "understood are PositionalEmbedding and TrainablePositionalEmbedding"
+        "position_emb_tpl", "supported: PositionalEmbedding and TrainablePositionalEmbedding"
     )
     return None
 
@@ -105,7 +105,7 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
         if head.kind in ("FullSoftmax", "SharedEmbeddingSoftmax"):
             return embedding, _own_head(head, dim, vocab_size)
     elif apart is not None:
-        node.refuse("separate_embedding_tpl", "understood is Embedding")
+        node.refuse("separate_embedding_tpl", "supported: Embedding")
     elif head.kind == "GShardSharedEmbeddingSoftmax":
         head.only("soft_cap_logits", 0.0, None)
         head.only("logits_abs_max", 0.0, None)
@@ -116,7 +116,7 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
         return _tied(head, dim, vocab_size)
     node.refuse(
         "softmax_tpl",
-        f"understood are {', '.join(shared)} and GShardSharedEmbeddingSoftmax, and with an "
+        f"supported: {', '.join(shared)} and GShardSharedEmbeddingSoftmax, and with an "
         "Embedding of its own FullSoftmax",
     )
     return fdl.Partial(layers.Embedding), fdl.Partial(layers.TiedUnembedding)
@@ -136,7 +136,7 @@ def _tied(head: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
         head.pass_over("feed_forward_tpl")
         activation = head.get("activation_tpl")
         if not isinstance(activation, Node) or activation.kind != "Identity":
-            head.refuse("activation_tpl", "understood is Identity")
+            head.refuse("activation_tpl", "supported: Identity")
     else:
         initial, has_bias = _feed_forward(head, dim, vocab_size)
     found = fdl.Partial(layers.TiedUnembedding, **_logits(head, has_bias))
@@ -152,7 +152,7 @@ def _own_head(head: Node, dim: int, vocab_size: int) -> fdl.Partial[layers.Unemb
 def _feed_forward(head: Node, dim: int, vocab_size: int) -> tuple[fdl.Config[Any], bool]:
     inner = head.get("feed_forward_tpl")
     if not isinstance(inner, Node) or inner.kind != "FeedForward":
-        head.refuse("feed_forward_tpl", "understood is FeedForward")
+        head.refuse("feed_forward_tpl", "supported: FeedForward")
         return fdl.Config(layers.FanIn), False
     inner.pass_over("input_dims", "output_dims", "activation_tpl", "bias_init", "bias_tpl")
     linear = inner.get("linear_tpl")
@@ -185,7 +185,7 @@ def _stack(node: Node, dim: int) -> tuple[list[Any], Any, fdl.Partial[Any] | Non
         remat = _remat(stack)
         stack = stack.get("block")
     if not isinstance(stack, Node) or stack.kind != "StackedTransformer":
-        node.refuse("stacked_transformer_tpl", "understood are StackedTransformer and its repeats")
+        node.refuse("stacked_transformer_tpl", "supported: StackedTransformer and its repeats")
         return [fdl.Partial(layers.PreNormBlock)], None, None
     if stack.get("remat"):
         remat = _remat(stack)
@@ -221,7 +221,7 @@ def _layers(stack: Node, dim: int) -> list[fdl.Partial[Any]]:
     if not all(isinstance(one, Node) and one.kind == "Transformer" for one in every) or (
         not every or count % len(every)
     ):
-        stack.refuse("transformer_layer_params_tpl", "understood is Transformer, or several")
+        stack.refuse("transformer_layer_params_tpl", "supported: Transformer, or several")
         return [fdl.Partial(layers.PreNormBlock)] * count
     each = count // len(every)
     return [_layer(stack, every[index // each], dim, index in mixed) for index in range(count)]
@@ -237,7 +237,7 @@ def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any
     node.only("ngrammer_tpl", None)
     policy = node.get("norm_policy")
     if policy not in _BLOCKS:
-        node.refuse("norm_policy", f"understood are {', '.join(_BLOCKS)}")
+        node.refuse("norm_policy", f"supported: {', '.join(_BLOCKS)}")
     plain = stack.get("dropout_prob")
     sizes = AttentionSizes(
         dim,

@@ -105,7 +105,7 @@ def _experiment(dump: Dump, program: Any, weights: str | None) -> fdl.Config[Any
         task.leave("model", "what this class changes itself is not known here")
     lm = model.get("lm_tpl")
     if not isinstance(lm, Node) or lm.kind != "TransformerLm":
-        model.refuse("lm_tpl", "understood is TransformerLm")
+        model.refuse("lm_tpl", "supported: TransformerLm")
         raise BadInput(_problem(one) for one in dump.leftovers)
     model.only("model_type", "causal")
     model.pass_over("count_tokens", "return_predictions", "report_strict_acc")

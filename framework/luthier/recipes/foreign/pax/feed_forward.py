@@ -34,14 +34,14 @@ def feed_forward(node: Any, above: Node, field: str, dim: int, hidden: int) -> f
         node.only("add_skip_connection", True)
         node.only("residual_weight", 1.0)
         return _perceptron(node, dim, hidden)
-    above.refuse(field, "understood are TransformerFeedForward and TransformerFeedForwardMoe")
+    above.refuse(field, "supported: TransformerFeedForward and TransformerFeedForwardMoe")
     return fdl.Partial(layers.Mlp, hidden_dim=hidden)
 
 
 def _perceptron(node: Node, dim: int, hidden: int) -> fdl.Partial[Any]:
     inner = node.get("fflayer_tpl")
     if not isinstance(inner, Node) or inner.kind != "FeedForward":
-        node.refuse("fflayer_tpl", "understood is FeedForward")
+        node.refuse("fflayer_tpl", "supported: FeedForward")
         return fdl.Partial(layers.Mlp, hidden_dim=hidden)
     has_bias = bool(node.get("has_bias"))
     first = last = None
@@ -66,7 +66,7 @@ def experts(
       settings: `num_experts` and `gating_func`, as the stack hands them down.
     """
     if not isinstance(node, Node) or node.kind != "TransformerFeedForwardMoe":
-        above.refuse("moe_layer_tpl", "understood is TransformerFeedForwardMoe")
+        above.refuse("moe_layer_tpl", "supported: TransformerFeedForwardMoe")
         return fdl.Partial(layers.Mlp, hidden_dim=hidden)
     hidden = node.get("hidden_dims") or hidden
     node.pass_over(*_FROM_ABOVE)
@@ -78,7 +78,7 @@ def experts(
     node.pass_over("moe_load_balance_loss_weight", "expert_weight_shards")
     count = settings["num_experts"]
     if settings["gating_func"] not in ("top2", "dense_top2"):
-        above.refuse("gating_func", "understood are top2 and dense_top2")
+        above.refuse("gating_func", "supported: top2 and dense_top2")
     is_gated = bool(node.get("use_gated_activation"))
     router, up, down = _experts_kernels(node, dim, hidden, count)
     chosen = activation(node.get("activation_tpl"), node, "activation_tpl")
@@ -89,7 +89,7 @@ def experts(
     if settings["gating_func"] == "top2":
         if not is_number(places) or places <= 0 or least:
             field = "expert_capacity_dim" if least else "unadjusted_expert_capacity_factor"
-            node.refuse(field, "understood is a factor above zero, and no places beside it")
+            node.refuse(field, "supported: a factor above zero, and no places beside it")
         else:
             # Pax counts places by tokens, not by choices.
             dispatch = fdl.Config(layers.Capacity, factor=places / 2)

@@ -155,7 +155,7 @@ class Node:
         """
         value = self.get(field, allowed[0])
         if value not in allowed:
-            self.refuse(field, f"understood is {' or '.join(_format(one) for one in allowed)}")
+            self.refuse(field, f"supported: {' or '.join(_format(one) for one in allowed)}")
 
     def inherited(self, field: str, is_default: Any) -> Any:
         """Return a setting of this node, or of the nearest above it where it is left open here.
@@ -259,15 +259,15 @@ def read_dump(path: str | Path) -> Dump:
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise BadInput(Problem(f"cannot read {path}: {reason}")) from None
     remedy = "write it with the file that `luthier import pax --print-dumper` prints"
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadInput(Problem(f"{path} is no JSON: {error}", remedy=remedy)) from None
+        raise BadInput(Problem(f"{path} is not JSON: {error}", remedy=remedy)) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise BadInput(Problem(f"{path} is no dump of Pax", remedy=remedy))
+        raise BadInput(Problem(f"{path} is not a dump of Pax", remedy=remedy))
     if content.get("version") not in VERSIONS:
         what = f"{path} is a dump of version {content.get('version')!r}, which is not known"
         raise BadInput(Problem(what, remedy=remedy))
@@ -281,28 +281,28 @@ def _malformed(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is not as a dump has it."""
     classes, data = content.get("classes"), content.get("datasets", [])
     if not isinstance(content.get("experiment"), str):
-        yield "experiment is no text"
+        yield "experiment is not a string"
     if not isinstance(data, list):
-        yield "datasets is no list"
+        yield "datasets is not a list"
         data = []
     for name in ("versions", "variables"):
         if not isinstance(content.get(name, {}), dict):
-            yield f"{name} is no object"
+            yield f"{name} is not an object"
     for path, node in [
         ("task", content.get("task")),
         *((f"datasets[{i}]", n) for i, n in enumerate(data)),
     ]:
         if not isinstance(node, dict) or "class" not in node:
-            yield f"{path} is no node"
+            yield f"{path} is not a node"
         yield from _bad_nodes(path, node)
     if not isinstance(classes, dict):
-        yield "classes is no object"
+        yield "classes is not an object"
         return
     for name, entry in classes.items():
         if not isinstance(entry, dict) or not _are_texts(entry.get("bases")):
-            yield f"classes[{name!r}] tells no bases"
+            yield f"classes[{name!r}] has no bases"
         elif not isinstance(entry.get("defaults"), dict):
-            yield f"classes[{name!r}] tells no defaults"
+            yield f"classes[{name!r}] has no defaults"
         else:
             yield from _bad_nodes(f"classes[{name!r}].defaults", entry["defaults"], is_plain=True)
 
@@ -336,7 +336,7 @@ def _bad_leaf(path: str, content: Mapping[str, Any]) -> Iterator[str]:
     if not any(isinstance(text, str) for text in texts):
         yield f"{path} is nothing that a dump holds"
     if isinstance(content.get("float"), str) and content["float"] not in ("inf", "-inf", "nan"):
-        yield f"{path} is no number"
+        yield f"{path} is not a number"
     if not isinstance(content.get("set", {}), dict):
         yield f"{path} holds no settings"
 

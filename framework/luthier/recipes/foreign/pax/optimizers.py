@@ -28,7 +28,7 @@ def optimizer(learner: Node) -> fdl.Config[optim.Optimizer] | None:
         "ShardedSgd": _sgd,
     }
     if not isinstance(node, Node) or node.kind not in known:
-        learner.leave("optimizer", f"understood are {', '.join(known)}; set optimizer")
+        learner.leave("optimizer", f"supported: {', '.join(known)}; set optimizer")
         return None
     for field in ("l1_regularizer_weight", "l2_regularizer_weight"):
         if node.get(field):
@@ -83,7 +83,7 @@ def _adafactor(node: Node) -> fdl.Config[Any]:
     elif node.get("decay_method") == "pow":
         memory.exponent = node.get("decay_pow")
     else:
-        node.leave("decay_method", "understood are adam and pow")
+        node.leave("decay_method", "supported: adam and pow")
     by_size = node.get("sort_factored_second_moment_dims")
     is_relative = node.get("multiply_by_parameter_scale")
     return fdl.Config(

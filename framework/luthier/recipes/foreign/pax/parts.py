@@ -53,7 +53,7 @@ def norm(node: Any, above: Node, field: str) -> fdl.Partial[Any]:
             return _layer_norm(node)
         if node.is_a("RmsNorm"):
             return fdl.Partial(layers.RMSNorm, **_scale(node))
-    above.refuse(field, "understood are LayerNorm and RmsNorm")
+    above.refuse(field, "supported: LayerNorm and RmsNorm")
     return fdl.Partial(layers.RMSNorm)
 
 
@@ -87,7 +87,7 @@ def activation(node: Any, above: Node, field: str) -> Any:
             return fdl.Partial(jax.nn.gelu, approximate=False)
         if node.kind in _ACTIVATIONS:
             return _ACTIVATIONS[node.kind]
-    above.refuse(field, f"understood are GELU, {', '.join(_ACTIVATIONS)}")
+    above.refuse(field, f"supported: GELU, {', '.join(_ACTIVATIONS)}")
     return jax.nn.gelu
 
 
