@@ -1,4 +1,4 @@
-"""Several processes, on one or many hosts, that train together."""
+"""Several processes that train together: rendezvous, messages and heartbeats."""
 
 from luthier.parallel.distributed.heartbeats import Heartbeats, Liveness
 from luthier.parallel.distributed.messages import (
@@ -16,9 +16,9 @@ from luthier.parallel.distributed.messages import (
     from_primary,
     gather,
     is_several,
+    notify_parent,
     process_count,
     process_index,
-    notify_parent,
     together,
 )
 from luthier.parallel.distributed.rendezvous import (
@@ -53,8 +53,8 @@ __all__ = [
     "gather",
     "is_several",
     "join",
+    "notify_parent",
     "process_count",
     "process_index",
-    "notify_parent",
     "together",
 ]
