@@ -1,8 +1,8 @@
 """Sharding of activations: constraints by logical axes, and result shardings for explicit axes.
 
 With explicit axes, JAX derives the sharding of most results from those of their operands. A product
-that contracts a sharded dimension, and a look-up in a sharded table, are ambiguous: the layers state
-the result by `result_sharding`. With automatic axes that has no effect.
+that contracts a sharded dimension, and a look-up in a sharded table, are ambiguous: the layers
+state the result by `result_sharding`. With automatic axes that has no effect.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def current_layout() -> ActivationLayout | None:
 def varying(x: jax.Array, *like: Any) -> jax.Array:
     """Mark `x` as varying over the manual mesh axes that the other arrays vary over.
 
-    Inside `shard_map`, the carry of a loop must vary over the same axes before and after a turn, and
-    so must the results of branches. A new array, such as zeros, varies over none.
+    Inside `shard_map`, the carry of a loop must vary over the same axes before and after a turn,
+    and so must the results of branches. A new array, such as zeros, varies over none.
 
     Args:
       x: A new array.

@@ -1,4 +1,4 @@
-"""Partial freezing as fiddlers: which parameters are trained, by patterns over their names."""
+"""Partial freezing and low-rank adapters, as fiddlers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
       BadInput: The pattern is not a regular expression, or `training.trainable` is a mask of one's
         own, which cannot be narrowed.
     """
+    # Masks are patterns, so freezing more is a pattern, too: a union of what is excluded, or a
+    # negative lookahead before what is included.
     _check(pattern)
     changed = graph.copy_graph(experiment)
     mask = changed.training.trainable
@@ -70,10 +72,10 @@ def _check(pattern: str) -> None:
         raise BadInput(Problem(f"{pattern!r} is not a regular expression: {error}")) from error
 
 
-# Low-rank adaptation as a fiddler: a graph goes in, one that trains adapters alone comes out.
+# Low-rank adaptation.
 
 ADAPTERS = r"\.lora_[ab]$"
-"""What the names of adapters match, and of no other parameters."""
+"""Pattern that matches the names of adapters, and of no other parameters."""
 
 
 def lora(
@@ -84,9 +86,9 @@ def lora(
 ) -> Any:
     r"""Return a graph whose linear maps have low-rank adapters, which alone are trained.
 
-    The templates of `Linear` become templates of `LoraLinear`; rank and alpha are value nodes that
-    all of them share (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` lets the
-    adapters alone learn, and rules of `restore` restore everything else.
+    The templates of `Linear` become templates of `LoraLinear`; rank and alpha are shared values
+    (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` selects the adapters alone,
+    and rules of `restore` restore everything else.
 
         luthier show configs.lm.quickstart 'fiddler:lora(rank=4)' --changes
 
@@ -113,8 +115,8 @@ def lora(
 def without_lora(experiment_or_model: fdl.Buildable) -> Any:
     """Return the graph with plain linear maps in the place of those with adapters.
 
-    The parameters that go with it are those of `luthier.layers.merge_adapters`. What `lora` set in
-    an experiment beside the model stays as it is.
+    Its parameters are those of `luthier.layers.merge_adapters`. The settings that `lora` made in an
+    experiment outside of the model stay.
 
         luthier show configs.lm.quickstart fiddler:lora fiddler:without_lora --changes
 
@@ -154,7 +156,7 @@ def _swap(model: Any, rank: int, alpha: float, target: str | type) -> None:
     }
     made: dict[int, fdl.Buildable] = {}
     for place in chosen:
-        # A template that is used in many places stays one template.
+        # A template that is used in many places stays one.
         key = id(place.value)
         if key not in made:
             own = dict(getattr(place.value, "__arguments__", {}))
@@ -163,7 +165,8 @@ def _swap(model: Any, rank: int, alpha: float, target: str | type) -> None:
 
 
 def _templates(root: Any, target: type) -> Iterator[Place]:
-    """Yield the places of templates of a class, each once, though a node above it be shared."""
+    """Yield the places of templates of a class, each once, even below a shared node."""
+    # All are found before the first is yielded: the caller changes the graph meanwhile.
     seen: set[tuple[int, Any]] = set()
     found = []
     for place in graph.walk(root):
@@ -177,6 +180,7 @@ def _templates(root: Any, target: type) -> Iterator[Place]:
 
 def _initialize_adapters(experiment: Any) -> None:
     """Let a warm start initialize adapters, whatever its other rules are."""
+    # A checkpoint of the base model has no adapters. The first rule that matches decides.
     restore = experiment.restore
     if not isinstance(restore, fdl.Buildable):
         return

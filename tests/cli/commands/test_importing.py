@@ -90,8 +90,8 @@ def test_what_has_no_like_is_refused_and_nothing_written(here, capsys):
     Path("gpt.json").write_text(json.dumps(content))
     assert main.main(["import", "pax", "gpt.json", "--output", "x.py"]) == 2
     assert capsys.readouterr().err == (
-        "luthier: task.model.lm_tpl: ngrammer_tpl of TransformerLm is Ngrammer, which has no like "
-        "here; supported: None\n"
+        "luthier: task.model.lm_tpl: ngrammer_tpl of TransformerLm is Ngrammer, which has no "
+        "equivalent here; supported: None\n"
     )
     assert not Path("x.py").exists()
     assert main.main(["import", "pax", "gpt.json", "--output", "x.py", "--partial"]) == 0

@@ -86,7 +86,7 @@ def test_a_process_that_differs_is_reported_to_all(address):
         ),
         (
             [_process(0, 2), _process(7, 2)],
-            "there is no process 7 of 2, as the one on n7 says it is; processes are counted from 0",
+            "there is no process 7 of 2 (claimed on n7); processes are counted from 0",
         ),
     ],
 )

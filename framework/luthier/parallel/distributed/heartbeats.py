@@ -1,8 +1,8 @@
 """Heartbeats: the progress of each process of a run, and which processes are silent.
 
-Every process regularly writes its progress to the key-value store of JAX's coordination service. The
-primary reads all of these, and writes one summary, which the others read: N + 1 keys, and no process
-but the primary reads more than one.
+Every process regularly writes its progress to the key-value store of JAX's coordination service.
+The primary reads all of these, and writes one summary, which the others read: N + 1 keys, and no
+process but the primary reads more than one.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Liveness:
 class Judge:
     """Failure detector: a process is silent if its heartbeat has not changed for too long.
 
-    Heartbeats carry a counter, not a time, and are timed by the clock of the detector alone: clocks of
-    hosts differ, and may jump.
+    Heartbeats carry a counter, not a time, and are timed by the clock of the detector alone: clocks
+    of hosts differ, and may jump.
 
     Args:
       count: Number of processes.
@@ -67,8 +67,8 @@ class Judge:
         """Update the detector, and return the liveness.
 
         Args:
-          heartbeats: The last heartbeat of each process that has sent one: JSON of a counter and its
-            progress.
+          heartbeats: The last heartbeat of each process that has sent one: JSON of a counter and
+            its progress.
         """
         now = self._now()
         for index, text in heartbeats.items():

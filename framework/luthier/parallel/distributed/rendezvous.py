@@ -224,9 +224,7 @@ def verdict(
             )
             problems.append(Problem(what, remedy="give all of them the same --num-processes"))
         elif index >= count:
-            what = (
-                f"there is no process {index} of {count}; the one on {other.host} claims to be it"
-            )
+            what = f"there is no process {index} of {count} (claimed on {other.host})"
             problems.append(Problem(what, remedy="processes are counted from 0"))
     if not problems:
         absent = [index for index in range(count) if index not in came]

@@ -1,7 +1,7 @@
-"""Whether a model computes what the config.json beside its first weights says.
+"""Comparison of a model with the config.json beside the weights that it is initialized from.
 
-Names and shapes of tensors tell nothing of the base of rotary positions, of the epsilon of norms or
-of how many heads a kernel is cut into: weights fit, and the model is another function.
+Names and shapes of tensors do not show the base of rotary positions, the epsilon of norms or how
+many heads a kernel is cut into: the weights fit, and yet the model is another function.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from luthier.recipes.foreign.conversion import described_by
 from luthier.recipes.foreign.essence import essence
 from luthier.recipes.foreign.settings import value_at
 
-# What tells the size of a tensor is compared with the tensors; `essence` leaves out what does not
-# change the function.
+# Sizes of tensors are compared with the tensors themselves; `essence` leaves out settings that do
+# not change the function.
 _SIZES = frozenset(
     {"vocab_size", "dim", "hidden_dim", "max_length", "num_types", "num_classes", "num_channels"}
     | {"embed_dim", "num_buckets", "image_size"}
 )
-# Parts that a restored model may have or not, or have of its own.
+# Parts that a restored model may have or not, or initialize itself.
 _OPTIONAL = ("head", "pooler")
 
+# Keys of config.json by paths of our models, for messages: the first that the file has is named.
 _KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
     (r"attention\.num_heads$", ("num_attention_heads", "n_head", "num_heads")),
     (r"attention\.num_kv_heads$", ("num_key_value_heads",)),
@@ -50,7 +51,7 @@ _KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
     (r"num_layers$", ("num_hidden_layers", "n_layer", "num_layers")),
 )
 _MISSING = object()
-# Nodes that mean the same wherever they stand: `class:` sets all of them at once.
+# Nodes that mean the same at all places: `class:` sets all of them with one override.
 _LEAVES = (layers.Rotary, layers.RMSNorm, layers.LayerNorm)
 
 
@@ -157,7 +158,9 @@ class _Comparison:
         return set(self._config).union(nested, *inside)
 
     def _paths(self) -> Iterator[str]:
-        """Yield the paths of what differs, without what lies below another difference."""
+        """Yield the paths of differences, except for those below another difference."""
+        # Sorted paths put a node before its settings: if an activation differs in class, its
+        # arguments differ as well, and only the class is worth a line.
         blamed: list[str] = []
         shared = self._theirs.get("stack") is not None or self._ours.get("stack") is not None
         for path in sorted(set(self._ours) | set(self._theirs)):
@@ -168,7 +171,7 @@ class _Comparison:
             if leaf in _SIZES or path.split(".")[0] in _OPTIONAL:
                 continue
             if (leaf == "num_layers" and not shared) or leaf == "core":
-                continue  # layers are counted by their tensors; cores are ways to compute
+                continue  # tensors give the number of layers; cores are implementations
             if path == "unembedding" and not self._is_taken("unembedding", ours):
                 blamed.append(path)
                 continue
@@ -186,11 +189,15 @@ class _Comparison:
 
     def _is_taken(self, name: str, ours: Any) -> bool:
         """Return whether a part with parameters of its own gets any of them from the weights."""
+        # A head that is initialized anew (for another task) need not be like the one in
+        # config.json.
         tied = getattr(ours, "__name__", "").startswith("Tied")
         return tied or self._taken is None or any(one.startswith(f"{name}.") for one in self._taken)
 
     def _follows(self, path: str, leaf: str) -> bool:
-        """Return whether a size of heads differs only since the number of heads does."""
+        """Return whether a size of heads differs only because the number of heads does."""
+        # `head_dim`, `num_kv_heads` and the scale of scores have defaults that follow from others.
+        # One wrong number of heads is one problem, with one override that solves it.
         above = path.rpartition(".")[0]
         if leaf == "scale" and above.endswith(".core"):
             attention = above.rpartition(".")[0]
@@ -217,7 +224,9 @@ class _Comparison:
         return path.rpartition(".")[2]
 
     def _override(self, path: str, place: str) -> str:
-        """Return the override that gives ours the value of theirs."""
+        """Return the override that sets our value to theirs."""
+        # For users to copy: a class with its arguments where the node differs; `class:` where all
+        # nodes of that class need the same value; else the path.
         theirs = self._theirs.get(path)
         above, _, leaf = path.rpartition(".")
         owner = self._ours.get(above)
@@ -237,7 +246,8 @@ class _Comparison:
         return f"model.{place}={text}"
 
     def _place(self, model: Any, path: str) -> str:
-        """Return the path in a graph of what a layer has."""
+        """Return the path in a graph of a setting of a layer."""
+        # An essence lists all layers; a graph has one block, or one for each kind that alternates.
         match = re.match(r"block\[(\d+)\](.*)", path)
         if not match:
             return path
@@ -252,7 +262,7 @@ def _is_below(path: str, blamed: Sequence[str]) -> bool:
 
 
 def _tied(head: Any) -> str:
-    """Return what a config.json says of whether the head is the embedding."""
+    """Return `tie_word_embeddings` of a head, as config.json writes it."""
     return str(getattr(head, "__name__", "").startswith("Tied")).lower()
 
 
@@ -263,7 +273,7 @@ def _format(value: Any) -> str:
 
 
 def _expression(value: Any) -> str:
-    """Return what makes a value on the command line."""
+    """Return the expression of a value for the command line."""
     if isinstance(value, fdl.Buildable):
         given = {name: graphs.evaluate(one) for name, one in value.__arguments__.items()}
         inside = ", ".join(f"{name}={_expression(one)}" for name, one in given.items())
@@ -276,6 +286,7 @@ def _expression(value: Any) -> str:
 
 
 def _named(target: Any) -> str:
+    # By the facade: module paths below it are private, and JAX's functions are defined elsewhere.
     module = getattr(target, "__module__", "")
     if module.startswith("luthier.layers"):
         module = "luthier.layers"

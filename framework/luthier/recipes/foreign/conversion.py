@@ -1,4 +1,4 @@
-"""Which family a model's graph is of, and the one in its config.json."""
+"""Conversion between graphs of models and config.json files of their families."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 6
 
 @dataclasses.dataclass(frozen=True)
 class _Converter:
-    """How a family's config.json is read and written.
+    """Reader and writer of a family's config.json.
 
     Args:
       read: From settings to a model.
@@ -56,10 +56,10 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
     """Return the graph of the model that a config.json describes.
 
     Args:
-      config: What it says, or the folder that it is in.
+      config: Its content, or the folder that it is in.
 
     Raises:
-      BadInput: There is none; its family is not known; or it says what our models cannot do: all
+      BadInput: There is none; its family is unknown; or our models do not support its settings: all
         problems at once.
     """
     where = "it"
@@ -80,11 +80,11 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
 def described_by(
     config: Mapping[str, Any], family: str, where: str
 ) -> tuple[fdl.Partial[Any] | None, Settings]:
-    """Return the graph that a config.json describes, and what was read of it.
+    """Return the graph that a config.json describes, and its settings.
 
     Args:
-      config: What it says.
-      family: The family to read it as where it tells none that is known.
+      config: Its content.
+      family: The family to read it as if it names no known one.
       where: The folder, for messages.
 
     Returns:
@@ -108,15 +108,18 @@ def _read(family: str, config: Mapping[str, Any]) -> tuple[fdl.Partial[Any], Set
 def config_of(model: fdl.Buildable, family: str | None = None) -> tuple[str, dict[str, Any]]:
     """Return the family of a model, and the config.json that describes it.
 
-    What it describes is compared with the model, so that it never says something else.
+    The result is read back and compared with the model, so that it never describes another one.
 
     Args:
       model: A template of a model: a decoder, an encoder, both, or a vision transformer.
       family: The family; None finds it.
 
     Raises:
-      BadInput: The model computes something that no config.json of the family can say.
+      BadInput: The model computes something that no config.json of the family can express.
     """
+    # Writers are simple and may be wrong: each writes what it can of any model. Reading back
+    # decides: the family whose config gives a model of the same essence is the right one. If none
+    # does, the nearest one, by the number of differences, is reported.
     if family is not None and family not in _CONVERTERS:
         foreign.families.named(family)
         remedy = f"known are {', '.join(_CONVERTERS)}"
@@ -137,7 +140,7 @@ def describes(config: Mapping[str, Any], model: fdl.Buildable, family: str) -> b
     """Return whether a config.json describes a model, and is of a family.
 
     Args:
-      config: What it says.
+      config: Its content.
       model: A template of a model.
       family: The family.
     """

@@ -1,4 +1,4 @@
-"""The settings of a config.json: which are missing, and which are not understood."""
+"""Settings of a config.json: collects those that are missing or not supported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACTIVATIONS: Mapping[str, Any] = {
 }
 
 
-# Keys that say nothing of what a model computes: how it is started, stored, tokenized or sampled.
+# Keys that do not affect the function of a model: initialization, storage, tokens, sampling.
 _ASIDE = frozenset(
     {
         "_attn_implementation",
@@ -68,7 +68,9 @@ _ASIDE = frozenset(
         "vocab_size",
     }
 )
-# Parts of names that tell of another forward pass, and the values that leave it as it is.
+# Parts of names that suggest another forward pass, and the values that leave it unchanged. A key
+# that is unknown here may matter: if its name looks as if it does, it is rejected unless its value
+# is neutral.
 _CHANGING = re.compile(
     r"quantiz|compression_config|(^|_)p?drop(out)?(_|$)|sliding|window|rope|rotary|scal|softcap|"
     r"multiplier|logit|alibi|qk_norm|clip_qkv|parallel|expert|bias|hidden_act|activation|"
@@ -78,10 +80,10 @@ _NEUTRAL: tuple[Any, ...] = (None, False, 0, 0.0, {}, [], "")
 
 
 class Settings:
-    """A config.json, whose problems are collected; it knows which of its keys were looked at.
+    """The content of a config.json, with its problems and the keys that were read.
 
     Args:
-      content: What it says.
+      content: Its content.
     """
 
     def __init__(self, content: Mapping[str, Any]):
@@ -91,12 +93,12 @@ class Settings:
 
     @property
     def problems(self) -> list[Problem]:
-        """What is wrong with it."""
+        """All problems so far."""
         return [problem for _, problem in self.refused]
 
     @property
     def unread(self) -> list[str]:
-        """The keys that nothing looked at, without those that are about other things."""
+        """The keys that nothing has read, except for those that do not affect the function."""
         return sorted(
             name
             for name in set(self.content) - self._read - _ASIDE
@@ -108,7 +110,7 @@ class Settings:
         self.refused.append((name, Problem(what, remedy=remedy)))
 
     def refuse_unread(self) -> None:
-        """Add a problem for each key that nothing looked at, and that changes a forward pass."""
+        """Add a problem for each unread key that may change the forward pass."""
         for name in self.unread:
             value = self.content[name]
             plain = isinstance(value, list) and set(map(str, value)) == {"full_attention"}
@@ -123,7 +125,7 @@ class Settings:
         return self.content.get(name, default)
 
     def seen(self, *names: str) -> None:
-        """Take keys as looked at: they count for nothing beside others."""
+        """Mark keys as read: they have no effect beside others."""
         self._read.update(names)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -132,7 +134,8 @@ class Settings:
         return default if value is None else value
 
     def need(self, name: str) -> Any:
-        """Return a number that must be there; 1 in its place where it is not, and a problem."""
+        """Return a number; if there is none, add a problem and return 1."""
+        # A stand-in lets reading continue, so that all problems of a file come at once.
         value = self.raw(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             what = f"config.json has no {name}" if value is None else f"{name} is {value!r}"
@@ -141,7 +144,7 @@ class Settings:
         return value
 
     def only(self, name: str, allowed: tuple[Any, ...], default: Any) -> None:
-        """Add a problem where a setting has a value that our models cannot follow."""
+        """Add a problem if a setting has a value that our models do not support."""
         value = self.raw(name, default)
         if value not in allowed:
             choices = " or ".join(repr(one) for one in allowed)
@@ -152,7 +155,7 @@ class Settings:
 
         Args:
           name: The setting.
-          default: What is meant where nothing is said.
+          default: Its default.
         """
         return self.activation_called(self.get(name, default), name)
 
@@ -170,8 +173,11 @@ class Settings:
 
         Args:
           which: The kind of layer, where kinds have their own (`full_attention`).
-          base: What is meant where nothing is said.
+          base: Default of the base.
         """
+        # New names: `rope_parameters`, possibly by kind of layer. Old ones: `rope_theta` and
+        # `rope_scaling`, and `rope_local_base_freq` for local layers. A file may have both, which
+        # must then agree.
         found = self.get("rope_parameters", {})
         is_local = which == "sliding_attention"
         old = "rope_local_base_freq" if is_local else "rope_theta"
@@ -196,7 +202,7 @@ class Settings:
             raise BadInput(self.problems)
 
     def _agree(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
-        """Add a problem where old names say another rotation than new ones."""
+        """Add a problem if old names describe another rotation than new ones."""
         kinds = [one.get("rope_type", one.get("type", "default")) for one in (new, old)]
         if "rope_type" in old or "type" in old:
             old = {**old, "rope_type": kinds[1]}
@@ -231,10 +237,10 @@ def _short(value: Any) -> str:
 
 
 def set_attention_dropout(settings: Settings, model: Any) -> None:
-    """Give the attention of every kind of layer the dropout of weights that the settings ask for.
+    """Set the attention dropout of the settings in every kind of layer.
 
     Args:
-      settings: What config.json says.
+      settings: The settings of a config.json.
       model: The graph of a decoder.
     """
     rate = settings.get("attention_dropout", 0.0)
@@ -250,7 +256,7 @@ def value_at(model: Any, path: str, default: Any = None) -> Any:
     Args:
       model: A graph.
       path: A path of it.
-      default: What stands for a path that does not exist.
+      default: Result for a path that does not exist.
     """
     if model is None:
         return default
@@ -261,7 +267,7 @@ def value_at(model: Any, path: str, default: Any = None) -> Any:
 
 
 def activation_name(activation: Any) -> str | None:
-    """Return what a nonlinearity is called in a config.json; None where it has no name there.
+    """Return the name of a nonlinearity in a config.json; None if it has none there.
 
     Args:
       activation: A function, or a template of one.

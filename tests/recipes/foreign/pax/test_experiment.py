@@ -104,8 +104,8 @@ def test_all_problems_are_reported_at_once(written):
     block = "task.model.lm_tpl.stacked_transformer_tpl.block.transformer_layer_params_tpl"
     known = "GELU, ReLU, ReLU6, ELU, Sigmoid, Tanh, SiLU, Swish, Softplus, Exp"
     assert str(caught.value).splitlines() == [
-        f"{block}: my_own_field of Transformer is 3, which has no like here; "
-        "nothing here is like it",
+        f"{block}: my_own_field of Transformer is 3, which has no equivalent here; "
+        "it has no equivalent here",
         f"{block}.tr_atten_tpl: attention_extra_logit of DotProductAttention is 0.0, which has no "
         "like here; supported: None",
         f"{block}.tr_fflayer_tpl: activation_tpl of TransformerFeedForward is MyGelu, which has no "

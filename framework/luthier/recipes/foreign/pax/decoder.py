@@ -1,4 +1,4 @@
-"""The language model of Praxis, as the template of a decoder of ours."""
+"""Conversion of the language model of Praxis to a template of our decoder."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ def decoder(node: Node) -> fdl.Partial[models.Decoder]:
     """Return the template of the decoder that a `TransformerLm` is.
 
     Args:
-      node: The `TransformerLm`; what has no like here is told to its dump.
+      node: The `TransformerLm`; settings without an equivalent are reported to its dump.
     """
+    # Each part reads its settings through the node, so that what nobody reads is reported. Where a
+    # part is not supported, a stand-in of ours takes its place, so that all problems are found at
+    # once; they are essential, so the graph is not returned then.
     for field, allowed in (("ngrammer_tpl", None), ("post_attention_ngrammer_tpls", None)):
         node.only(field, allowed)
     node.only("model_type", "causal")
@@ -91,6 +94,9 @@ def _position(node: Node, dim: int) -> fdl.Partial[Any] | None:
 
 def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.Partial[Any]]:
     """Return the templates of the embedding and of the map to logits."""
+    # Praxis has one setting for the head, which may be the embedding too, and one for an embedding
+    # of its own. The pairs decide: separate with a full softmax; shared, in two orders of the
+    # table; and GShard's, which scales the logits.
     head, apart = node.get("softmax_tpl"), node.get("separate_embedding_tpl")
     if not isinstance(head, Node):
         node.refuse("softmax_tpl", "it must be a layer")
@@ -168,10 +174,12 @@ def _logits(head: Node, has_bias: Any) -> dict[str, Any]:
 
 
 def _stack(node: Node, dim: int) -> tuple[list[Any], Any, fdl.Partial[Any] | None]:
-    """Return the templates of all layers, what is kept for the backward pass, and a dropout."""
+    """Return the templates of all layers, the remat policy, and a dropout."""
+    # A stack is wrapped up to two times: in a pipeline of stages times circular repeats, and in a
+    # loop of `x_times` repeats. Inside is the list of layers that repeats.
     stack, times, remat = node.get("stacked_transformer_tpl"), 1, None
     if isinstance(stack, Node) and stack.kind == "PipelinedTransformer":
-        # `experiment.py` makes the pipeline, once the mesh and the batch are known.
+        # `experiment.py` adds the pipeline, once the mesh and the batch are known.
         stack.pass_over("num_pipeline_microbatches", "pipeline_microbatch_size", "stream_io")
         stack.pass_over("pipeline_broadcast_inputs", "enable_async_circular_transfer")
         times *= number(stack, "num_pipeline_stages") * number(stack, "circular_repeat")
@@ -228,6 +236,9 @@ def _layers(stack: Node, dim: int) -> list[fdl.Partial[Any]]:
 
 
 def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any]:
+    """Return the template of one layer, a `Transformer`."""
+    # Praxis' stack overwrites sizes and rates in its layers' templates before it makes them, so
+    # they are read from the stack, and those of the layer are passed over.
     node.pass_over(
         *("input_dims", "hidden_dims", "num_heads", "dim_per_head", "atten_dropout_prob"),
         *("residual_dropout_prob", "relu_dropout_prob", "use_cross_attention", "dropout_tpl"),
@@ -276,7 +287,7 @@ def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any
 
 
 def _shortest(blocks: Sequence[Any]) -> Any:
-    """Return the template, or those that take turns."""
+    """Return the template of all layers, or the shortest list of those that alternate."""
     for length in range(1, len(blocks)):
         if all(graphs.equal(blocks[i], blocks[i % length]) for i in range(len(blocks))):
             return blocks[0] if length == 1 else list(blocks[:length])

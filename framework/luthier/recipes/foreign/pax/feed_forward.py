@@ -1,4 +1,4 @@
-"""The feed-forward parts of Praxis' transformers: perceptrons, gated or not, and experts."""
+"""Conversion of the feed-forward parts of Praxis' transformers: MLPs, gated or not, and experts."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def experts(
       above: The stack.
       dim: Size of the residual stream.
       hidden: Size of a perceptron of the stack, where the experts have none of their own.
-      settings: `num_experts` and `gating_func`, as the stack hands them down.
+      settings: `num_experts` and `gating_func`, as the stack passes them on.
     """
+    # `top2` has a capacity, beyond which tokens are dropped; `dense_top2` has none: all experts
+    # compute all tokens.
     if not isinstance(node, Node) or node.kind != "TransformerFeedForwardMoe":
         above.refuse("moe_layer_tpl", "supported: TransformerFeedForwardMoe")
         return fdl.Partial(layers.Mlp, hidden_dim=hidden)
@@ -91,7 +93,8 @@ def experts(
             field = "expert_capacity_dim" if least else "unadjusted_expert_capacity_factor"
             node.refuse(field, "supported: a factor above zero, and no places beside it")
         else:
-            # Pax counts places by tokens, not by choices.
+            # Pax counts the places of an expert per token, ours per choice, of which top-2 makes
+            # two: Pax's factor of 2.0 is 1.0 here.
             dispatch = fdl.Config(layers.Capacity, factor=places / 2)
     return fdl.Partial(
         layers.Experts,

@@ -1,4 +1,4 @@
-"""The optimizers of Praxis, as ours."""
+"""Conversion of the optimizers of Praxis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_NORMS = r"^(?!.*norm\.(scale|bias)$)"
 
 
 def optimizer(learner: Node) -> fdl.Config[optim.Optimizer] | None:
-    """Return the optimizer of a learner; None where there is no like here, which is told.
+    """Return the optimizer of a learner; None, and a report, if there is no equivalent.
 
     Args:
       learner: The `Learner`.
@@ -53,6 +53,8 @@ def average(learner: Node) -> fdl.Config[optim.Ema] | None:
 
 
 def _adam(node: Node) -> fdl.Config[Any]:
+    # `sharded_adam` is another implementation in Praxis, which caps updates, adds epsilon below the
+    # root and has weight decay; the plain one has neither cap nor weight decay.
     betas = {"b1": node.get("beta1"), "b2": node.get("beta2"), "eps": node.get("epsilon")}
     node.pass_over("maybe_inf_to_nan")
     if node.get("sharded_adam"):
@@ -70,10 +72,13 @@ def _adam(node: Node) -> fdl.Config[Any]:
 
 
 def _adafactor(node: Node) -> fdl.Config[Any]:
+    """Return `ShardedAdafactor`: momentum, and one of two decays of the second moment."""
+    # Pax factors the last two dimensions unless they are sorted by size, and caps the update of
+    # queries, keys and values together, where they are one variable; ours caps each.
     node.pass_over("maybe_inf_to_nan", "per_var_learning_summary", "name")
     for field in ("layerwise_adaptation", "exclude_from_layerwise_adaptation"):
         if node.get(field):
-            node.leave(field, "nothing here is like it")
+            node.leave(field, "it has no equivalent here")
     if not node.get("factored"):
         node.leave("factored", "second moments are factored here")
     node.pass_over("quantized_dtype")

@@ -1,4 +1,4 @@
-"""The small parts of Praxis' transformers: norms, activations, linear maps, dropout."""
+"""Conversion of small parts of Praxis' transformers: norms, activations, linear maps, dropout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTIVATIONS: dict[str, Any] = {
 
 
 def number(node: Node, field: str) -> Any:
-    """Return a setting that must be a number; 1 in its place where it is none, and a problem."""
+    """Return a setting that must be a number; if it is not, report it and return 1."""
     value = node.get(field)
     if not is_number(value):
         node.refuse(field, "it must be a number")
@@ -34,7 +34,7 @@ def number(node: Node, field: str) -> Any:
 
 
 def cap(node: Node, field: str) -> float | None:
-    """Return what a setting caps by a tanh; None where it caps nothing."""
+    """Return the limit of a tanh cap; None where a setting caps nothing."""
     value = node.get(field, 0.0)
     return float(value) if is_number(value) and value > 0 else None
 
@@ -66,6 +66,8 @@ def _layer_norm(node: Node) -> fdl.Partial[Any]:
 
 
 def _scale(node: Node) -> dict[str, Any]:
+    # Praxis multiplies by `1 + scale`, with a scale that starts at zero, unless `direct_scale` is
+    # set.
     found: dict[str, Any] = {"epsilon": number(node, "epsilon")}
     if not node.get("direct_scale"):
         found |= {"scale": fdl.Config(layers.Zeros), "offset": 1.0}
@@ -105,7 +107,7 @@ def linear(
       inputs: Size of its input.
       outputs: Size of its output.
       has_bias: Whether it has a bias.
-      init: The initializer; None goes by the layer.
+      init: The initializer; None uses that of the layer.
     """
     node.pass_over("input_dims", "output_dims", "has_bias", "activation_tpl", "bias_init")
     inner = node.get("linear_tpl", node)
