@@ -15,8 +15,7 @@ from luthier import planner
 from luthier import program as programs
 from luthier.errors import ValidationError
 from luthier.parallel import XlaOptions, quick_cpu_options
-from luthier.planner import planning
-from luthier.planner.targets import environment, missing_compiler, read
+from luthier.planner import planning, targets
 from luthier.study.engines import packed_trials
 from tests.program.test_precision import SMALL
 
@@ -138,7 +137,7 @@ def test_precision_has_the_last_word():
 @pytest.mark.slow
 def test_they_reach_a_plan_and_name_what_it_keeps(given, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    slice, names = read("cpu:8"), []
+    slice, names = targets.read("cpu:8"), []
     programs.make(graph_of(SET), jax.devices()[:1])  # what XLA refuses is asked once in a process
     monkeypatch.setattr(planning.process, "read", names.append)
     planned = functools.partial(planning.plan_here, slice=slice, level="compile")
@@ -185,7 +184,7 @@ def test_they_are_a_part_of_the_program_and_of_a_space():
 ABSENT = """
 import sys
 from luthier.parallel import XlaOptions, quick_cpu_options
-from luthier.planner.targets import devices, read
+from luthier.planner import targets
 
 found = devices(read(sys.argv[1]))
 platform = found[0].platform
@@ -198,11 +197,11 @@ assert refused.what == f"XLA has no option 'quark' for a {platform.upper()}"
 
 @pytest.mark.parametrize("slice", ["h100:8", "v5e-4"])
 def test_compilers_of_absent_devices_take_the_defaults_and_refuse_others(slice):
-    asked = read(slice)
-    if missing_compiler(asked):
-        pytest.skip(missing_compiler(asked))
+    asked = targets.read(slice)
+    if targets.missing_compiler(asked):
+        pytest.skip(targets.missing_compiler(asked))
     command = [sys.executable, "-c", ABSENT, slice]
-    subprocess.run(command, env=environment(asked, os.environ), check=True)
+    subprocess.run(command, env=targets.environment(asked, os.environ), check=True)
 
 
 def test_options_that_name_files_or_tools_are_refused_and_write_nothing(tmp_path):

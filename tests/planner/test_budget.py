@@ -11,9 +11,7 @@ import pytest
 from luthier import graph as graphs
 from luthier.layers import blocks, embedding, mlp
 from luthier.parallel import constrain
-from luthier.planner import plan_here
-from luthier.planner.budget import StepBudget
-from luthier.planner.targets import read
+from luthier.planner import StepBudget, plan_here, targets
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("model.dim=64", "model.num_layers=2", "data.length=32")
@@ -35,7 +33,7 @@ check_budgets = _tool()
 def planned(*words):
     """Return what a small model costs, as its layers are now."""
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, *words])
-    return StepBudget.of(plan_here(graph, read("cpu:8"), level="compile"))
+    return StepBudget.of(plan_here(graph, targets.read("cpu:8"), level="compile"))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ import importlib
 
 import pytest
 
-from luthier.planner.checks import FACTOR, TWINS, claimed, contradiction
+from luthier.planner import claimed, contradiction
+from luthier.planner.checks import FACTOR, TWINS
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
-from luthier.planner import plan_here
-from luthier.planner.targets import read
+from luthier.planner import plan_here, targets
 
 GOLDEN = Path(__file__).parent / "goldens" / "faults.txt"
 FAULTS = dict(
@@ -30,7 +29,7 @@ def graph():
 def test_a_fault_is_reported_with_its_path_and_its_remedy(graph, words):
     start = time.process_time()
     with pytest.raises(BadInput) as caught:
-        plan_here(graphs.apply(graph, words.split(" ")), read("v5e-8"), level="shapes")
+        plan_here(graphs.apply(graph, words.split(" ")), targets.read("v5e-8"), level="shapes")
     assert time.process_time() - start < 3
     message = re.sub(r"(\.py):\d+", r"\1:N", str(caught.value))
     assert message == FAULTS[words].strip("\n")

@@ -7,14 +7,7 @@ import pytest
 import luthier
 from luthier import graph as graphs
 from luthier.errors import ValidationError
-from luthier.planner.prediction import (
-    Measurement,
-    Prediction,
-    comparison,
-    predict,
-    require_fit,
-    sharing,
-)
+from luthier.planner import Measurement, Prediction, comparison, predict, require_fit, sharing
 from luthier.records.events import Notice, Step
 
 PREDICTION = Prediction(

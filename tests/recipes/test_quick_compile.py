@@ -5,7 +5,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import parallel, planner, recipes
 from luthier.errors import BadInput
-from luthier.recipes.quick_compile import quick_compile
+from luthier.recipes import quick_compile
 from tests.program.test_precision import SMALL
 
 

@@ -4,8 +4,8 @@ import pytest
 from luthier import graph as graphs
 from luthier import models
 from luthier.errors import BadInput
-from luthier.recipes import decoders
-from luthier.recipes.scale import GraphSizes, scale_depth, scale_width
+from luthier.recipes import decoders, scale_depth, scale_width
+from luthier.recipes.scale import GraphSizes
 
 QUICKSTART = "configs.lm.quickstart"
 

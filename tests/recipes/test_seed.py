@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import tasks
 from luthier.errors import BadInput
-from luthier.recipes.seed import seed
+from luthier.recipes import seed
 
 
 def test_where_there_is_one_seed_it_alone_changes():

@@ -5,7 +5,7 @@ from luthier import graph as graphs
 from luthier import optim
 from luthier.contrib.optimizers import lamb
 from luthier.errors import BadInput
-from luthier.recipes.swap_optimizer import swap_optimizer
+from luthier.recipes import swap_optimizer
 
 
 class Decay(fdl.Tag):

@@ -434,7 +434,9 @@ def _compile(
         parts |= {"needed_bytes": reason.needed} if reason.needed else {}
         parts |= {"limit_bytes": reason.limit} if reason.limit else {}
         return {"parts": parts, "terms": {}}
-    module = parse(compiled.as_text())
+    text = compiled.as_text()
+    assert text is not None  # some backends of JAX have no text; those that plans compile for do
+    module = parse(text)
     memory: CompiledMemory | None = memory_of(compiled)
     of = reports.slices_of(slice, list(program.mesh.devices.flat))
     found: list[Collective] = collectives(module, dict(program.sizes), of)

@@ -4,14 +4,16 @@ import time
 import pytest
 
 from luthier.parallel.distributed import (
+    NOTES_VARIABLE,
     GaveUp,
     Notes,
+    ProcessLost,
     Rounds,
+    ended,
     farewell,
     from_primary,
     gather,
     is_several,
-    messages,
     process_count,
     process_index,
 )
@@ -61,7 +63,7 @@ def test_whoever_waits_hears_why_another_process_ended(processes):
 
     first, _, third = processes(3, several)
     for error in (first, third):
-        assert isinstance(error, messages.ProcessLost)
+        assert isinstance(error, ProcessLost)
         assert str(error) == "process 1 of 3 ended: there is no such file"
         assert error.exit_code == 1
 
@@ -99,7 +101,7 @@ def test_process_0_stays_until_the_others_have_left(processes):
         if index == 1:
             late.wait(0.2)
         farewell(f"of {index}")
-        return messages.ended()
+        return ended()
 
     first, _ = processes(2, several)
     assert first == {0: "of 0", 1: "of 1"}
@@ -110,6 +112,6 @@ def test_process_0_stays_until_the_others_have_left(processes):
 
 def test_the_parent_learns_which_process_a_thread_waits_for(processes, tmp_path, monkeypatch):
     kept = Notes(tmp_path / "notes.json")
-    monkeypatch.setenv(messages.VARIABLE, str(kept.path))
+    monkeypatch.setenv(NOTES_VARIABLE, str(kept.path))
     processes(2, lambda index: farewell("no disk") if index else gather(index))
     assert kept.read() == {"lost": "process 1 of 2 ended: no disk"}

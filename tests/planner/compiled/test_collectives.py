@@ -4,8 +4,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.parallel import make_mesh
-from luthier.planner.compiled.collectives import collectives, total
-from luthier.planner.compiled.hlo import parse
+from luthier.planner.compiled import collectives, parse, total
 
 SUM = "f32[16] all-reduce(%a), replica_groups"
 SIZES = {"data": 2, "fsdp": 4}

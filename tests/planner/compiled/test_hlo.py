@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.planner.compiled.hlo import arrays_of, parse
+from luthier.planner.compiled import arrays_of, parse
 
 TEXT = """\
 HloModule jit_step, is_scheduled=true

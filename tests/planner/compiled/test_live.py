@@ -1,8 +1,7 @@
 import jax
 import jax.numpy as jnp
 
-from luthier.planner.compiled.hlo import parse
-from luthier.planner.compiled.memory import at_peak, memory_of
+from luthier.planner.compiled import at_peak, memory_of, parse
 
 TEXT = """\
 HloModule m, is_scheduled=true

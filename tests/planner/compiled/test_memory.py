@@ -3,7 +3,7 @@ import types
 import jax
 import jax.numpy as jnp
 
-from luthier.planner.compiled.memory import memory_of, refusal
+from luthier.planner.compiled import memory_of, refusal
 
 
 def test_memory_is_what_the_compiler_counts():

@@ -4,8 +4,7 @@ import pytest
 import luthier
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError
-from luthier.planner import process
-from luthier.planner.targets import missing_compiler, read
+from luthier.planner import plan_apart, process, targets
 
 SMALL = [
     "fiddler:debug",
@@ -57,7 +56,7 @@ def test_a_step_is_compiled_in_a_process_of_its_own(graph):
 @pytest.mark.full
 def test_an_infeasible_plan_is_refused_as_in_this_process(graph):
     with pytest.raises(BadInput, match=r"4 rows cannot be divided over 8 devices"):
-        process.plan_apart(graph, "cpu:8", level="shapes")
+        plan_apart(graph, "cpu:8", level="shapes")
 
 
 def test_a_process_that_dies_is_reported(graph, monkeypatch):
@@ -65,13 +64,13 @@ def test_a_process_that_dies_is_reported(graph, monkeypatch):
     with pytest.raises(
         LuthierError, match=r"the planning process ended with exit code 1: .*No module"
     ):
-        process.plan_apart(graph, "cpu:2", level="shapes")
+        plan_apart(graph, "cpu:2", level="shapes")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["v5e-4", "v4-8", "2xv5e-4", "h100:4"])
 def test_absent_slices_are_compiled_for(graph, text):
-    missing = missing_compiler(read(text))
+    missing = targets.missing_compiler(targets.read(text))
     if missing:
         pytest.skip(missing)
     wide = graphs.apply(graph, ["training.global_batch_size=8"])
@@ -79,7 +78,7 @@ def test_absent_slices_are_compiled_for(graph, text):
         evaluation.global_batch_size = 8
     if text.startswith("2x"):
         wide = graphs.apply(wide, ["parallelism.mesh.across_slices.data=2"])
-    report = process.plan_apart(wide, text)
+    report = plan_apart(wide, text)
     assert (report.subject.level, report.fits, report.memory.refusal) == ("compile", True, "")
     assert report.collectives
     across = [c for c in report.collectives if c["is_across_slices"]]

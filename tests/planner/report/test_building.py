@@ -2,10 +2,7 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.planner import report
-from luthier.planner.planning import checked_program
-from luthier.planner.roofline import Roofline
-from luthier.planner.targets import read
+from luthier.planner import Roofline, checked_program, report, targets
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +11,7 @@ def outline():
         graphs.resolve("configs.lm.quickstart"),
         ["parallelism.mesh.fsdp=8", "parallelism.mesh.data=1"],
     )
-    slice = read("v5e-8")
+    slice = targets.read("v5e-8")
     program = checked_program(graph, jax.devices()[:8])
     return report.outline(graph, program, slice, slice.chip), program
 

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 
 import luthier
-from luthier.planner.roofline import flops_by_dtype
+from luthier.planner import flops_by_dtype
 from luthier.tasks.flops import count
 
 

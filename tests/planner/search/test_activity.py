@@ -2,9 +2,16 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from luthier.planner.search.activity import Compiler, follow, parts_of_scan
-from luthier.planner.search.labels import BATCH, Manual
-from luthier.planner.search.model import MeshLayout, peak, residual_bytes
+from luthier.planner.search import (
+    BATCH,
+    Compiler,
+    Manual,
+    MeshLayout,
+    follow,
+    parts_of_scan,
+    peak,
+    residual_bytes,
+)
 
 B, D, F, L = 16, 8, 32, 3
 ONE = MeshLayout({}, {}, {})

@@ -1,4 +1,4 @@
-from luthier.planner.search.activity import Activity, Buffer, ProgramStep
+from luthier.planner.search import Activity, Buffer, ProgramStep
 
 
 def test_an_activity_starts_empty_and_shares_nothing_with_others():

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.planner.search.labels import Manual, contracted, out_labels, reshaped, spread_back
+from luthier.planner.search import Manual, contracted, out_labels, reshaped, spread_back
 
 B, L, D, H = "batch", "length", "embed", "heads"
 

@@ -1,7 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.planner.targets import CpuSlice, GpuSlice, TpuSlice, read
+from luthier.planner import CpuSlice, GpuSlice, TpuSlice, targets
 
 # How many devices, of which shape and in how many slices, as the vendors have them.
 SLICES = {
@@ -30,17 +30,17 @@ SLICES = {
 
 @pytest.mark.parametrize("text", SLICES)
 def test_names_stand_for_slices(text):
-    found = read(text)
+    found = targets.read(text)
     shape = found.shape if isinstance(found, TpuSlice) else None
     assert (found.num_devices, shape, found.num_slices) == SLICES[text]
-    again = read(str(found))
+    again = targets.read(str(found))
     assert again == found
 
 
 def test_a_slice_is_named_as_its_compiler_names_it():
-    assert read("v4-8").topology_name == "v4:2x2x1"
-    assert read("h200:8x4").topology_name == "4x1x8"
-    assert read("cpu:3") == CpuSlice(3)
+    assert targets.read("v4-8").topology_name == "v4:2x2x1"
+    assert targets.read("h200:8x4").topology_name == "4x1x8"
+    assert targets.read("cpu:3") == CpuSlice(3)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_slice_is_named_as_its_compiler_names_it():
 )
 def test_unreadable_slices_are_refused_with_the_nearest(text, message):
     with pytest.raises(BadInput) as caught:
-        read(text)
+        targets.read(text)
     assert message in str(caught.value)
 
 
@@ -77,8 +77,8 @@ def test_a_device_of_ones_own_is_a_node():
         "compute_capability=(9, 0), num_cores=78, fpus_per_core=128, "
         "shared_memory_per_core=233472, l2_cache_bytes=62914560, clock_ghz=1.98)"
     )
-    found = read(f"luthier.planner.GpuSlice(chip={chip}, devices_per_host=8)")
+    found = targets.read(f"luthier.planner.GpuSlice(chip={chip}, devices_per_host=8)")
     assert isinstance(found, GpuSlice)
     assert (found.num_devices, found.chip.name, str(found)) == (8, "h20", "h20:8")
     with pytest.raises(BadInput, match="is not a slice"):
-        read("luthier.parallel.Mesh(data=8)")
+        targets.read("luthier.parallel.Mesh(data=8)")

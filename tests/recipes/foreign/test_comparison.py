@@ -5,9 +5,8 @@ import pytest
 from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import BadInput, CheckpointError
-from luthier.recipes.fine_tuning import lora
-from luthier.recipes.foreign import config_of, model_of
-from luthier.recipes.foreign.comparison import compare
+from luthier.recipes import lora
+from luthier.recipes.foreign import compare, config_of, model_of
 
 SIZES = {"vocab_size": 11, "width": 2, "depth": 3, "tied": False, "pad": 1}
 CHANGES = (

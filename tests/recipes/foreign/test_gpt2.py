@@ -1,5 +1,4 @@
-from luthier.recipes.foreign import gpt2
-from luthier.recipes.foreign.settings import Settings
+from luthier.recipes.foreign import Settings, gpt2
 
 SETTINGS = {"vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
 

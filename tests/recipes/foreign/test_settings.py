@@ -3,7 +3,8 @@ import pytest
 
 from luthier import layers
 from luthier.errors import BadInput
-from luthier.recipes.foreign.settings import Settings, is_tied, rope_parameters, value_at
+from luthier.recipes.foreign import Settings
+from luthier.recipes.foreign.settings import is_tied, rope_parameters, value_at
 
 
 def test_all_missing_or_unknown_settings_are_reported_at_once():

@@ -7,8 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from luthier.parallel import distributed
-from luthier.parallel.distributed import Liveness
-from luthier.parallel.distributed.messages import VARIABLE, Notes
+from luthier.parallel.distributed import NOTES_VARIABLE, Liveness, Notes
 from luthier.records import Watchdog
 from luthier.trainer import watchdog as watch_module
 from luthier.trainer.watchdog import Watch
@@ -83,7 +82,7 @@ def test_who_is_silent_is_told_anew_when_others_are_and_no_more_when_nobody_is(
     tmp_path, monkeypatch
 ):
     notes, standings = Notes(tmp_path / "notes"), [Liveness()]
-    monkeypatch.setenv(VARIABLE, str(notes.path))
+    monkeypatch.setenv(NOTES_VARIABLE, str(notes.path))
     monkeypatch.setattr(distributed, "is_several", lambda: True)
     monkeypatch.setattr(distributed, "process_count", lambda: 4)
     monkeypatch.setattr(watch_module, "Heartbeats", lambda at: Mock(standing=lambda: standings[-1]))

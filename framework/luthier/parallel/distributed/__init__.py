@@ -2,6 +2,7 @@
 
 from luthier.parallel.distributed.heartbeats import Heartbeats, Liveness
 from luthier.parallel.distributed.messages import (
+    NOTES_VARIABLE,
     GaveUp,
     Notes,
     ProcessLost,
@@ -32,6 +33,7 @@ from luthier.parallel.distributed.rendezvous import (
 
 __all__ = [
     "JOIN_SECONDS",
+    "NOTES_VARIABLE",
     "Attendance",
     "GaveUp",
     "Heartbeats",

@@ -16,7 +16,7 @@ from luthier.errors import BadInput, LuthierError, Problem
 
 # Notes of a process for the parent process that watches it.
 
-VARIABLE = "LUTHIER_NOTES"
+NOTES_VARIABLE = "LUTHIER_NOTES"
 """The environment variable with the path of a process's notes."""
 
 
@@ -56,7 +56,7 @@ def notify_parent(**notes: Any) -> None:
     Args:
       **notes: JSON values by name.
     """
-    if path := os.environ.get(VARIABLE):
+    if path := os.environ.get(NOTES_VARIABLE):
         Notes(path).add(**notes)
 
 

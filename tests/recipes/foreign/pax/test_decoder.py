@@ -3,7 +3,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import layers
 from luthier.recipes import decoders
-from luthier.recipes.foreign.essence import differences, essence
+from luthier.recipes.foreign import differences, essence
 from luthier.recipes.foreign.pax.decoder import decoder
 
 BLOCK = "stacked_transformer_tpl__block"

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from luthier.cli.commands.importing import dumper
-from luthier.recipes.foreign.pax import dump_pax
-from luthier.recipes.foreign.pax.nodes import read_dump
+from luthier.recipes.foreign.pax import dump_pax, read_dump
 
 
 class Policy(enum.Enum):

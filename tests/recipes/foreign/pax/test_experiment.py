@@ -105,11 +105,11 @@ def test_all_problems_are_reported_at_once(written):
     known = "GELU, ReLU, ReLU6, ELU, Sigmoid, Tanh, SiLU, Swish, Softplus, Exp"
     assert str(caught.value).splitlines() == [
         f"{block}: my_own_field of Transformer is 3, which has no equivalent here; "
-        "it has no equivalent here",
+        "the importer does not know this setting",
         f"{block}.tr_atten_tpl: attention_extra_logit of DotProductAttention is 0.0, which has no "
-        "like here; supported: None",
+        "equivalent here; supported: None",
         f"{block}.tr_fflayer_tpl: activation_tpl of TransformerFeedForward is MyGelu, which has no "
-        f"like here; supported: {known}",
+        f"equivalent here; supported: {known}",
     ]
     partial = import_dump(path, program, is_partial=True)
     assert sum(one.is_essential for one in partial.leftovers) == 3

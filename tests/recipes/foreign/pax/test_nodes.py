@@ -3,7 +3,7 @@ import json
 import pytest
 
 from luthier.errors import BadInput
-from luthier.recipes.foreign.pax.nodes import read_dump
+from luthier.recipes.foreign.pax import read_dump
 
 
 def refused(path):
@@ -97,16 +97,16 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
 
 
 DAMAGES = [
-    ({"task": 3}, "task is no node"),
+    ({"task": 3}, "task is not a node"),
     ({"task": {"class": "a.B"}}, "task holds no settings"),
     ({"task": {"class": "a.B", "set": {"x": {}}}}, "task.x is nothing that a dump holds"),
-    ({"task": {"class": "a.B", "set": {"x": [{"float": "1e"}]}}}, "task.x[0] is no number"),
+    ({"task": {"class": "a.B", "set": {"x": [{"float": "1e"}]}}}, "task.x[0] is not a number"),
     ({"classes": []}, "classes is not an object"),
-    ({"classes": {"a.B": {}}}, "classes['a.B'] tells no bases"),
-    ({"classes": {"a.B": {"bases": []}}}, "classes['a.B'] tells no defaults"),
+    ({"classes": {"a.B": {}}}, "classes['a.B'] has no bases"),
+    ({"classes": {"a.B": {"bases": []}}}, "classes['a.B'] has no defaults"),
     ({"datasets": 3}, "datasets is not a list"),
-    ({"datasets": [3]}, "datasets[0] is no node"),
-    ({"variables": 3}, "variables is no object"),
+    ({"datasets": [3]}, "datasets[0] is not a node"),
+    ({"variables": 3}, "variables is not an object"),
 ]
 
 

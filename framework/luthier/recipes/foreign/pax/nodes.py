@@ -195,7 +195,7 @@ class Node:
             elif isinstance(value, Node) and self._is_default_class(field, content):
                 yield from value.unread(is_essential)
             else:
-                why = "it has no equivalent here"
+                why = "the importer does not know this setting"
                 text = _format(value)
                 yield Leftover(self.path, self.target, field, text, why, is_essential)
 
