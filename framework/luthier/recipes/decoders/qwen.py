@@ -23,6 +23,7 @@ def qwen2(*, rotary_base: Any = 1e6, epsilon: Any = 1e-6, **sizes: Any) -> fdl.P
       **sizes: As for `llama`.
     """
     graph = llama(rotary_base=rotary_base, epsilon=epsilon, **sizes)
+    # Only queries, keys and values have biases; output and MLP share the template without one.
     kernel = graph.block.attention.projection.kernel
     biased = fdl.Partial(layers.Linear, kernel=kernel, bias=fdl.Config(layers.Zeros))
     graph.block.attention.projection = biased

@@ -53,6 +53,8 @@ def read_gemma3(settings: Settings) -> fdl.Partial[models.Decoder]:
     settings.only("attn_logit_softcapping", (None,), None)
     settings.only("final_logit_softcapping", (None,), None)
     settings.only("use_bidirectional_attention", (False,), False)
+    # Local and global layers have rotations of their own; only the global one is an argument of the
+    # recipe with its scaling, so that of the local ones is set afterwards.
     near, near_scaling = settings.rotary(_LOCAL, 10_000.0)
     far, far_scaling = settings.rotary(_GLOBAL, 1_000_000.0)
     period = _period(settings)
@@ -101,7 +103,9 @@ def write_gemma3(model: Any) -> dict[str, Any]:
 
 
 def _common(model: Any, like: Any) -> dict[str, Any]:
-    """Return what Gemma 2 and 3 have in common; `like` has one of the model's blocks for all."""
+    """Return the common settings of Gemma 2 and 3; `like` has one of the model's blocks for all."""
+    # `write_gemma` expects one block, so it is applied to `like`. The scalar of the queries is the
+    # inverse square of the scale, rounded where that only undoes the root.
     blocks = _blocks(model)
     sizes = [value_at(block, "attention.core.mask.size") for block in blocks]
     layers = value_at(model, "num_layers")
@@ -123,7 +127,7 @@ def _sizes(settings: Settings) -> dict[str, Any]:
         remedy = f"supported: {_ACTIVATION!r}"
         what = f"config.json sets hidden_activation to {activation!r}"
         settings.refuse("hidden_activation", what, remedy)
-    # The first files say `gelu` and mean its approximation by a tanh.
+    # The first files have `gelu` and mean its approximation by a tanh.
     settings.only("hidden_act", (None, _ACTIVATION, "gelu_new", "gelu"), None)
     settings.only("attention_bias", (False,), False)
     settings.only("tie_word_embeddings", (True,), True)
@@ -141,7 +145,7 @@ def _sizes(settings: Settings) -> dict[str, Any]:
 
 
 def _period(settings: Settings) -> int:
-    """Return after how many layers the kinds begin again."""
+    """Return the number of layers after which the kinds repeat."""
     kinds = settings.get("layer_types")
     settings.seen("sliding_window_pattern", "_sliding_window_pattern")  # layer_types wins
     if kinds and _GLOBAL in kinds:
@@ -152,7 +156,7 @@ def _period(settings: Settings) -> int:
 
 
 def _check_kinds(settings: Settings, period: int) -> None:
-    """Add a problem where local and global layers do not take turns as the family has them."""
+    """Add a problem if local and global layers do not alternate as in the family."""
     kinds = settings.get("layer_types")
     if not kinds:
         return

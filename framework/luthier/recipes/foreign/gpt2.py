@@ -30,7 +30,7 @@ def read(settings: Settings) -> fdl.Partial[models.Decoder]:
         stddev=settings.get("initializer_range", 0.02),
         epsilon=settings.get("layer_norm_epsilon", 1e-5),
     )
-    # What has a rate of its own leaves the value that the others share.
+    # Dropouts share one rate; one with a rate of its own no longer follows the shared value.
     if (own := settings.get("attn_pdrop", 0.1)) != rate:
         model.block.attention.core.dropout = own
     if (own := settings.get("embd_pdrop", 0.1)) != rate:

@@ -60,6 +60,7 @@ def read_olmo2(settings: Settings) -> fdl.Partial[models.Decoder]:
 
 def write(model: Any) -> dict[str, Any]:
     """Return the settings that describe a model, as near as they can."""
+    # Rotary settings are written by their old and by their new names.
     attention = "block.attention"
     heads, dim = value_at(model, f"{attention}.num_heads"), value_at(model, "dim")
     rotary = rope_parameters(value_at(model, f"{attention}.rotary"))
@@ -112,6 +113,8 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _sizes(settings: Settings, epsilon: float, head_dim: int | None = None) -> dict[str, Any]:
+    # Transformers leaves out of a config.json what equals the default of its class. So defaults
+    # here are those of the family's class (`epsilon`, `head_dim`), not of our recipe.
     settings.only("hidden_act", ("silu", "swish"), "silu")
     base, scaling = settings.rotary()
     tied = settings.get("tie_word_embeddings", False)
@@ -138,7 +141,7 @@ def _finished(settings: Settings, model: Any) -> Any:
 
 
 def _add_biases(settings: Settings, model: Any) -> None:
-    """Give the linear maps the biases that the settings ask for."""
+    """Add the biases of the settings to the linear maps."""
     bias = fdl.Config(layers.Zeros)
     kernel = model.block.attention.projection.kernel
     biased = fdl.Partial(layers.Linear, kernel=kernel, bias=bias)

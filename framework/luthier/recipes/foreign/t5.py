@@ -54,7 +54,9 @@ def write_t5_gated(model: Any) -> dict[str, Any]:
 
 def _sizes(settings: Settings) -> dict[str, Any]:
     layers = settings.need("num_layers")
-    settings.seen("is_gated_act", "dense_act_fn")  # transformers makes them of feed_forward_proj
+    settings.seen(
+        "is_gated_act", "dense_act_fn"
+    )  # Transformers derives them from feed_forward_proj
     return {
         "vocab_size": settings.need("vocab_size"),
         "dim": settings.need("d_model"),
