@@ -95,6 +95,8 @@ class Mesh:
           ShardingError: The sizes or the slices do not match the devices.
         """
         sizes = self.sizes(len(devices))
+        # `jax.make_mesh` arranges the devices of one slice for its topology; several need
+        # `arrange`.
         if self.across_slices.count == 1:
             return make_mesh(sizes, devices, self.axis_type)
         arranged = arrange(sizes, self.across_slices, devices)

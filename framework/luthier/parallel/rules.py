@@ -19,6 +19,8 @@ def parameter_rules() -> dict[str, tuple[str, ...]]:
 
     Experts and the layers of a stack are split by axes of their own.
     """
+    # Each kernel has `embed` on one side, so that FSDP splits all of them, and an axis of its own
+    # on the other for tensor parallelism. Table and head are split by `vocab` alone beside it.
     return {
         "embed": ("fsdp",),
         "experts": ("expert",),
@@ -37,6 +39,8 @@ def activation_rules_table() -> dict[str, tuple[str, ...]]:
 
     The batch is split over all mesh axes but those for the length, the width and the layers.
     """
+    # `embed` is not split: the residual stream is whole on each device, and only between two
+    # products (heads, mlp, vocab) activations are split by tensor parallelism.
     return {
         "batch": ("replica", "data", "fsdp", "expert"),
         "length": ("sequence",),
@@ -102,6 +106,7 @@ def table_problems(table: Table, sizes: Mapping[str, int], path: str) -> list[Pr
     problems = []
     for logical, mesh_axes in table.items():
         where = f"{path}.{logical}"
+        # A string would be read as a sequence of one-letter axes.
         if isinstance(mesh_axes, str):
             remedy = f"write ({mesh_axes!r},)"
             problems.append(

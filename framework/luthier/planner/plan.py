@@ -135,6 +135,8 @@ def make(
     problems = unsaved_residuals(graph, forward)
     if problems:
         raise ValidationError(problems)
+    # Names in the state are `kind/name`; the kinds of a plan are these, and what is not part of the
+    # state: gradients (of what is trained) and the batch. Offloaded optimizer state is on the host.
     parameters: dict[str, int] = {}
     per_device = dict.fromkeys(KINDS, 0)
     shares, active, state_bytes = active_shares_of(program.experiment), 0, 0
@@ -173,6 +175,7 @@ def make(
 
 
 def _shard_bytes(entry: jax.ShapeDtypeStruct) -> int:
+    # From the sharding, because an entry may be split along rows and along their length.
     shape = entry.sharding.shard_shape(entry.shape)
     return math.prod(shape) * entry.dtype.itemsize
 

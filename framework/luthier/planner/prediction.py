@@ -94,6 +94,7 @@ class Measurement:
     """Collects the times and memory of a run, to be compared with its prediction."""
 
     def __init__(self) -> None:
+        # For the median, which single slow steps do not change.
         self._seconds: collections.deque[float] = collections.deque(maxlen=NUM_LAST)
         self._num_steps = 0
         self._peak = 0

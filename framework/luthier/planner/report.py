@@ -333,6 +333,7 @@ def slices_of(slice: Slice, devices: Sequence[Any]) -> list[int]:
       slice: Slice to plan for.
       devices: Its devices, in the order of the mesh.
     """
+    # Virtual CPU devices have no slices, and some GPU devices no `slice_index`.
     if isinstance(slice, CpuSlice) or slice.num_slices == 1:
         return [0] * len(devices)
     return [int(getattr(d, "slice_index", 0)) for d in devices]

@@ -73,7 +73,7 @@ class Chip:
         """
         known, best = self.peak_flops, self.peak_flops.get("bfloat16", 0.0)
         if dtype != "float32":
-            # What a device has no units for, it widens to bfloat16.
+            # Narrow types for which a device has no units are widened to bfloat16.
             is_narrow = dtype == "float16" or dtype.startswith("float8")
             return known.get(dtype) or (best if is_narrow else 0.0) or known["float32"]
         if self.platform == "tpu":
@@ -176,6 +176,8 @@ _AMPERE = {
 }
 _H100_PEAKS = (989.4, 494.7, 66.9, 1978.9)
 
+# `usable` of a TPU is the limit in its compiler's own errors, such as "of 15.75G hbm" for a v5e of
+# 16.
 _ROWS: tuple[Chip, ...] = (
     _tpu(
         "v2",
@@ -545,6 +547,8 @@ def _named_shape(text: str, chip: TpuChip, sizes: list[int]) -> tuple[int, ...]:
 
 def _shapes(chips: int, dimensions: int) -> list[tuple[int, ...]]:
     """Return the shapes of a number of chips, with ascending sides: 1, 2, or multiples of four."""
+    # A 3-D torus is made of cubes of 4x4x4 chips that optical switches connect; parts of a cube are
+    # not connected by them.
     sides = [side for side in range(1, chips + 1) if side in (1, 2) or side % 4 == 0]
     shapes: list[tuple[int, ...]]
     if dimensions == 2:
@@ -632,6 +636,7 @@ def devices(slice: Slice) -> list[Any]:
         options = {"platform": "tpu", "topology_name": slice.topology_name}
         if slice.chip.config != "default":
             options["chip_config_name"] = slice.chip.config
+        # Hosts of 2x2 chips of a plane, or of all chips of a smaller slice.
         bounds = tuple(min(side, 2) for side in (*slice.shape, 1, 1)[:2])
         options["chips_per_host_bounds"] = (*bounds, 1)
         if slice.num_slices > 1:

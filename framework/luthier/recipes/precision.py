@@ -67,6 +67,8 @@ def bf16_masters(experiment: fdl.Buildable, pattern: str = "") -> Any:
 
     Source: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1.
     """
+    # Three rules: layers compute in bfloat16, parameters are stored so, and the optimizer keeps
+    # float32 master weights, from which the stored ones are rounded after each update.
     stored = store_parameters(bf16(experiment), jnp.bfloat16, pattern)
     return _with_rule(stored, "masters", jnp.float32, pattern)
 
@@ -214,6 +216,7 @@ def fp8(experiment_or_model: fdl.Buildable, target: str | type = BLOCKS) -> Any:
 
     Source: Micikevicius et al. 2022, arXiv 2209.05433, section 3.
     """
+    # E4M3 has the precision that activations and weights need, E5M2 the range that gradients need.
     e4m3, e5m2 = jnp.float8_e4m3fn, jnp.float8_e5m2
     return _quantized(
         experiment_or_model, target, {"inputs": e4m3, "kernel": e4m3, "gradient": e5m2}

@@ -122,6 +122,9 @@ class GraphSizes:
         Raises:
           BadInput: A width is computed from values that are not widths.
         """
+        # Heads are exact multiples by the choice of `units`. A width that is none is rounded, and
+        # stays a multiple of 8 if it was one. All new values are computed before any is set,
+        # because setting a shared value changes others.
         old = self.units
         wanted = []
         for place in self._heads:
@@ -181,6 +184,8 @@ class GraphSizes:
 
 def _settings(changed: fdl.Buildable) -> Iterator[Place]:
     """Yield the sizes of the model, each once, whether they are set or at their defaults."""
+    # The walk takes each shared node once, but an owner can have several paths: so owners are
+    # tracked, too.
     prefix = "model." if is_experiment(changed) else ""
     seen: set[tuple[int, Any]] = set()
     for place in graph.walk(changed, once=True):

@@ -125,8 +125,11 @@ class Heartbeats:
         number = 0
         while not self._stopped.wait(HEARTBEAT_SECONDS):
             number += 1
+            # The counter changes with every heartbeat, so that a process whose progress stands
+            # still (it compiles, it reads data) is not taken for a silent one.
             heartbeat = json.dumps({"number": number, "at": list(self._at())})
             try:
+                # One key per process, overwritten: the store must not grow with the run.
                 client.key_value_set(f"{_HEARTBEATS}{index}", heartbeat, allow_overwrite=True)
                 if judge is not None:
                     found = client.key_value_dir_get(_HEARTBEATS)
@@ -140,6 +143,9 @@ class Heartbeats:
                 continue  # `standing` reports how long the coordinator has not answered
 
     def _read(self, client: Any) -> None:
+        # Blocking, with a time limit: at first there is no summary yet, and a coordinator that is
+        # gone must not hold up the thread. Only a read that succeeds counts as an answer of the
+        # coordinator.
         summary = json.loads(client.blocking_key_value_get(_STANDING, _TIMEOUT_MILLISECONDS))
         progress = {int(i): list(place) for i, place in summary["progress"].items()}
         self._standing = Liveness(progress, tuple(summary["silent"]))

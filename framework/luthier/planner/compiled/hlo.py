@@ -153,6 +153,7 @@ class Module:
                 body = instruction.called["body"][0]
                 yield from self._walk(body, times * self.trips(instruction))
                 continue
+            # `to_apply` of a reduction is its operator for two scalars, and no code of its own.
             for role in ("calls", "branch_computations", "to_apply"):
                 if role == "to_apply" and instruction.opcode != "call":
                     continue
@@ -166,6 +167,9 @@ def parse(text: str) -> Module:
     Args:
       text: What `Compiled.as_text` returns.
     """
+    # Line by line: a module of a large model has tens of megabytes of text. Lines that are neither
+    # the head of a computation, nor an instruction, nor a `}` (the module's own head, comments) are
+    # skipped.
     computations: dict[str, tuple[Instruction, ...]] = {}
     entry, name, body = "", "", list[Instruction]()
     for line in text.splitlines():

@@ -306,7 +306,7 @@ class _Follower:
         sources = frozenset[int]().union(*(v.sources for v in given))
         every = out_labels(equation, [v.labels for v in given])
         every = [*every, *every[:1] * (len(equation.outvars) - len(every))]
-        # A constraint is the author's own word on the layout, also where it replicates: it goes
+        # A constraint is the author's decision on the layout, also where it replicates: it goes
         # before what consumers would like.
         if name == "sharding_constraint":
             every = [self._manual.constrained(equation.params["sharding"].spec, every[0])]

@@ -330,6 +330,8 @@ def can_change(graph: Graph, policy: RematChange) -> bool:
 
 def _divisors(number: int) -> list[int]:
     """Return the divisors that are powers of two, or the number itself."""
+    # All divisors would make many more meshes; the number itself keeps "all devices along one
+    # axis".
     divisors = {number}
     divisors |= {2**k for k in range(number.bit_length()) if number % 2**k == 0}
     return sorted(divisors)
@@ -509,6 +511,7 @@ def enough_devices(
       num_devices: How many are too few; twice, four times, ... as many are looked at.
       own: The gradient of the experiment.
     """
+    # With the current remat policy and any accumulation: what a user gets by more devices alone.
     now = layout_of(program)
     for number in (num_devices << k for k in range(1, 8)):
         for candidate in candidates(graph, program, number, [_AS_IS]):
@@ -541,6 +544,7 @@ def state_bytes(program: programs.Program, layout: MeshLayout) -> int:
       program: The experiment's program on any devices.
       layout: How it is sharded.
     """
+    # From shapes and logical axes: the program's own placements are those of its own mesh.
     total = 0
     for placement in program.placements.values():
         axes = layout.axes_of(placement.axes or (), False)
@@ -556,6 +560,7 @@ def batch_bytes(program: programs.Program, layout: MeshLayout) -> int:
       program: The experiment's program on any devices.
       layout: How it is sharded.
     """
+    # The whole batch is on the devices, also with accumulation, which cuts it there.
     total, axes = 0, program.experiment.task.batch_axes
     for name, entry in program.batch.items():
         shards = axis_product(layout.axes_of(axes[name], True), layout.sizes)

@@ -64,12 +64,12 @@ def compare(
     differing: Sequence[str] = (),
     taken: Set[str] | None = None,
 ) -> dict[str, str]:
-    """Compare a model with the config.json of the weights that it is to start from.
+    """Compare a model with the config.json of the weights that initialize it.
 
     Args:
       model: The graph of the model.
-      config: What config.json says.
-      family: The family whose names the weights have, where config.json tells none.
+      config: The content of config.json.
+      family: The family whose names the weights have, if config.json has none.
       where: The folder, for messages.
       differing: Patterns of settings that are meant to be others here, as config.json or the graph
         calls them.

@@ -81,7 +81,7 @@ def _initializer(
 
 
 def _fans(shape: Sequence[int]) -> tuple[int, int]:
-    """Return fan in and fan out as Praxis has them where the axes are not told."""
+    """Return fan-in and fan-out as Praxis derives them from a shape without explicit axes."""
     if len(shape) < 2:
         return (shape[0] if shape else 1,) * 2
     field = math.prod(shape[:-2])
