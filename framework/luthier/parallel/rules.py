@@ -19,8 +19,8 @@ def parameter_rules() -> dict[str, tuple[str, ...]]:
 
     Experts and the layers of a stack are split by axes of their own.
     """
-    # Each kernel has `embed` on one side, so that FSDP splits all of them, and an axis of its own
-    # on the other for tensor parallelism. Table and head are split by `vocab` alone beside it.
+    # Kernels of a transformer have `embed` on one side, so that FSDP splits all of them, and
+    # another axis on the other side for tensor parallelism.
     return {
         "embed": ("fsdp",),
         "experts": ("expert",),

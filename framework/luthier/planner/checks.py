@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.extend import core as jex_core
 
 from luthier import graph as graphs
 from luthier import layers
@@ -215,7 +216,7 @@ def _size(graph: Graph, program: programs.Program) -> Iterator[Problem]:
         yield Problem(problem, "name", graphs.origin_of(graph, "name"), remedy)
 
 
-def unsaved_residuals(graph: Graph, forward: Any) -> list[Problem]:
+def unsaved_residuals(graph: Graph, forward: jex_core.ClosedJaxpr) -> list[Problem]:
     """Return a problem for each residual to be saved that no layer of the model names.
 
     Args:

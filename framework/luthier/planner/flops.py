@@ -39,7 +39,7 @@ class ModelFlops:
     six_n: int
 
 
-def model_flops(forward: Any, parameters: int, tokens: int) -> ModelFlops:
+def model_flops(forward: jex_core.ClosedJaxpr, parameters: int, tokens: int) -> ModelFlops:
     """Count the FLOPs that one training step owes to the model.
 
     Args:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.extend import core as jex_core
 
 from luthier.graph import Graph
 from luthier.parallel import array_bytes, format_spec
@@ -245,7 +246,9 @@ def parameters_of(program: Program) -> dict[str, int]:
     return {"total": sum(sizes.values()), "active": active, "trained": sum(trained_sizes)}
 
 
-def flops_of(forward: Any, parameters: Mapping[str, int], tokens: int) -> dict[str, int]:
+def flops_of(
+    forward: jex_core.ClosedJaxpr, parameters: Mapping[str, int], tokens: int
+) -> dict[str, int]:
     """Count the FLOPs that a step owes to the model, in three conventions.
 
     Args:

@@ -17,6 +17,7 @@ from flax import nnx
 
 from luthier import graph
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.recipes.scale import GraphSizes
 from luthier.recipes.selection import is_experiment
 from luthier.tasks.flops import count
@@ -96,11 +97,11 @@ def count_flops(experiment: fdl.Buildable) -> int:
     return 3 * count(jax.make_jaxpr(forward)(state, batch, key)).total
 
 
-def _model(experiment_or_model: Any) -> Any:
+def _model(experiment_or_model: Graph) -> Any:
     return experiment_or_model.model if is_experiment(experiment_or_model) else experiment_or_model
 
 
-def _abstract(model: Any) -> Any:
+def _abstract(model: Graph) -> Any:
     template = graph.build(model)
     return nnx.eval_shape(lambda: template(rngs=nnx.Rngs(0)))
 

@@ -10,6 +10,7 @@ import fiddle as fdl
 
 from luthier import checkpoint, graph, layers, optim
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.graph.paths import Place
 from luthier.recipes.selection import is_experiment, is_selected
 
@@ -143,7 +144,7 @@ def has_lora(experiment_or_model: fdl.Buildable) -> bool:
     return next(iter(_templates(experiment_or_model, layers.LoraLinear)), None) is not None
 
 
-def _swap(model: Any, rank: int, alpha: float, target: str | type) -> None:
+def _swap(model: Graph, rank: int, alpha: float, target: str | type) -> None:
     found = list(_templates(model, layers.Linear))
     chosen = [place for place in found if is_selected(place, target)]
     if not chosen:
@@ -178,7 +179,7 @@ def _templates(root: Any, target: type) -> Iterator[Place]:
     yield from found
 
 
-def _initialize_adapters(experiment: Any) -> None:
+def _initialize_adapters(experiment: Graph) -> None:
     """Let a warm start initialize adapters, whatever its other rules are."""
     # A checkpoint of the base model has no adapters. The first rule that matches decides.
     restore = experiment.restore

@@ -13,6 +13,7 @@ import fiddle as fdl
 
 from luthier import graph, layers
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.graph.copies import as_node
 from luthier.graph.paths import Place
 from luthier.parallel import AXES
@@ -197,7 +198,7 @@ def _swap_cores(changed: Any, make: Callable[[fdl.Buildable], fdl.Buildable]) ->
     return changed
 
 
-def _cores(model: Any) -> Iterator[Place]:
+def _cores(model: Graph) -> Iterator[Place]:
     """Yield the places of attention cores, except for those inside of `AllToAllAttention`."""
     # Walked with defaults, because most models leave the core at its default, which is then set. A
     # node that is shared by several owners comes up at each; an owner that is shared comes up once

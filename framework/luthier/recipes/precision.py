@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from luthier import graph, layers, optim
 from luthier.errors import BadInput, Problem
-from luthier.graph import signatures
+from luthier.graph import Graph, signatures
 from luthier.graph.paths import Place
 from luthier.layers.parameters import DType
 from luthier.recipes.selection import is_experiment, is_selected
@@ -292,7 +292,7 @@ def _with(template: Any, **settings: Any) -> fdl.Buildable:
     return fdl.Partial(getattr(template, "__fn_or_cls__", template), **own | settings)
 
 
-def _templates(model: Any, setting: str) -> Iterator[Place]:
+def _templates(model: Graph, setting: str) -> Iterator[Place]:
     """Yield the places of templates that have a setting, each once, outer ones first."""
     # With defaults: a template that the graph does not set, because its owner has it as a default,
     # can be selected too, and becomes set.

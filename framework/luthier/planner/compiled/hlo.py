@@ -167,9 +167,8 @@ def parse(text: str) -> Module:
     Args:
       text: What `Compiled.as_text` returns.
     """
-    # Line by line: a module of a large model has tens of megabytes of text. Lines that are neither
-    # the head of a computation, nor an instruction, nor a `}` (the module's own head, comments) are
-    # skipped.
+    # Lines that are neither the head of a computation, nor an instruction, nor a `}` (the module's
+    # own head, comments) are skipped.
     computations: dict[str, tuple[Instruction, ...]] = {}
     entry, name, body = "", "", list[Instruction]()
     for line in text.splitlines():

@@ -24,6 +24,7 @@ from luthier.planner.search.labels import (
     contracted,
     num_elements,
     out_labels,
+    shape_of,
     spread_back,
     together,
 )
@@ -205,7 +206,7 @@ class _Value:
 
 
 def follow(
-    jaxpr: Any,
+    jaxpr: jex_core.ClosedJaxpr,
     labels: Sequence[Labels],
     is_parameter: Sequence[bool],
     manual: Manual | None = None,
@@ -265,7 +266,7 @@ class _Follower:
         self._compiler = compiler
         self._read: dict[Any, bool] = {}
 
-    def run(self, jaxpr: Any, given: Sequence[_Value]) -> list[_Value]:
+    def run(self, jaxpr: jex_core.Jaxpr, given: Sequence[_Value]) -> list[_Value]:
         """Follow a program; return its results."""
         # Variables are compared by identity, so one set serves the jaxprs that are inlined, too.
         self._read |= _read_by_products(jaxpr)
@@ -284,7 +285,7 @@ class _Follower:
     def _value(env: Mapping[Any, _Value], var: Any) -> _Value:
         return _plain(var.aval) if isinstance(var, jex_core.Literal) else env[var]
 
-    def _equation(self, equation: Any, given: list[_Value]) -> list[_Value]:
+    def _equation(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
         # Structured primitives first, then calls (inlined). What is left gets labels by the rules
         # of `labels`, merged with those that consumers required, and is then one of three kinds:
         # a view, a materialized result, or an elementwise result that is fused.
@@ -336,7 +337,11 @@ class _Follower:
         return made
 
     def _renamed(
-        self, equation: Any, given: list[_Value], labels: Labels, sources: frozenset[int]
+        self,
+        equation: jex_core.JaxprEqn,
+        given: list[_Value],
+        labels: Labels,
+        sources: frozenset[int],
     ) -> _Value:
         """Return a value by another name, shape or dtype."""
         # A parameter stays one, so that the product that reads it gathers it as it is then: cast
@@ -386,7 +391,7 @@ class _Follower:
         labels: Labels,
         sources: frozenset[int],
         given: Sequence[_Value],
-        equation: Any,
+        equation: jex_core.JaxprEqn | None,
         name: str = "",
     ) -> _Value:
         """Materialize a value: append its buffer, its step, and the collectives that it needs.
@@ -427,7 +432,7 @@ class _Follower:
         self._made.steps.append(step)
         return _Value(labels, frozenset(step.makes), name)
 
-    def _shard_map(self, equation: Any, given: list[_Value]) -> list[_Value]:
+    def _shard_map(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
         """Follow a `shard_map`, whose body sees the shards of one place on its manual axes."""
         # Shapes inside are those of a shard. Buffers are counted over all devices everywhere, so
         # `_bytes` multiplies by the places that `within` knows (see `Manual.places`); labels come
@@ -448,7 +453,7 @@ class _Follower:
             for v, spec in zip(outs, params["out_specs"], strict=True)
         ]
 
-    def _cond(self, equation: Any, given: list[_Value]) -> list[_Value]:
+    def _cond(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
         """Follow the sides of a branch, of which one runs."""
         # Each side is an activity of its own, beginning with the same operands; `model.peak` takes
         # the larger. The operands are alive anyway (`_enter` gives the side a buffer of which the
@@ -488,7 +493,7 @@ class _Follower:
         self._made.steps.append(step)
         return results
 
-    def _scan(self, equation: Any, given: list[_Value]) -> list[_Value]:
+    def _scan(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
         """Follow a loop: one step, whose inner activity is that of one turn."""
         # A carry lives in one buffer across all turns: that of its initial value, if that has one
         # (XLA updates it in place), else a new one of the loop. A stacked result has a buffer for
@@ -522,7 +527,9 @@ class _Follower:
         self._made.steps.append(step)
         return results
 
-    def _body(self, equation: Any, given: list[_Value]) -> tuple[Activity, list[_Value]]:
+    def _body(
+        self, equation: jex_core.JaxprEqn, given: list[_Value]
+    ) -> tuple[Activity, list[_Value]]:
         """Follow the body of a loop twice: a carry may get its labels in the first turn only."""
         # A gradient's accumulator, for example, starts as zeros without labels; what the first turn
         # adds has some, and so has the carry from then on. The activity of the second is kept.
@@ -597,7 +604,7 @@ def _delay_gradients(activity: Activity) -> None:
     activity.steps[:] = [*kept, *late]
 
 
-def parts_of_scan(equation: Any) -> tuple[int, int]:
+def parts_of_scan(equation: jex_core.JaxprEqn) -> tuple[int, int]:
     """Return the numbers of constants and carries of a scan, from the ranks of its variables.
 
     JAX 0.10 has both among the equation's parameters (`num_consts`, `num_carry`), 0.12 does not. A
@@ -609,9 +616,9 @@ def parts_of_scan(equation: Any) -> tuple[int, int]:
     """
     body = next(_jaxprs(equation.params))
     pairs = [*zip(equation.invars, body.invars, strict=True)]
-    stacked = sum(outer.aval.ndim > inner.aval.ndim for outer, inner in pairs)
+    stacked = sum(len(shape_of(outer)) > len(shape_of(inner)) for outer, inner in pairs)
     carries = sum(
-        outer.aval.ndim == inner.aval.ndim
+        len(shape_of(outer)) == len(shape_of(inner))
         for outer, inner in zip(equation.outvars, body.outvars, strict=True)
     )
     return len(pairs) - stacked - carries, carries
@@ -644,7 +651,7 @@ def _bytes(aval: Any) -> int:
     return num_elements(aval) * jnp.dtype(dtype).itemsize
 
 
-def _needed(jaxpr: Any) -> list[Any]:
+def _needed(jaxpr: jex_core.Jaxpr) -> list[jex_core.JaxprEqn]:
     """Return the equations that the results depend on; XLA drops the others, a trace keeps them."""
     wanted = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)}
     kept = []
@@ -655,7 +662,7 @@ def _needed(jaxpr: Any) -> list[Any]:
     return kept[::-1]
 
 
-def _read_by_products(jaxpr: Any) -> dict[Any, bool]:
+def _read_by_products(jaxpr: jex_core.Jaxpr) -> dict[Any, bool]:
     """Return the variables that products read, and whether any at more than default precision."""
     found: dict[Any, bool] = {}
     for equation in jaxpr.eqns:
@@ -669,14 +676,14 @@ def _read_by_products(jaxpr: Any) -> dict[Any, bool]:
     return found
 
 
-def _is_placing(equation: Any) -> bool:
+def _is_placing(equation: jex_core.JaxprEqn | None) -> bool:
     """Return whether an equation scatters single elements, not windows."""
     if equation is None or not equation.primitive.name.startswith("scatter"):
         return False
     return not equation.params["dimension_numbers"].update_window_dims
 
 
-def _jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
+def _jaxprs(params: Mapping[str, Any]) -> Iterator[jex_core.Jaxpr]:
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         if key in params:
             yield getattr(params[key], "jaxpr", params[key])

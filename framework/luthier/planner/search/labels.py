@@ -23,7 +23,14 @@ STAGE = "stage"
 """The mesh axis that the layers of a stack are split along."""
 
 
-def out_labels(equation: Any, given: Sequence[Labels]) -> list[Labels]:
+def shape_of(variable: jex_core.Var | jex_core.Literal) -> tuple[int, ...]:
+    """Return the shape of a variable of a jaxpr."""
+    aval: Any = variable.aval  # declared as an `AbstractValue`, which need not be an array
+    shape: tuple[int, ...] = aval.shape
+    return shape
+
+
+def out_labels(equation: jex_core.JaxprEqn, given: Sequence[Labels]) -> list[Labels]:
     """Propagate labels forwards through an equation, from operands to results.
 
     Args:
@@ -34,18 +41,18 @@ def out_labels(equation: Any, given: Sequence[Labels]) -> list[Labels]:
     # result has the labels of the operands of its rank. A primitive that is neither, and has no
     # rule, so gets labels that are too few (the value counts as replicated), never an error.
     name, params = equation.primitive.name, equation.params
-    out = equation.outvars[0].aval
+    out = shape_of(equation.outvars[0])
     if name == "dot_general":
         return [_of_product(params["dimension_numbers"], *given[:2])]
     if name == "broadcast_in_dim":
-        found: list[str | None] = [None] * len(out.shape)
+        found: list[str | None] = [None] * len(out)
         for source, place in enumerate(params["broadcast_dimensions"]):
             # A dimension of size 1 that is stretched is not the axis that it lines up with.
-            if equation.invars[0].aval.shape[source] == out.shape[place]:
+            if shape_of(equation.invars[0])[source] == out[place]:
                 found[place] = given[0][source]
         return [tuple(found)]
     if name == "reshape":
-        return [reshaped(equation.invars[0].aval.shape, out.shape, given[0])]
+        return [reshaped(shape_of(equation.invars[0]), out, given[0])]
     if name == "transpose":
         return [tuple(given[0][i] for i in params["permutation"])]
     if name == "squeeze":
@@ -59,7 +66,7 @@ def out_labels(equation: Any, given: Sequence[Labels]) -> list[Labels]:
         return [_of_gather(equation, given)]
     if name.startswith("scatter"):
         return [_of_scatter(equation, given)]
-    return [_merged(v.aval.shape, equation.invars, given) for v in equation.outvars]
+    return [_merged(shape_of(v), equation.invars, given) for v in equation.outvars]
 
 
 def reshaped(before: Sequence[int], after: Sequence[int], labels: Labels) -> Labels:
@@ -110,7 +117,7 @@ def _of_product(numbers: Any, left: Labels, right: Labels) -> Labels:
     return (*shared, *free, *(a for i, a in enumerate(right) if i not in dropped[1]))
 
 
-def contracted(equation: Any, given: Sequence[Labels]) -> tuple[str, ...]:
+def contracted(equation: jex_core.JaxprEqn, given: Sequence[Labels]) -> tuple[str, ...]:
     """Return the logical axes that a product contracts, of either operand.
 
     Args:
@@ -123,12 +130,12 @@ def contracted(equation: Any, given: Sequence[Labels]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a for a in found if a))
 
 
-def _of_gather(equation: Any, given: Sequence[Labels]) -> Labels:
+def _of_gather(equation: jex_core.JaxprEqn, given: Sequence[Labels]) -> Labels:
     # Offset dimensions are those of the slices: a slice of a whole dimension keeps its label. The
     # others are those of the indices: rows of an embedding that tokens of the batch look up are of
     # the batch.
-    numbers, out = equation.params["dimension_numbers"], equation.outvars[0].aval.shape
-    operand, sizes = equation.invars[0].aval.shape, equation.params["slice_sizes"]
+    numbers, out = equation.params["dimension_numbers"], shape_of(equation.outvars[0])
+    operand, sizes = shape_of(equation.invars[0]), equation.params["slice_sizes"]
     hidden = {*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ())}
     kept = [i for i in range(len(operand)) if i not in hidden]
     found: list[str | None] = [None] * len(out)
@@ -140,11 +147,11 @@ def _of_gather(equation: Any, given: Sequence[Labels]) -> Labels:
     return tuple(found)
 
 
-def _of_scatter(equation: Any, given: Sequence[Labels]) -> Labels:
+def _of_scatter(equation: jex_core.JaxprEqn, given: Sequence[Labels]) -> Labels:
     # The result is the operand, which is mostly zeros without labels. So it also takes those of
     # the batching dimensions of the indices, and of the window dimensions that updates fill.
     numbers, found = equation.params["dimension_numbers"], list(given[0])
-    operand = equation.invars[0].aval.shape
+    operand = shape_of(equation.invars[0])
     batching = zip(
         numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True
     )
@@ -152,7 +159,7 @@ def _of_scatter(equation: Any, given: Sequence[Labels]) -> Labels:
         found[place] = found[place] or given[1][i]
     hidden = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     kept = [i for i in range(len(operand)) if i not in hidden]
-    updates = equation.invars[2].aval.shape
+    updates = shape_of(equation.invars[2])
     for place, i in zip(kept, numbers.update_window_dims, strict=True):
         if operand[place] == updates[i]:
             found[place] = found[place] or given[2][i]
@@ -169,7 +176,7 @@ _NOT_BY_ELEMENT = (
 
 
 def spread_back(
-    equations: Sequence[Any], labels: Mapping[Any, Labels], known: dict[Any, Labels]
+    equations: Sequence[jex_core.JaxprEqn], labels: Mapping[Any, Labels], known: dict[Any, Labels]
 ) -> None:
     """Propagate labels backwards through elementwise operations, from result to operands.
 
@@ -187,14 +194,14 @@ def spread_back(
         for var in equation.invars:
             if isinstance(var, jex_core.Literal) or var not in labels:
                 continue
-            back = _back(equation, var.aval.shape, required)
+            back = _back(equation, shape_of(var), required)
             if back is not None and together(labels[var], back) != labels[var]:
                 known[var] = together(back, known.get(var))
 
 
-def _back(equation: Any, shape: Sequence[int], required: Labels) -> Labels | None:
+def _back(equation: jex_core.JaxprEqn, shape: Sequence[int], required: Labels) -> Labels | None:
     """Return the labels of an operand by those of the result; None where the shapes differ."""
-    name, params, after = (equation.primitive.name, equation.params, equation.outvars[0].aval.shape)
+    name, params, after = (equation.primitive.name, equation.params, shape_of(equation.outvars[0]))
     if name == "reshape":
         return reshaped(after, shape, required)
     if name == "transpose":
@@ -228,7 +235,7 @@ def _merged(shape: Sequence[int], operands: Sequence[Any], given: Sequence[Label
     """Merge the labels of the operands of an elementwise operation."""
     found: list[str | None] = [None] * len(shape)
     for operand, labels in zip(operands, given, strict=True):
-        if len(operand.aval.shape) != len(shape):
+        if len(shape_of(operand)) != len(shape):
             continue
         found = list(together(tuple(found), labels))
     return tuple(found)

@@ -330,8 +330,7 @@ def can_change(graph: Graph, policy: RematChange) -> bool:
 
 def _divisors(number: int) -> list[int]:
     """Return the divisors that are powers of two, or the number itself."""
-    # All divisors would make many more meshes; the number itself keeps "all devices along one
-    # axis".
+    # Not all divisors, which would make many more meshes; but all devices may be along one axis.
     divisors = {number}
     divisors |= {2**k for k in range(number.bit_length()) if number % 2**k == 0}
     return sorted(divisors)

@@ -16,6 +16,7 @@ import fiddle as fdl
 from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import CheckpointError, Problem
+from luthier.graph import Graph
 from luthier.recipes.fine_tuning import has_lora, without_lora
 from luthier.recipes.foreign.conversion import described_by
 from luthier.recipes.foreign.essence import essence
@@ -124,7 +125,7 @@ class _Comparison:
 
     def __init__(
         self,
-        model: Any,
+        model: Graph,
         described: Any,
         config: Mapping[str, Any],
         taken: Set[str] | None,
@@ -245,7 +246,7 @@ class _Comparison:
                 return f"class:{owner.__name__}.{leaf}={text}"
         return f"model.{place}={text}"
 
-    def _place(self, model: Any, path: str) -> str:
+    def _place(self, model: Graph, path: str) -> str:
         """Return the path in a graph of a setting of a layer."""
         # An essence lists all layers; a graph has one block, or one for each kind that alternates.
         match = re.match(r"block\[(\d+)\](.*)", path)

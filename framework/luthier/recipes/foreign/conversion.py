@@ -12,6 +12,7 @@ import fiddle as fdl
 
 from luthier.checkpoint import foreign
 from luthier.errors import BadInput, CheckpointError, Problem
+from luthier.graph import Graph
 from luthier.recipes.foreign import bert, gemma, gpt2, llama, t5, vit
 from luthier.recipes.foreign.essence import differences, essence
 from luthier.recipes.foreign.settings import Settings, value_at
@@ -151,7 +152,7 @@ def describes(config: Mapping[str, Any], model: fdl.Buildable, family: str) -> b
     return same and not _wrong(model, config, _CONVERTERS[family].optional)
 
 
-def _config(model: Any, name: str) -> dict[str, Any]:
+def _config(model: Graph, name: str) -> dict[str, Any]:
     """Return the settings, in the types that the family needs; empty where they cannot be made."""
     family = foreign.families.named(name)
     try:
@@ -166,7 +167,7 @@ def _config(model: Any, name: str) -> dict[str, Any]:
 
 
 def _wrong(
-    model: Any, config: Mapping[str, Any], optional: tuple[str, ...]
+    model: Graph, config: Mapping[str, Any], optional: tuple[str, ...]
 ) -> list[tuple[str, Any, Any]]:
     try:
         described = model_of(config)

@@ -8,6 +8,7 @@ import fiddle as fdl
 
 from luthier import graph as graphs
 from luthier import models
+from luthier.graph import Graph
 from luthier.recipes import decoders
 from luthier.recipes.foreign import llama
 from luthier.recipes.foreign.settings import (
@@ -73,13 +74,13 @@ def read_gemma3(settings: Settings) -> fdl.Partial[models.Decoder]:
     return model
 
 
-def write_gemma(model: Any) -> dict[str, Any]:
+def write_gemma(model: Graph) -> dict[str, Any]:
     """Return the settings of a Gemma 1."""
     found = llama.write(model)
     return found | {"hidden_act": _ACTIVATION, "hidden_activation": _ACTIVATION}
 
 
-def write_gemma2(model: Any) -> dict[str, Any]:
+def write_gemma2(model: Graph) -> dict[str, Any]:
     """Return the settings of a Gemma 2."""
     first = _with_block(model, 0)
     return _common(model, first) | {
@@ -88,7 +89,7 @@ def write_gemma2(model: Any) -> dict[str, Any]:
     }
 
 
-def write_gemma3(model: Any) -> dict[str, Any]:
+def write_gemma3(model: Graph) -> dict[str, Any]:
     """Return the settings of a Gemma 3."""
     blocks = _blocks(model)
     last = _with_block(model, len(blocks) - 1)
@@ -102,7 +103,7 @@ def write_gemma3(model: Any) -> dict[str, Any]:
     }
 
 
-def _common(model: Any, like: Any) -> dict[str, Any]:
+def _common(model: Graph, like: Graph) -> dict[str, Any]:
     """Return the common settings of Gemma 2 and 3; `like` has one of the model's blocks for all."""
     # `write_gemma` expects one block, so it is applied to `like`. The scalar of the queries is the
     # inverse square of the scale, rounded where that only undoes the root.
@@ -169,12 +170,12 @@ def _check_kinds(settings: Settings, period: int) -> None:
         settings.refuse("layer_types", what, "build the model's graph by hand")
 
 
-def _blocks(model: Any) -> list[Any]:
+def _blocks(model: Graph) -> list[Any]:
     block = graphs.get(model, "block")
     return list(block) if isinstance(block, list | tuple) else [block]
 
 
-def _with_block(model: Any, index: int) -> Any:
+def _with_block(model: Graph, index: int) -> Any:
     """Return the model with one of its blocks for all layers."""
     changed = graphs.copy_graph(model)
     changed.block = _blocks(changed)[index]

@@ -7,6 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import layers, models
+from luthier.graph import Graph
 from luthier.recipes.decoders.gpt2 import gpt2
 from luthier.recipes.foreign.settings import Settings, value_at
 
@@ -38,7 +39,7 @@ def read(settings: Settings) -> fdl.Partial[models.Decoder]:
     return model
 
 
-def write(model: Any) -> dict[str, Any]:
+def write(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a model, as near as they can."""
     rate = value_at(model, "block.dropout.rate", 0.0)
     return {

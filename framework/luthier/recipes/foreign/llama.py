@@ -8,6 +8,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import layers, models
+from luthier.graph import Graph
 from luthier.recipes import decoders
 from luthier.recipes.foreign.settings import (
     Settings,
@@ -58,7 +59,7 @@ def read_olmo2(settings: Settings) -> fdl.Partial[models.Decoder]:
     return _finished(settings, model)
 
 
-def write(model: Any) -> dict[str, Any]:
+def write(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a model, as near as they can."""
     # Rotary settings are written by their old and by their new names.
     attention = "block.attention"
@@ -84,23 +85,23 @@ def write(model: Any) -> dict[str, Any]:
     }
 
 
-def write_llama(model: Any) -> dict[str, Any]:
+def write_llama(model: Graph) -> dict[str, Any]:
     """Return the settings of a Llama."""
     return write(model) | {"mlp_bias": has_bias(model, "block.mlp.up")}
 
 
-def write_mistral(model: Any) -> dict[str, Any]:
+def write_mistral(model: Graph) -> dict[str, Any]:
     """Return the settings of a Mistral."""
     window = value_at(model, "block.attention.core.mask.size")
     return _without(write(model), "attention_bias") | {"sliding_window": window}
 
 
-def write_qwen2(model: Any) -> dict[str, Any]:
+def write_qwen2(model: Graph) -> dict[str, Any]:
     """Return the settings of a Qwen 2."""
     return _without(write(model), "attention_bias") | {"use_sliding_window": False}
 
 
-def write_qwen3(model: Any) -> dict[str, Any]:
+def write_qwen3(model: Graph) -> dict[str, Any]:
     """Return the settings of a Qwen 3."""
     return write(model) | {"use_sliding_window": False}
 
@@ -135,12 +136,12 @@ def _sizes(settings: Settings, epsilon: float, head_dim: int | None = None) -> d
     }
 
 
-def _finished(settings: Settings, model: Any) -> Any:
+def _finished(settings: Settings, model: Graph) -> Any:
     set_attention_dropout(settings, model)
     return model
 
 
-def _add_biases(settings: Settings, model: Any) -> None:
+def _add_biases(settings: Settings, model: Graph) -> None:
     """Add the biases of the settings to the linear maps."""
     bias = fdl.Config(layers.Zeros)
     kernel = model.block.attention.projection.kernel

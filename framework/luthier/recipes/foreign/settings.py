@@ -12,6 +12,7 @@ import jax
 from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 
 _ACTIVATIONS: Mapping[str, Any] = {
     "gelu": fdl.Partial(jax.nn.gelu, approximate=False),
@@ -236,7 +237,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def set_attention_dropout(settings: Settings, model: Any) -> None:
+def set_attention_dropout(settings: Settings, model: Graph) -> None:
     """Set the attention dropout of the settings in every kind of layer.
 
     Args:
@@ -250,7 +251,7 @@ def set_attention_dropout(settings: Settings, model: Any) -> None:
         block.attention.core.dropout = rate
 
 
-def value_at(model: Any, path: str, default: Any = None) -> Any:
+def value_at(model: Graph, path: str, default: Any = None) -> Any:
     """Return the value at a path of a graph, evaluated; `default` where there is no such path.
 
     Args:
@@ -303,12 +304,12 @@ def rope_parameters(rotary: Any) -> dict[str, Any]:
     return found
 
 
-def is_tied(model: Any) -> bool:
+def is_tied(model: Graph) -> bool:
     """Return whether a model's head is its embedding."""
     head = graphs.get(model, "unembedding")
     return getattr(head, "__fn_or_cls__", head) is layers.TiedUnembedding
 
 
-def has_bias(model: Any, path: str) -> bool:
+def has_bias(model: Graph, path: str) -> bool:
     """Return whether the linear map whose template is at a path has a bias."""
     return value_at(model, f"{path}.bias") is not None

@@ -8,6 +8,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import models
+from luthier.graph import Graph
 from luthier.recipes import encoders
 from luthier.recipes.foreign.settings import Settings, activation_name, value_at
 
@@ -36,7 +37,7 @@ def read(settings: Settings) -> fdl.Partial[models.VisionTransformer]:
     return model
 
 
-def write(model: Any) -> dict[str, Any]:
+def write(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a model, as near as they can."""
     # Transformers counts classes by the labels, so there must be as many, whatever their names.
     labels = [f"LABEL_{index}" for index in range(value_at(model, "num_classes"))]
