@@ -29,8 +29,8 @@ def experiment(folder: str):
     """Train on C4."""
     graph = quickstart.experiment()
     folder, length = value(folder, name="folder"), value({LENGTH}, name="length")
-    graph.data = c4_training(folder=folder, length=length, documents_per_group={GROUP})
-    graph.evaluations["held_out"].data = c4_validation(folder=folder, length=length)
+    graph.data = published.c4_training(folder=folder, length=length, documents_per_group={GROUP})
+    graph.evaluations["held_out"].data = published.c4_validation(folder=folder, length=length)
     graph.model.vocab_size = 400
     return graph
 '''
