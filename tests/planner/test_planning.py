@@ -53,7 +53,7 @@ def test_a_mesh_that_does_not_run_across_slices_is_refused_in_one_line(graph):
 
 
 def test_a_plan_needs_no_data(graph, tmp_path):
-    """What trains needs its vocabulary; what is planned tells that it was not looked at."""
+    """Training needs the vocabulary; a plan notes that it was not compared."""
     absent = tmp_path / "absent.model"
     words = [f"class:Packed.tokenizer=luthier.data.SentencePiece('{absent}')"]
     changed = graphs.apply(graph, words)

@@ -20,7 +20,7 @@ PREDICTION = Prediction(
 
 
 class _Compiled:
-    """What a compiler tells of a step that needs 5 MiB."""
+    """The memory analysis of a step that needs 5 MiB."""
 
     output_shardings = ()
 

@@ -180,7 +180,7 @@ class Share:
 
         Args:
           rows: The entry's rows that were read, [n, ...].
-          place: Where the piece is within the global array: a tuple with a slice of every
+          place: Index of the piece within the global array: a tuple with a slice of every
             axis, as JAX has it.
         """
         start, stop, _ = place[0].indices(self.num_rows)

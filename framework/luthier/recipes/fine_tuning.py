@@ -97,7 +97,7 @@ def lora(
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
       rank: R of the adapters.
       alpha: Scale of the adapters' change, which is divided by the rank.
-      target: Which linear maps: a regular expression over paths of the model's graph
+      target: The linear maps: a regular expression over paths of the model's graph
         (`attention`, `mlp\.up$`), the class of the layer that they belong to, or a tag.
 
     Raises:

@@ -140,7 +140,7 @@ def compute_in(experiment_or_model: fdl.Buildable, dtype: DType, target: str | t
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
       dtype: The type.
-      target: Which layers: a regular expression over paths of the model's graph (`attention$`,
+      target: The layers: a regular expression over paths of the model's graph (`attention$`,
         `norm$`), the class of their owner, or a tag.
 
     Raises:
@@ -164,7 +164,7 @@ def int8(
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
-      target: Which linear maps: a regular expression over paths of the model's graph
+      target: The linear maps: a regular expression over paths of the model's graph
         (`attention`, `mlp\.up$`), the class of the layer that they belong to, or a tag. Those of
         the layers by default, but for routers; heads and logits stay as they are.
       gradient: Dtype that gradients are rounded to in the backward pass, such as `int8`; None
@@ -190,7 +190,7 @@ def int8_weights(experiment_or_model: fdl.Buildable, target: str | type = BLOCKS
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
-      target: Which linear maps; see `int8`.
+      target: The linear maps; see `int8`.
 
     Raises:
       BadInput: No linear map is selected, or qwix is not installed.
@@ -209,7 +209,7 @@ def fp8(experiment_or_model: fdl.Buildable, target: str | type = BLOCKS) -> Any:
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
-      target: Which linear maps; see `int8`.
+      target: The linear maps; see `int8`.
 
     Raises:
       BadInput: No linear map is selected, or qwix is not installed.

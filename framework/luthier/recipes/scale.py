@@ -33,7 +33,7 @@ def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      factor: How many times as wide.
+      factor: Factor of the width.
 
     Raises:
       BadInput: The model has no known width, one does not follow, or the rounded factor changes
@@ -54,7 +54,7 @@ def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      factor: How many times as many layers; the numbers of layers are rounded.
+      factor: Factor of the number of layers; the numbers of layers are rounded.
 
     Raises:
       BadInput: The model has no number of layers, or the rounded factor changes nothing.

@@ -95,7 +95,7 @@ def remat(
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      policy: What a layer saves: a class of `luthier.layers` (`FullRemat`, `SaveProjections`,
+      policy: Remat policy: a class of `luthier.layers` (`FullRemat`, `SaveProjections`,
         `NoRemat`), or a node of one: `SaveNamed(names=["query"])`, `OffloadNamed(names=["query"])`,
         `SaveWithin(bytes_per_layer=2**24)`.
 

@@ -53,7 +53,7 @@ def small_images(model: fdl.Partial[models.ResNet]) -> fdl.Partial[models.ResNet
     """Return the network for images of few pixels: a stem of 3 x 3 at stride 1.
 
     Args:
-      model: What `resnet` returned; it is changed.
+      model: The result of `resnet`; it is changed.
     """
     model.stem = fdl.Partial(layers.SmallStem, norm=model.stem.norm)
     return model
@@ -65,7 +65,7 @@ def group_normalized(
     """Return the network with group in place of batch normalization: rows do not see each other.
 
     Args:
-      model: What `resnet` returned; it is changed.
+      model: The result of `resnet`; it is changed.
       num_groups: Groups that channels are cut into.
 
     Source: Wu and He 2018, arXiv:1803.08494, section 4.1.

@@ -45,7 +45,7 @@ class Collective:
       kind: Such as `all-gather`.
       axes: The mesh axes that it runs along; `part of` them where a group is smaller, as the
         devices of one slice are on an axis that crosses slices.
-      count: How many run in a step.
+      count: Number that run in a step.
       num_bytes: Bytes that each device receives by a gather, or contributes to a sum.
       wire_bytes: Bytes that each device sends, by a ring.
       is_across_slices: Whether they cross slices.

@@ -165,7 +165,7 @@ def parse(text: str) -> Module:
     """Return a compiled program from its printed form.
 
     Args:
-      text: What `Compiled.as_text` returns.
+      text: The result of `Compiled.as_text`.
     """
     # Lines that are neither the head of a computation, nor an instruction, nor a `}` (the module's
     # own head, comments) are skipped.

@@ -32,7 +32,7 @@ from luthier.planner.search.labels import (
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """How a compiler for one kind of device uses memory.
+    """Model of how a compiler for one kind of device uses memory.
 
     Args:
       slack: Number of steps that a buffer outlives its last reader, because operations run

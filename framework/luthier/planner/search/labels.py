@@ -287,7 +287,7 @@ class Manual:
 
         Args:
           spec: The mesh axes of each dimension; later dimensions may be missing.
-          labels: What is known of the value.
+          labels: Known labels of the value.
           is_kept: Whether a label that is known goes before the spec.
         """
         found = list(labels)
@@ -302,7 +302,7 @@ class Manual:
 
         Args:
           spec: For each dimension its mesh axes, None (replicated), or `UNCONSTRAINED`.
-          labels: What is known of the value.
+          labels: Known labels of the value.
         """
         # None replicates a dimension, so a label that the mesh would split is dropped; one whose
         # mesh axes have size 1 in this trace says nothing, and stays.

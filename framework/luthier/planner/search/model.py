@@ -102,7 +102,7 @@ _UPDATE = 7
 
 @dataclasses.dataclass(frozen=True)
 class MeshLayout:
-    """How an experiment is sharded.
+    """Sharding of an experiment.
 
     Args:
       sizes: Mesh axis to number of devices.
@@ -170,7 +170,7 @@ def temporary_bytes(activity: Activity, layout: MeshLayout, platform: str) -> in
 
     Args:
       activity: The activity of the gradient.
-      layout: How it is sharded.
+      layout: Sharding of the experiment.
       platform: `tpu`, `gpu` or `cpu`.
     """
     # The larger of two moments: the peak of the gradient, beside which the sum over the earlier
@@ -190,7 +190,7 @@ def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = Non
 
     Args:
       activity: The activity of a program.
-      layout: How it is sharded.
+      layout: Sharding of the experiment.
       compiler: Model of the compiler; None means one that frees at once and runs sequentially.
     """
     # A sweep over the steps. At each, there is alive: what was allocated and not yet freed; what
@@ -228,7 +228,7 @@ def residual_bytes(activity: Activity, layout: MeshLayout) -> list[dict[str, Any
 
     Args:
       activity: The activity of the gradient.
-      layout: How it is sharded.
+      layout: Sharding of the experiment.
     """
     sums: dict[str, float] = {}
     for buffer in activity.residuals:
@@ -244,7 +244,7 @@ def step_time(
 
     Args:
       activity: The activity of the gradient.
-      layout: How it is sharded.
+      layout: Sharding of the experiment.
       chip: Facts of one device.
       flops: FLOPs of the gradient's program over all devices, by dtype.
       precision: Precision of float32 products.

@@ -113,7 +113,7 @@ def remats(graph: Graph, names: Sequence[str] = ()) -> list[RematChange]:
 
     Args:
       graph: The experiment graph.
-      names: Of the residuals that its layers name.
+      names: Names of the residuals in its layers.
     """
     paths = [place.path for place in graphs.walk(graph, once=True) if _is_stack(place.value)]
     own = {_policy(graph, path) for path in paths}
@@ -507,7 +507,7 @@ def enough_devices(
       graph: The experiment graph.
       program: Its program on any devices.
       chip: Facts of one device.
-      num_devices: How many are too few; twice, four times, ... as many are looked at.
+      num_devices: A number of devices that is too few; its doubles are tried.
       own: The gradient of the experiment.
     """
     # With the current remat policy and any accumulation: what a user gets by more devices alone.
@@ -541,7 +541,7 @@ def state_bytes(program: programs.Program, layout: MeshLayout) -> int:
 
     Args:
       program: The experiment's program on any devices.
-      layout: How it is sharded.
+      layout: Sharding of the experiment.
     """
     # From shapes and logical axes: the program's own placements are those of its own mesh.
     total = 0
@@ -557,7 +557,7 @@ def batch_bytes(program: programs.Program, layout: MeshLayout) -> int:
 
     Args:
       program: The experiment's program on any devices.
-      layout: How it is sharded.
+      layout: Sharding of the experiment.
     """
     # The whole batch is on the devices, also with accumulation, which cuts it there.
     total, axes = 0, program.experiment.task.batch_axes

@@ -36,11 +36,11 @@ def gpt2(
       num_layers: Number of blocks.
       num_heads: Heads, each of `dim / num_heads`.
       hidden_dim: Size of the MLP; None means four times `dim`, as a reference to it.
-      dropout_rate: Of embeddings, attention weights and both parts of each block; None means no
-        dropout.
-      stddev: Of initial kernels and tables; maps into the residual stream start smaller by
-        `sqrt(2 num_layers)`.
-      epsilon: Of all norms.
+      dropout_rate: Rate for embeddings, attention weights and both parts of each block; None means
+        no dropout.
+      stddev: Standard deviation of initial kernels and tables; maps into the residual stream start
+        smaller by `sqrt(2 num_layers)`.
+      epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
     """
     dim, num_layers = value(dim, name="dim"), value(num_layers, name="num_layers")

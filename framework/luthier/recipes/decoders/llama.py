@@ -44,8 +44,8 @@ def llama(
       rotary_base: Base of the rotary frequencies.
       rotary_scaling: Scaling of the frequencies, such as `Llama3Scaling`; None for none.
       unembedding: Template of the map to logits; None means a kernel of its own.
-      stddev: Of initial kernels and tables.
-      epsilon: Of all norms.
+      stddev: Standard deviation of initial kernels and tables.
+      epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table, and columns of the kernel to logits, are a
         multiple of this.
     """

@@ -18,7 +18,7 @@ def olmo2(*, rotary_base: Any = 500_000.0, epsilon: Any = 1e-6, **sizes: Any) ->
 
     Args:
       rotary_base: Base of the rotary frequencies.
-      epsilon: Of all norms, those of queries and keys included.
+      epsilon: Epsilon of all norms, those of queries and keys included.
       **sizes: As for `llama`.
     """
     graph = llama(rotary_base=rotary_base, epsilon=epsilon, **sizes)

@@ -45,7 +45,7 @@ def pax(
       hidden_dim: Size of the MLP; None means four times `dim`, as a reference to it.
       attention_cap: Cap of attention scores.
       logits_cap: Cap of the logits.
-      epsilon: Of all norms.
+      epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
     """
     dim = value(dim, name="dim")
@@ -117,8 +117,8 @@ def pax_gpt3(
       num_heads: Heads.
       head_dim: Size of a head.
       hidden_dim: Size of the MLP; None means four times `dim`, as a reference to it.
-      stddev: Of all initial kernels and tables.
-      epsilon: Of all norms.
+      stddev: Standard deviation of all initial kernels and tables.
+      epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
     """
     # All kernels and tables have one deviation: maps into the residual stream do not start smaller,

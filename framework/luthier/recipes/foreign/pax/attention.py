@@ -43,7 +43,7 @@ def attention(node: Any, above: Node, field: str, sizes: AttentionSizes) -> fdl.
     """Return the template of an attention.
 
     Args:
-      node: What the setting holds.
+      node: The value of the setting.
       above: The layer that has it.
       field: The setting.
       sizes: Sizes that the layer passes to it.

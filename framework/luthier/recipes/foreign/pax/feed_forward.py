@@ -23,7 +23,7 @@ def feed_forward(node: Any, above: Node, field: str, dim: int, hidden: int) -> f
     """Return the template of the feed-forward part of a layer, without its norm.
 
     Args:
-      node: What the setting holds.
+      node: The value of the setting.
       above: The layer that has it.
       field: The setting.
       dim: Size of the residual stream.
@@ -59,7 +59,7 @@ def experts(
     """Return the template of a mixture of experts, without its norm.
 
     Args:
-      node: What `moe_layer_tpl` of a stack holds.
+      node: The value of `moe_layer_tpl` of a stack.
       above: The stack.
       dim: Size of the residual stream.
       hidden: Size of a perceptron of the stack, where the experts have none of their own.

@@ -43,7 +43,7 @@ def norm(node: Any, above: Node, field: str) -> fdl.Partial[Any]:
     """Return the template of a norm.
 
     Args:
-      node: What the setting holds.
+      node: The value of the setting.
       above: The layer that has it.
       field: The setting.
     """
@@ -78,7 +78,7 @@ def activation(node: Any, above: Node, field: str) -> Any:
     """Return a nonlinearity.
 
     Args:
-      node: What the setting holds.
+      node: The value of the setting.
       above: The layer that has it.
       field: The setting.
     """
