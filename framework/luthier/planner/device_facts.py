@@ -54,6 +54,7 @@ def device_facts(device: jax.Device, num_devices: int) -> DeviceFacts:
       device: One of the devices that a program runs on; they are alike.
       num_devices: Number of devices that share the machine; virtual CPU devices share its cores.
     """
+    # Virtual devices of a CPU compute at the same time, so each has a part of the measured peak.
     if device.platform == "cpu":
         return DeviceFacts(_measured_cpu_peak() / num_devices, "measured")
     peak = PEAK_FLOPS.get(device.device_kind)

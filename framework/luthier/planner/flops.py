@@ -68,6 +68,7 @@ def trace_forward(program: Program) -> jex_core.ClosedJaxpr:
     Raises:
       ValidationError: A size is too large for the arithmetic that the model does with it.
     """
+    # A mesh of one device still has all axes by name, since layers look up the axes of their rules.
     sizes, rules = dict.fromkeys(program.sizes, 1), program.experiment.parallelism.rules
     single = make_mesh(sizes, [program.mesh.devices.flat[0]])
 

@@ -111,6 +111,8 @@ def flops_by_dtype(jaxpr: Any) -> dict[str, int]:
 
 
 def _of(equation: jex_core.JaxprEqn) -> dict[str, int]:
+    # Products by their shapes, kernels by what they declare; of a branch the most expensive side;
+    # what is called, as often as it runs.
     name = equation.primitive.name
     if name in _PRODUCTS or declared(equation) is not None:
         return {_wider(equation.invars[:2]): of_equation(equation).total}

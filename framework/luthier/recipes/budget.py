@@ -144,6 +144,8 @@ class _Search:
 
         Of several, the one whose proportions are nearest to the model's own.
         """
+        # The two widths around the target first; a wider range only if neither has a depth that
+        # fits.
         near = self._widest_below(target)
         tried: list[_Found] = []
         good: list[_Found] = []
@@ -180,6 +182,7 @@ class _Search:
 
     def _depths(self, units: int, target: float) -> list[int]:
         """Return the depths around the one at which the count of a width is the target."""
+        # Depths differ by a whole period of alternating kinds, since its layers cost differently.
         first = max(self._proportional(units), self._kinds)
         one, more = (self._measure(units, first + n) for n in (0, self._kinds))
         if more <= one:

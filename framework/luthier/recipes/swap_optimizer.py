@@ -33,6 +33,8 @@ def swap_optimizer(experiment: fdl.Buildable, recipe: optim.Optimizer | Callable
     given = dict(recipe.__arguments__) if isinstance(recipe, fdl.Config) else {}
     target: Any = recipe.__fn_or_cls__ if isinstance(recipe, fdl.Config) else recipe
     node = changed.optimizer
+    # Fiddle changes the class in place, so that tags, sharing and history of arguments are kept; a
+    # new node with the same values would lose them.
     fdl.update_callable(node, target, drop_invalid_args=True)
     for name, value in given.items():
         graph.set_value(changed, f"optimizer.{name}", value)

@@ -19,6 +19,8 @@ def resnet(
 
     Source: He et al. 2015, arXiv:1512.03385, table 1, with the stride of version 1.5.
     """
+    # The last norm of each block starts at zero, so that a block is the identity at first (Goyal et
+    # al. 2017, arXiv:1706.02677, section 5.1).
     norm = fdl.Partial(layers.BatchNorm)
     return fdl.Partial(
         models.ResNet,

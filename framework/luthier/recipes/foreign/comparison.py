@@ -72,18 +72,22 @@ def compare(
       config: The content of config.json.
       family: The family whose names the weights have, if config.json has none.
       where: The folder, for messages.
-      differing: Patterns of settings that are meant to be others here, as config.json or the graph
-        calls them.
+      differing: Patterns of settings that are meant to differ, by their names in config.json or in
+        the graph.
       taken: The parameters that are restored; None means all.
 
     Returns:
-      What could not be compared or was not looked at, by label: for `restored.txt`.
+      Notes on settings that were not compared, by label: for `restored.txt`.
 
     Raises:
       CheckpointError: The model computes something else: one problem for each setting, with the
-        override that makes them agree; or config.json asks for what our models cannot do.
+        override that makes them agree; or config.json has settings that our models do not support.
     """
 
+    # The config.json is converted to a graph, and the essences of both graphs are compared: so only
+    # differences of the function count, however either is written. Problems of the conversion come
+    # first, since without a graph there is nothing to compare. Adapters are taken out, because the
+    # published weights have none.
     def is_meant(*names: str) -> bool:
         return any(re.search(pattern, name) for pattern in differing for name in names if name)
 

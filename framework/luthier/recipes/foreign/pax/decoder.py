@@ -73,6 +73,7 @@ def decoder(node: Node) -> fdl.Partial[models.Decoder]:
 
 
 def _position(node: Node, dim: int) -> fdl.Partial[Any] | None:
+    # Positions that are added to the embedding; rotary ones belong to the attention.
     position = node.get("position_emb_tpl")
     if position is None:
         return None
@@ -214,6 +215,8 @@ def _remat(stack: Node) -> fdl.Config[Any] | None:
 
 def _layers(stack: Node, dim: int) -> list[fdl.Partial[Any]]:
     """Return the templates of the layers of a `StackedTransformer`."""
+    # `moe_layers` are the indices of layers with experts; settings of experts only matter if there
+    # are any. Templates are one for all layers, or a list, each for as many consecutive layers.
     stack.only("use_cross_attention", False)
     stack.only("ngrammer_tpls", None)
     stack.only("residual_droppath_prob", 0.0)

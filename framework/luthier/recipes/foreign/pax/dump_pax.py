@@ -49,6 +49,9 @@ class Dumper:
 
     def dump(self, value):
         """Return any value of an experiment as JSON."""
+        # The order matters: a bool is an int, and an enum may be one, too. Values that JSON does
+        # not have become objects with one telling key (`enum`, `float`, `dtype`, `class`, ...),
+        # which `nodes.py` reads. Infinite numbers are strings, since strict readers refuse them.
         if value is None or isinstance(value, (bool, str)):
             return value
         if isinstance(value, enum.Enum):

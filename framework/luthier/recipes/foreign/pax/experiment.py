@@ -252,6 +252,7 @@ def _parallelism(model: Node) -> fdl.Config[parallel.Parallelism]:
 
 def _set_training(found: Any, training: Any, train: Node, dump: Dump) -> None:
     """Set optimizer, seed, steps, batch and checkpoints; what Pax leaves open keeps our default."""
+    # Pax has the moving average as a setting of the optimizer, and the batch as one of the data.
     train.pass_over(*_INERT)
     learner = train.get("learner")
     average_node = None

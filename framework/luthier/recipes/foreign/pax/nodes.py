@@ -264,6 +264,8 @@ def read_dump(path: str | Path) -> Dump:
     Raises:
       BadInput: It is unreadable, not a dump, or of another version.
     """
+    # Problems are found from the outside in, and only the first is reported: a file that is not a
+    # dump would have hundreds. The remedy is the same for all of them.
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -319,6 +321,7 @@ def _malformed(content: Mapping[str, Any]) -> Iterator[str]:
 
 def _bad_nodes(path: str, content: Any, is_plain: bool = False) -> Iterator[str]:
     """Yield what is malformed in a value; `is_plain` for a mapping of names that is no value."""
+    # A value is plain, a list, or an object with one of the keys that `Dumper.dump` writes.
     if isinstance(content, list):
         for index, one in enumerate(content):
             yield from _bad_nodes(f"{path}[{index}]", one)

@@ -30,6 +30,8 @@ def optimizer(learner: Node) -> fdl.Config[optim.Optimizer] | None:
     if not isinstance(node, Node) or node.kind not in known:
         learner.leave("optimizer", f"supported: {', '.join(known)}; set optimizer")
         return None
+    # An optimizer does not change the model, so what has no equivalent is reported, and not
+    # essential.
     for field in ("l1_regularizer_weight", "l2_regularizer_weight"):
         if node.get(field):
             node.leave(field, "nothing here adds it to the loss")
@@ -123,6 +125,8 @@ def _decay(node: Node) -> dict[str, Any]:
     if isinstance(plain, dict):
         node.leave("weight_decay", "one decay is for all parameters here")
         plain = 0.0
+    # `weight_decay` is for all parameters, `decoupled_weight_decay` leaves out those of norms. Both
+    # at once cannot be expressed by one mask.
     if masked and not plain:
         mask = fdl.Config(optim.Matching, pattern=_NO_NORMS)
         return {"weight_decay": masked, "decay_mask": mask}

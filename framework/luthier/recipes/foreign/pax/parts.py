@@ -109,6 +109,9 @@ def linear(
       has_bias: Whether it has a bias.
       init: The initializer; None uses that of the layer.
     """
+    # A `FeedForward` holds a `Linear` in `linear_tpl`; a `Linear` is its own inner layer. The
+    # initializer is set on the outer one, and inherited from the inner one's ancestors if it is
+    # not.
     node.pass_over("input_dims", "output_dims", "has_bias", "activation_tpl", "bias_init")
     inner = node.get("linear_tpl", node)
     if isinstance(inner, Node) and inner is not node:

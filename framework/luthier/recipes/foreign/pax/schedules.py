@@ -82,6 +82,9 @@ def _rampup(node: Node, rate: float) -> Any:
 
 def _between(node: Node, rate: float) -> Any:
     """Return a schedule between two points (step, value), of which the first must be at step 0."""
+    # Praxis' `Linear` and `Exponential` are straight lines between two points, of the value or of
+    # its logarithm. Ours start at step 0; others, and exponentials through zero, have no
+    # equivalent.
     ends = [node.get("start"), node.get("limit")]
     for end in ends:
         if not isinstance(end, list) or len(end) != 2 or not all(map(is_number, end)):
