@@ -75,9 +75,8 @@ class StepBudget:
           now: Costs of the current plan.
           slack: Fraction by which bytes of a kind may grow.
         """
-        # Bytes may grow by a little, as buffers differ between versions of the compiler.
-        # Collectives and FLOPs are exact: one more all-gather is what a lost sharding constraint
-        # looks like.
+        # Bytes may grow by a little. Collectives and FLOPs are exact: one more all-gather is what a
+        # lost sharding constraint looks like.
         return [*self._bytes(now, slack), *self._collectives(now), *self._flops(now)]
 
     def _bytes(self, now: StepBudget, slack: float) -> Iterator[str]:

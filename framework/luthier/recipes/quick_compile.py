@@ -29,8 +29,7 @@ def quick_compile(experiment: fdl.Buildable) -> Any:
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone is not compiled", remedy="give an experiment"))
     changed = graph.copy_graph(experiment)
-    # Replaced as a whole, because options are one dictionary of the graph; ours go before older
-    # ones.
+    # Replaced as a whole, because options are one dictionary of the graph; ours take precedence.
     options = {**graph.get(changed, "compiler.cpu"), **parallel.quick_cpu_options()}
     graph.set_value(changed, "compiler.cpu", options)
     return changed
