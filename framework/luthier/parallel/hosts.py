@@ -167,6 +167,8 @@ class Share:
 
     def _global_array(self, rows: np.ndarray, entry: jax.ShapeDtypeStruct) -> jax.Array:
         rows = np.asarray(rows)
+        # With several processes, each local device asks a callback for its piece, since the rows of
+        # a process are any subset of the batch.
         if jax.process_count() == 1:
             return jax.make_array_from_process_local_data(entry.sharding, rows)
         assert len(rows) == len(self.rows), f"{len(rows)} rows for a share of {len(self.rows)}"

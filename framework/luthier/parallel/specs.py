@@ -220,6 +220,7 @@ def _uneven(
     rule = f"rule {logical} -> {', '.join(used)}"
     own = _REMEDIES.get(str(logical), f"make {logical} a multiple of {{shards}}")
     remedies = [own.format(shards=shards)]
+    # The remedy shrinks the last of the mesh axes, so that the others stay.
     rest = shards // sizes[used[-1]]
     if size % rest == 0:
         smaller = math.gcd(size // rest, sizes[used[-1]])

@@ -328,6 +328,7 @@ class _Job:
 
 
 def _has_kernels(graph: Graph) -> bool:
+    # Classes with kernels have a method `lacking`, which says what a device lacks for them.
     places = graphs.walk(graph, defaults=False, once=True)
     return any(hasattr(getattr(p.value, "__fn_or_cls__", None), "lacking") for p in places)
 
@@ -385,6 +386,7 @@ def checked_program(
         raise ValidationError(problems)
     with outlined():  # of parameters that are never made, shapes are enough
         program = programs.make(graph, devices)
+    # The vocabulary may be in an object store: a plan must not wait for it, nor need credentials.
     with contextlib.nullcontext() if unread is None else offline():
         problems = check(graph, program, unread)
     if problems:

@@ -161,6 +161,8 @@ class Estimates:
 
 
 def _operations(program: str) -> int:
+    # Each operation of MLIR text that has a result is one ` = `: cheaper than parsing, and enough
+    # to scale the time of compiling by.
     return max(program.count(" = "), 1)
 
 
@@ -215,6 +217,7 @@ def plan_apart(
         with contextlib.suppress(OSError):
             process.stdin.write(json.dumps(question))
             process.stdin.close()
+        # It ends when the pipe closes, by the answer or by the end of the process.
         for line in process.stdout:
             message = json.loads(line)
             if "report" in message:

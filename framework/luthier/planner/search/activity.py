@@ -271,7 +271,7 @@ class _Follower:
         # Variables are compared by identity, so one set serves the jaxprs that are inlined, too.
         self._read |= _read_by_products(jaxpr)
         env: dict[Any, _Value] = dict(zip(jaxpr.invars, given, strict=True))
-        for var in jaxpr.constvars:
+        for var in jaxpr.constvars:  # constants of the trace: no labels, and not counted
             env[var] = _plain(var.aval)
         needed = _needed(jaxpr)
         for equation in needed:
@@ -517,6 +517,7 @@ class _Follower:
                 continue
             labels = self._with_required(var, out.labels if i < carries else (leading, *out.labels))
             size = self._bytes(var.aval, labels)
+            # Weights that a loop collects for products outside of it are stored as these read them.
             size = size if out.parameter is None else self._narrowed(var.aval, size)
             buffer, index = Buffer(size, labels, out.name), len(self._made.buffers)
             self._made.buffers.append(buffer)
@@ -537,6 +538,9 @@ class _Follower:
         consts, carries = parts_of_scan(equation)
         length, body = equation.params["length"], next(_jaxprs(equation.params))
         inner_given = []
+        # Stacked operands lose their leading dimension; of a stack of parameters, a turn has one
+        # layer. A carry with rows of the batch is the residual stream: what enters a layer, which a
+        # backward loop with full remat keeps.
         for i, value in enumerate(given):
             value = dataclasses.replace(value, sources=frozenset(), is_view=True)
             if i >= consts + carries:
@@ -670,6 +674,7 @@ def _read_by_products(jaxpr: jex_core.Jaxpr) -> dict[Any, bool]:
             continue
         asked = jax.tree.leaves(equation.params.get("precision"))
         is_exact = any(one not in (None, jax.lax.Precision.DEFAULT) for one in asked)
+        # Two operands; a third one, such as the group sizes of `ragged_dot`, is no factor.
         for var in equation.invars[:2]:
             if not isinstance(var, jex_core.Literal):
                 found[var] = found.get(var, False) or is_exact
@@ -684,6 +689,7 @@ def _is_placing(equation: jex_core.JaxprEqn | None) -> bool:
 
 
 def _jaxprs(params: Mapping[str, Any]) -> Iterator[jex_core.Jaxpr]:
+    # Each primitive has a name of its own for its inner program, closed or open.
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         if key in params:
             yield getattr(params[key], "jaxpr", params[key])

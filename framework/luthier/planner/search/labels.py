@@ -194,6 +194,8 @@ def spread_back(
         for var in equation.invars:
             if isinstance(var, jex_core.Literal) or var not in labels:
                 continue
+            # Only what adds something is noted, so that a value keeps the labels that it has by
+            # itself.
             back = _back(equation, shape_of(var), required)
             if back is not None and together(labels[var], back) != labels[var]:
                 known[var] = together(back, known.get(var))
@@ -279,6 +281,8 @@ class Manual:
         Args:
           labels: Logical axes of a value.
         """
+        # Only manual axes that split one of the labels: along the others, each place has the same
+        # value.
         axes = {axis for label in labels if label for axis in self._axes(label)}
         return math.prod(self.sizes[axis] for axis in axes & self.inside)
 

@@ -81,6 +81,7 @@ def trace(program: programs.Program, platform: str = "cpu") -> Traced:
 
 
 def _names(jaxpr: Any) -> Iterator[str]:
+    # Of all programs inside, too: layers name their residuals inside of loops and of `checkpoint`.
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if equation.primitive.name == "name":
             yield equation.params["name"]
@@ -233,6 +234,7 @@ def residual_bytes(activity: Activity, layout: MeshLayout) -> list[dict[str, Any
     sums: dict[str, float] = {}
     for buffer in activity.residuals:
         sums[buffer.name] = sums.get(buffer.name, 0.0) + layout.bytes_of(buffer)
+    # One name may have many buffers: a value for each stack, or unnamed ones by their primitive.
     rows = sorted(sums.items(), key=lambda item: -item[1])
     return [{"name": name, "bytes_per_device": int(size)} for name, size in rows if size >= 1]
 
@@ -294,6 +296,8 @@ def _sent(exchange: Exchange, layout: MeshLayout) -> tuple[float, float]:
     sent = rounds * times * size * (number - 1) / number
     if not axes & layout.across:
         return sent, 0.0
+    # Hierarchical: a reduce-scatter within each slice leaves 1 / within of the bytes for the
+    # network.
     within = axis_product(tuple(axes - layout.across), layout.sizes)
     return sent, sent / within  # first within a slice, then across with what is left
 

@@ -176,6 +176,7 @@ def in_chunks(
       program: Its program; has the length of rows.
       policies: The policies.
     """
+    # Only for tasks whose loss is not chunked yet; lengths that the chunks divide.
     task = program.experiment.task
     if not isinstance(getattr(task, "chunking", None), losses.Whole):
         return []
@@ -246,6 +247,7 @@ def _meshes(graph: Graph, program: programs.Program, num_devices: int) -> Iterat
     # keep their sizes, and so does the number of slices along each axis. All splits of the devices
     # that are left (within a slice) over the searched axes are enumerated; the last takes the rest.
     across = program.experiment.parallelism.mesh.across_slices.sizes()
+    # An expert axis without experts would only split rows, as `data` does.
     has_experts = any("experts" in (p.axes or ()) for p in program.placements.values())
     axes = [*SEARCHED, *(["expert"] if has_experts else [])]
     fixed = {a: size for a, size in program.sizes.items() if a not in axes}
@@ -598,6 +600,8 @@ def _written_out(
     """
     if policy is None:
         return []
+    # Only the mesh and the policy of now, so that unrolling is the one difference beside
+    # microbatches.
     same = [e for e in found if e.candidate.sizes == than.candidate.sizes]
     same = [
         e for e in same if e.candidate.remat == _AS_IS and (room is None or e.needed_bytes <= room)
