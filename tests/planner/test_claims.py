@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from luthier.planner import claimed, contradiction
-from luthier.planner.checks import FACTOR, TWINS
+from luthier.planner.checks import FACTOR, SMOKE_TEST_SUFFIXES
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_names_without_a_size(name):
 
 def test_a_twin_has_the_name_of_the_whole_and_not_its_size():
     modules = ("luthier.recipes.debug", "luthier.recipes.tiny")
-    assert tuple(importlib.import_module(name).SUFFIX for name in modules) == TWINS
-    assert [claimed(f"llama_7b{suffix}") for suffix in TWINS] == [None, None]
+    assert tuple(importlib.import_module(name).SUFFIX for name in modules) == SMOKE_TEST_SUFFIXES
+    assert [claimed(f"llama_7b{suffix}") for suffix in SMOKE_TEST_SUFFIXES] == [None, None]
 
 
 def test_a_count_far_from_the_claim_is_reported():

@@ -25,7 +25,7 @@ from luthier.tasks import BatchCoupled, CoupledTask
 FACTOR = 2.0
 """Tolerated ratio of a count and the size in a name: 1.9 billion may be called 1b, rounded down."""
 
-TWINS = ("-debug", "-tiny")
+SMOKE_TEST_SUFFIXES = ("-debug", "-tiny")
 """Suffixes of the names of smoke-test configs, after the name of the original."""
 
 # A number and a unit, alone between separators. In Python names a point is `p` or `_` (`lm_1_3b`).
@@ -42,7 +42,7 @@ def claimed(name: str) -> tuple[str, float] | None:
     Args:
       name: The name of an experiment or of a recipe.
     """
-    if name.endswith(TWINS):
+    if name.endswith(SMOKE_TEST_SUFFIXES):
         return None
     found = list(_SIZE.finditer(_SEPARATED.sub(r"_\1.\2", name).replace("_", " ")))
     if len(found) != 1:

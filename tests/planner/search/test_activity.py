@@ -2,11 +2,16 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from luthier.planner import targets
 from luthier.planner.search import (
     BATCH,
+    COMPILERS,
+    Activity,
+    Buffer,
     Compiler,
     Manual,
     MeshLayout,
+    ProgramStep,
     follow,
     parts_of_scan,
     peak,
@@ -182,3 +187,18 @@ def test_the_parts_of_a_scan_are_found_by_their_ranks():
     named = [equation.params.get(name) for name in ("num_consts", "num_carry")]
     assert parts_of_scan(equation) == (1, 2)
     assert named in ([None, None], [1, 2])
+
+
+def test_an_activity_starts_empty_and_shares_nothing_with_others():
+    one, other = Activity(), Activity()
+    one.buffers.append(Buffer(4, ("batch",)))
+    one.steps.append(ProgramStep(makes=[0]))
+    assert (other.buffers, other.steps, ProgramStep().makes) == ([], [], [])
+
+
+def test_every_platform_has_a_compiler():
+    assert set(COMPILERS) == {*(chip.platform for chip in targets.CHIPS.values()), "cpu"}
+
+
+def test_processors_do_what_the_program_says():
+    assert COMPILERS["cpu"] == Compiler()
