@@ -1,4 +1,4 @@
-"""What a step may cost on a slice: what a plan told once, against what it tells now."""
+"""Budgets for the cost of a step on a slice: a recorded plan against the current one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from luthier.parallel import format_bytes
 from luthier.planner.report import Report
 
 SLACK = 0.02
-"""Bytes of a kind may grow by so much of what they were; nothing else may grow at all."""
+"""Fraction by which bytes of a kind may grow; nothing else may grow at all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepBudget:
-    """What a step of an experiment costs on a slice.
+    """Cost of a step of an experiment on a slice.
 
     Args:
       experiment: The experiment's name.
@@ -34,24 +34,24 @@ class StepBudget:
 
     @classmethod
     def of(cls, report: Report) -> StepBudget:
-        """Return what a plan tells.
+        """Return the budget that a plan's costs make.
 
         Args:
-          report: Of level `compile`; one of level `shapes` knows no collectives.
+          report: A report of level `compile`; one of level `shapes` has no collectives.
         """
-        found: dict[str, dict[str, int]] = {}
+        sums: dict[str, dict[str, int]] = {}
         for row in report.collectives:
             along = (
                 "across slices" if row["is_across_slices"] else "along " + ", ".join(row["axes"])
             )
-            total = found.setdefault(f"{row['kind']} {along}", {"count": 0, "num_bytes": 0})
+            total = sums.setdefault(f"{row['kind']} {along}", {"count": 0, "num_bytes": 0})
             for field in total:
                 total[field] += row[field]
         return cls(
             experiment=report.subject.experiment,
             slice=report.subject.slice,
             bytes_per_device=dict(report.memory.bytes_per_device),
-            collectives=found,
+            collectives=sums,
             flops=dict(report.flops),
         )
 
@@ -69,12 +69,14 @@ class StepBudget:
         return cls(**values)
 
     def exceeded(self, now: StepBudget, slack: float = SLACK) -> list[str]:
-        """Return what costs more than it may, a line each: what, how much, and how much it was.
+        """Return a line for each cost that exceeds the budget, with both values.
 
         Args:
-          now: What a plan tells now.
-          slack: Share by which bytes of a kind may grow.
+          now: Costs of the current plan.
+          slack: Fraction by which bytes of a kind may grow.
         """
+        # Bytes may grow by a little. Collectives and FLOPs are exact: one more all-gather is what a
+        # lost sharding constraint looks like.
         return [*self._bytes(now, slack), *self._collectives(now), *self._flops(now)]
 
     def _bytes(self, now: StepBudget, slack: float) -> Iterator[str]:

@@ -2,8 +2,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
-from luthier.parallel import ArrayInfo, Mesh, parameter_rules
-from luthier.parallel.specs import place_derived
+from luthier.parallel import ArrayInfo, Mesh, parameter_rules, place_derived
 
 SIZES = Mesh(data=1, fsdp=4, tensor=2).sizes(8)
 

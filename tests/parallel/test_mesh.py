@@ -65,7 +65,7 @@ def test_sizes_multiply_out_and_stand_in_the_order_of_the_axes(mesh, num_devices
         ),
         (
             Mesh(across_slices=AcrossSlices(data=3)),
-            "parallelism.mesh.across_slices: 8 devices cannot be of 3 equal slices; "
+            "parallelism.mesh.across_slices: 8 devices cannot be split into 3 equal slices; "
             "use a multiple of 3 devices",
         ),
         (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.extend.random import threefry_2x32
 
-from luthier.parallel.random_bits import threefry
+from luthier.parallel import random_bits
 
 # Vectors of the authors' own test, `kat_vectors`: key, counter, words.
 KNOWN = [
@@ -21,7 +21,7 @@ KNOWN = [
 
 @pytest.mark.parametrize(("key", "count", "words"), KNOWN)
 def test_known_vectors(key, count, words):
-    found = threefry(*(jnp.uint32(word) for word in (*key, *count)))
+    found = random_bits.threefry(*(jnp.uint32(word) for word in (*key, *count)))
     assert tuple(map(int, found)) == words
 
 

@@ -36,6 +36,6 @@ def test_every_rule_that_names_no_mesh_axis_is_reported():
     assert lines == [
         "rules.parameters.embed: the mesh has no axis 'fdsp'; did you mean fsdp?; "
         "it has data, fsdp, tensor",
-        "rules.parameters.mlp: 'tensor' is no tuple of mesh axes; write ('tensor',)",
+        "rules.parameters.mlp: 'tensor' is not a tuple of mesh axes; write ('tensor',)",
         "rules.parameters.batch: the mesh has no axis 'x'; it has data, fsdp, tensor",
     ]

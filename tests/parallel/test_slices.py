@@ -77,14 +77,14 @@ def test_one_process_has_virtual_slices():
         (
             {"data": 2},
             [Plain(i, "gpu") for i in range(8)],
-            "parallelism.mesh.across_slices: gpu devices do not tell which slice they are of; "
+            "parallelism.mesh.across_slices: gpu devices do not report which slice they belong to; "
             "leave out parallelism.mesh.across_slices",
         ),
         (
             {"data": 2},
             [Chip(i, slice_index=i // 2) for i in range(8)],
-            "parallelism.mesh.across_slices: the mesh runs across 2 slices, and the devices are "
-            "of 4; make the numbers of parallelism.mesh.across_slices multiply out to 4",
+            "parallelism.mesh.across_slices: the mesh runs across 2 slices, and the devices "
+            "belong to 4; make the numbers of parallelism.mesh.across_slices multiply out to 4",
         ),
         (
             {"data": 2},

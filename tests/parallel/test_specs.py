@@ -108,7 +108,7 @@ def test_arrays_without_axes_are_replicated():
     assert found["x"].bytes_per_device == 60
 
 
-def test_all_uneven_arrays_are_told_at_once_with_their_remedies():
+def test_all_uneven_arrays_are_reported_at_once_with_their_remedies():
     arrays = {
         "decoder.embedding.table": info(("vocab", "embed"), (257, 64)),
         "block.query.kernel": info(("embed", "heads", "head_dim"), (66, 7, 4)),

@@ -15,8 +15,7 @@ from luthier import planner
 from luthier import program as programs
 from luthier.errors import ValidationError
 from luthier.parallel import XlaOptions, quick_cpu_options
-from luthier.planner import planning
-from luthier.planner.targets import environment, missing_compiler, read
+from luthier.planner import planning, targets
 from luthier.study.engines import packed_trials
 from tests.program.test_precision import SMALL
 
@@ -55,15 +54,15 @@ def test_options_change_what_the_compiler_makes():
     assert 0 < pieces[0] < pieces[1]
 
 
-def test_all_bad_options_are_told_at_once_with_their_places():
+def test_all_bad_options_are_reported_at_once_with_their_places():
     bad = (
         "compiler.cpu={'xla_cpu_multi_thread_eigne': True, 'xla_gpu_autotune_level': 'x', "
         "'xla_backend_optimization_level': 0, 'quark': 1}"
     )
     with pytest.raises(ValidationError) as caught:
         programs.make(graph_of(bad), jax.devices()[:1])
-    told = str(caught.value).replace(f" [set by argument {len(SMALL) + 1}: {bad}]", "!")
-    assert told.splitlines() == [
+    message = str(caught.value).replace(f" [set by argument {len(SMALL) + 1}: {bad}]", "!")
+    assert message.splitlines() == [
         "compiler.cpu.xla_cpu_multi_thread_eigne: XLA has no option 'xla_cpu_multi_thread_eigne' "
         "for a CPU!; did you mean xla_cpu_multi_thread_eigen?",
         "compiler.cpu.xla_gpu_autotune_level: 'x' is not a valid int32 value!",
@@ -138,7 +137,7 @@ def test_precision_has_the_last_word():
 @pytest.mark.slow
 def test_they_reach_a_plan_and_name_what_it_keeps(given, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    slice, names = read("cpu:8"), []
+    slice, names = targets.read("cpu:8"), []
     programs.make(graph_of(SET), jax.devices()[:1])  # what XLA refuses is asked once in a process
     monkeypatch.setattr(planning.process, "read", names.append)
     planned = functools.partial(planning.plan_here, slice=slice, level="compile")
@@ -153,7 +152,7 @@ def test_they_reach_the_lanes_of_a_sweep(given):
     assert given(packed_trials.compile_lanes, program, "vmap", 2, jax.devices()[:1]) == OPTIONS
 
 
-def test_the_compilation_cache_tells_them_apart(tmp_path):
+def test_the_compilation_cache_distinguishes_them(tmp_path):
     """JAX names an entry by the options, too."""
     from jax._src import compilation_cache
 
@@ -185,7 +184,7 @@ def test_they_are_a_part_of_the_program_and_of_a_space():
 ABSENT = """
 import sys
 from luthier.parallel import XlaOptions, quick_cpu_options
-from luthier.planner.targets import devices, read
+from luthier.planner import targets
 
 found = devices(read(sys.argv[1]))
 platform = found[0].platform
@@ -198,11 +197,11 @@ assert refused.what == f"XLA has no option 'quark' for a {platform.upper()}"
 
 @pytest.mark.parametrize("slice", ["h100:8", "v5e-4"])
 def test_compilers_of_absent_devices_take_the_defaults_and_refuse_others(slice):
-    asked = read(slice)
-    if missing_compiler(asked):
-        pytest.skip(missing_compiler(asked))
+    asked = targets.read(slice)
+    if targets.missing_compiler(asked):
+        pytest.skip(targets.missing_compiler(asked))
     command = [sys.executable, "-c", ABSENT, slice]
-    subprocess.run(command, env=environment(asked, os.environ), check=True)
+    subprocess.run(command, env=targets.environment(asked, os.environ), check=True)
 
 
 def test_options_that_name_files_or_tools_are_refused_and_write_nothing(tmp_path):
@@ -217,9 +216,9 @@ def test_options_that_name_files_or_tools_are_refused_and_write_nothing(tmp_path
         *("xla_gpu_load_autotune_results_from", "xla_backend_extra_options", "xla_hlo_profile"),
     )
     options = XlaOptions(cpu=dict.fromkeys(names, str(tmp_path / "owned")))
-    told = [(it.path, it.what) for it in options.refused(jax.devices())]
-    said = "{!r} names files or tools; set it in XLA_FLAGS"
-    assert told == [(f"cpu.{name}", said.format(name)) for name in names]
+    refused = [(it.path, it.what) for it in options.refused(jax.devices())]
+    reason = "{!r} names files or tools; set it in XLA_FLAGS"
+    assert refused == [(f"cpu.{name}", reason.format(name)) for name in names]
     with pytest.raises(ValidationError, match="names files or tools"):
         options.of("cpu")
     graph = graph_of(f"compiler.cpu={{'xla_dump_to': '{tmp_path}/owned'}}")

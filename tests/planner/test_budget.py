@@ -11,8 +11,7 @@ import pytest
 from luthier import graph as graphs
 from luthier.layers import blocks, embedding, mlp
 from luthier.parallel import constrain
-from luthier.planner import plan_here
-from luthier.planner.targets import read
+from luthier.planner import plan_here, targets
 from tools.step_budget import StepBudget
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +34,7 @@ check_budgets = _tool()
 def planned(*words):
     """Return what a small model costs, as its layers are now."""
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, *words])
-    return StepBudget.of(plan_here(graph, read("cpu:8"), level="compile"))
+    return StepBudget.of(plan_here(graph, targets.read("cpu:8"), level="compile"))
 
 
 @pytest.fixture(scope="module")
@@ -50,29 +49,29 @@ def test_what_costs_no_more_is_within_the_budget(budget):
 
 
 @pytest.mark.full
-def test_an_extra_all_gather_is_told_with_its_axis_and_bytes(budget, monkeypatch):
+def test_an_extra_all_gather_is_reported_with_its_axis_and_bytes(budget, monkeypatch):
     monkeypatch.setattr(mlp, "constrain", lambda x, axes: constrain(x, axes, {"mlp": ()}))
-    told = budget.exceeded(planned(*TENSOR))
-    (line,) = [line for line in told if line.startswith("all-gather along tensor: ")]
+    lines = budget.exceeded(planned(*TENSOR))
+    (line,) = [line for line in lines if line.startswith("all-gather along tensor: ")]
     before = budget.collectives.get("all-gather along tensor", {"count": 0})["count"]
     now, _, _, _, _, _, was = line.removeprefix("all-gather along tensor: ").split()[:7]
     assert int(now) > int(was) == before
 
 
 @pytest.mark.slow
-def test_a_missing_constraint_is_told_with_its_axis_and_bytes(monkeypatch):
+def test_a_missing_constraint_is_reported_with_its_axis_and_bytes(monkeypatch):
     budget = planned(*FSDP)
     for module in (embedding, blocks):  # what layers hand on is laid out by nobody
         monkeypatch.setattr(module, "constrain", lambda x, axes: x)
-    told = budget.exceeded(planned(*FSDP))
-    (line,) = [line for line in told if line.startswith("all-gather along fsdp: ")]
+    lines = budget.exceeded(planned(*FSDP))
+    (line,) = [line for line in lines if line.startswith("all-gather along fsdp: ")]
     pattern = r"(\d+) of [\d.]+ MiB a step, (\d+) of [\d.]+ MiB before"
     now, before = map(int, re.fullmatch(pattern, line.partition(": ")[2]).groups())
     assert now > before == budget.collectives["all-gather along fsdp"]["count"]
 
 
 @pytest.mark.full
-def test_growth_is_told_by_kind(budget):
+def test_growth_is_reported_by_kind(budget):
     kinds = dict(budget.bytes_per_device)
     less = dataclasses.replace(budget, bytes_per_device=kinds | {"optimizer": 1000})
     (line,) = less.exceeded(dataclasses.replace(budget, bytes_per_device={"optimizer": 1500}))
@@ -89,20 +88,20 @@ def test_a_budget_of_other_versions_is_not_compared(monkeypatch):
     monkeypatch.setattr(check_budgets.jax, "__version__", made)
     assert check_budgets.why_not_compared(name) == ""
     monkeypatch.setattr(check_budgets.jax, "__version__", "0.9")
-    told = check_budgets.why_not_compared(name)
-    assert told == f"not compared: it is of jax {made}, and here is jax 0.9"
+    reason = check_budgets.why_not_compared(name)
+    assert reason == f"not compared: it is of jax {made}, and here is jax 0.9"
 
 
-def test_a_recipe_that_takes_more_is_told_by_its_name():
+def test_a_recipe_that_takes_more_is_reported_by_its_name():
     name = "configs.pax.c4:experiment"
     kept = json.loads((check_budgets.BUDGETS / "recipes.json").read_text())
     before = StepBudget.from_dict(kept[name])
     assert check_budgets.difference_of_recipes({name: before}) == []
     more = dict(before.bytes_per_device) | {"optimizer": 2 * before.bytes_per_device["optimizer"]}
-    told = check_budgets.difference_of_recipes(
+    lines = check_budgets.difference_of_recipes(
         {name: dataclasses.replace(before, bytes_per_device=more), "mine:experiment": before}
     )
-    assert told == [
+    assert lines == [
         f"{name}: bytes of optimizer: 4.1 GiB on each device, 2.1 GiB before (+100.0%)",
         "mine:experiment: has no budget",
     ]
@@ -121,8 +120,8 @@ def test_every_shipped_experiment_has_a_budget():
 @pytest.mark.full
 def test_a_recipe_takes_what_its_budget_says():
     name = "configs.lm.quickstart:experiment"
-    if told := check_budgets.why_not_compared(check_budgets.RECIPES):
-        pytest.skip(told)
+    if reason := check_budgets.why_not_compared(check_budgets.RECIPES):
+        pytest.skip(reason)
     assert check_budgets.difference_of_recipes(check_budgets.recipes([name])) == []
 
 
@@ -134,7 +133,7 @@ def test_every_budget_has_its_file():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", check_budgets.NAMES)
 def test_every_budget_is_kept(name):
-    told = check_budgets.why_not_compared(name)
-    if told:
-        pytest.skip(told)
+    reason = check_budgets.why_not_compared(name)
+    if reason:
+        pytest.skip(reason)
     assert check_budgets.difference(name) == []

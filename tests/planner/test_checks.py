@@ -50,7 +50,7 @@ def test_early_stopping_watches_what_is_evaluated_on_the_way():
     ]
 
 
-def test_a_model_tells_all_classes_apart():
+def test_a_model_needs_all_classes_of_the_data():
     assert problems("model.num_classes=9", reference="configs.vision.digits") == [
         "model.num_classes: 9 is smaller than the data's 10 classes; set model.num_classes=10"
     ]

@@ -4,7 +4,8 @@ import importlib
 
 import pytest
 
-from luthier.planner.checks import FACTOR, TWINS, claimed, contradiction
+from luthier.planner import claimed, contradiction
+from luthier.planner.checks import FACTOR, SMOKE_TEST_SUFFIXES
 
 
 @pytest.mark.parametrize(
@@ -32,11 +33,11 @@ def test_names_without_a_size(name):
 
 def test_a_twin_has_the_name_of_the_whole_and_not_its_size():
     modules = ("luthier.recipes.debug", "luthier.recipes.tiny")
-    assert tuple(importlib.import_module(name).SUFFIX for name in modules) == TWINS
-    assert [claimed(f"llama_7b{suffix}") for suffix in TWINS] == [None, None]
+    assert tuple(importlib.import_module(name).SUFFIX for name in modules) == SMOKE_TEST_SUFFIXES
+    assert [claimed(f"llama_7b{suffix}") for suffix in SMOKE_TEST_SUFFIXES] == [None, None]
 
 
-def test_a_count_far_from_the_claim_is_told():
+def test_a_count_far_from_the_claim_is_reported():
     """The two of Pax that its users found: the 1.3B has 2.93B parameters, the 22B has 0.87B."""
     assert contradiction("lm_1.3b", 2_930_000_000) == (
         "'lm_1.3b' says 1.3b, but the model has 2,930,000,000 parameters"

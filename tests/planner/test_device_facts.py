@@ -2,7 +2,8 @@ import dataclasses
 
 import jax
 
-from luthier.planner.device_facts import PEAK_FLOPS, cpu_chip, device_facts
+from luthier.planner import cpu_chip, device_facts
+from luthier.planner.device_facts import PEAK_FLOPS
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.layers.declared import visible
-from luthier.planner.flops import model_flops
+from luthier.planner import model_flops
 
 ROWS, DIM, HIDDEN = 8, 8, 16
 FORWARD = 2 * ROWS * DIM * HIDDEN

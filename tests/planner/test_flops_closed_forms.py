@@ -13,7 +13,7 @@ from flax import nnx
 import luthier
 from luthier import graph as graphs
 from luthier import layers
-from luthier.planner.flops import ModelFlops, model_flops
+from luthier.planner import ModelFlops, model_flops
 from luthier.recipes import decoders, encoders
 
 B = 2

@@ -22,7 +22,7 @@ def problems(changed, num_devices=8):
 
 
 @pytest.mark.full
-def test_a_plan_tells_the_bubble_and_counts_the_model_as_it_is():
+def test_a_plan_reports_the_bubble_and_counts_the_model_as_it_is():
     sizes = ("model.num_layers=4", "evaluations.held_out.global_batch_size=8")
     plain = planner.make(graph(*sizes), jax.devices()[:1])
     plan = planner.make(pipeline(graph(*sizes), 2, 4, CIRCULAR), jax.devices()[:2])
@@ -50,7 +50,7 @@ def test_one_stage_is_no_pipeline():
     assert pipelines(pipeline(graph(), 1, 4), 1) == []
 
 
-def test_all_that_cannot_be_shared_out_is_told_at_once():
+def test_all_indivisible_sizes_are_reported_at_once():
     sizes = ("model.num_layers=6", "training.global_batch_size=8", "training.accumulation=2")
     evaluation = "evaluations.held_out.global_batch_size=10"
     assert problems(pipeline(graph(*sizes, evaluation), 4, 6, CIRCULAR)) == [

@@ -33,7 +33,7 @@ def _graph():
 
 
 @pytest.mark.full
-def test_active_parameters_and_flops_are_told_from_all(capsys):
+def test_active_parameters_and_flops_are_distinguished_from_all(capsys):
     graph = _graph()
     found = planner.make(graph, jax.devices()[:1])
     idle = LAYERS * (EXPERTS - CHOICES) * 3 * DIM * HIDDEN
@@ -45,5 +45,5 @@ def test_active_parameters_and_flops_are_told_from_all(capsys):
         found.hardware_flops - found.model_flops.full >= 3 * 2 * idle * found.tokens_per_step * 0.9
     )
     print_parameters(graph, jax.devices()[:1], as_json=False)
-    told = f"{found.parameters:,} scalars ({found.active_parameters:,} active)"
-    assert told in capsys.readouterr().out.splitlines()[-1]
+    summary = f"{found.parameters:,} scalars ({found.active_parameters:,} active)"
+    assert summary in capsys.readouterr().out.splitlines()[-1]

@@ -60,5 +60,5 @@ def test_a_search_finds_what_is_no_worse_or_says_that_it_does_not(reference, sli
     is_better = any(
         row["needed_bytes"] <= own[0] and row["step_seconds"] <= own[1] for row in report.proposals
     )
-    said = [note for note in report.notes if note.endswith("no more time than this one")]
-    assert is_better != bool(said)
+    notes = [note for note in report.notes if note.endswith("no more time than this one")]
+    assert is_better != bool(notes)

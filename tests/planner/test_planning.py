@@ -8,9 +8,7 @@ from luthier.data.sources import remote
 from luthier.errors import DataError, ValidationError
 from luthier.layers import EinsumAttention
 from luthier.layers.declared import kernel
-from luthier.planner import plan_here, planning, targets
-from luthier.planner.planning import checked_program
-from luthier.planner.targets import read
+from luthier.planner import checked_program, plan_here, planning, targets
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +16,8 @@ def graph():
     return graphs.resolve("configs.lm.quickstart")
 
 
-def test_shapes_tell_what_needs_no_compiler(graph):
-    report = plan_here(graph, read("v5e-8"), level="shapes")
+def test_shapes_report_what_needs_no_compiler(graph):
+    report = plan_here(graph, targets.read("v5e-8"), level="shapes")
     assert (report.subject.level, report.subject.slice, report.subject.mesh) == (
         "shapes",
         "v5e-8",
@@ -31,14 +29,14 @@ def test_shapes_tell_what_needs_no_compiler(graph):
     assert sum(report.flops_by_dtype.values()) == report.flops["full"]
     assert set(report.flops) == {"full", "causal", "six_n"}
     assert report.step["binding"] == "compute"
-    told = "activations and other temporaries are estimated: --level compile asks the compiler"
-    assert report.notes == [told]
+    note = "activations and other temporaries are estimated: --level compile asks the compiler"
+    assert report.notes == [note]
 
 
 def test_activations_count_where_nothing_is_compiled(graph):
     """The scores of one layer alone are 8 x 4 x 65,536^2 x 4 bytes: 512 GiB."""
     long = graphs.apply(graph, ["data.length=65536"])
-    report = plan_here(long, read("h100:1"), level="shapes")
+    report = plan_here(long, targets.read("h100:1"), level="shapes")
     assert report.fits is False
     assert report.memory.is_estimated
     assert report.memory.needed_bytes > 2**39
@@ -46,22 +44,22 @@ def test_activations_count_where_nothing_is_compiled(graph):
 
 def test_a_mesh_that_does_not_run_across_slices_is_refused_in_one_line(graph):
     with pytest.raises(ValidationError) as raised:
-        plan_here(graph, read("2xv5e-4"), level="shapes")
+        plan_here(graph, targets.read("2xv5e-4"), level="shapes")
     (problem,) = raised.value.problems
     assert problem.what == "2xv5e-4 has 2 slices, and the mesh runs across 1"
     assert "parallelism.mesh.across_slices.data=2" in problem.remedy
     across = graphs.apply(graph, ["parallelism.mesh.across_slices.data=2"])
-    assert plan_here(across, read("2xv5e-4"), level="shapes").subject.mesh == {"data": 8}
+    assert plan_here(across, targets.read("2xv5e-4"), level="shapes").subject.mesh == {"data": 8}
 
 
 def test_a_plan_needs_no_data(graph, tmp_path):
-    """What trains needs its vocabulary; what is planned tells that it was not looked at."""
+    """Training needs the vocabulary; a plan notes that it was not compared."""
     absent = tmp_path / "absent.model"
     words = [f"class:Packed.tokenizer=luthier.data.SentencePiece('{absent}')"]
     changed = graphs.apply(graph, words)
     with pytest.raises(DataError, match=r"absent\.model"):
         checked_program(changed, jax.devices()[:8])
-    report = plan_here(changed, read("v5e-8"), level="shapes")
+    report = plan_here(changed, targets.read("v5e-8"), level="shapes")
     assert report.notes[0].startswith("the vocabulary was not compared with the model's: ")
     assert str(absent) in report.notes[0]
 
@@ -69,14 +67,14 @@ def test_a_plan_needs_no_data(graph, tmp_path):
 def test_a_plan_asks_no_object_store(graph, monkeypatch):
     monkeypatch.setattr(remote, "_store", lambda *asked: pytest.fail(f"asked {asked}"))
     words = ["class:Packed.tokenizer=luthier.data.SentencePiece('gs://bucket/c4.model')"]
-    report = plan_here(graphs.apply(graph, words), read("v5e-8"), level="shapes")
+    report = plan_here(graphs.apply(graph, words), targets.read("v5e-8"), level="shapes")
     start = "the vocabulary was not compared with the model's: gs://bucket/c4.model: "
     assert report.notes[0].startswith(start)
 
 
-def test_without_the_compiler_shapes_are_told_and_why(graph, monkeypatch):
+def test_without_the_compiler_shapes_are_reported_and_why(graph, monkeypatch):
     monkeypatch.setattr(targets, "_is_installed", lambda module: False)
-    report = plan_here(graph, read("h100:8"), level="compile")
+    report = plan_here(graph, targets.read("h100:8"), level="compile")
     assert report.subject.level == "shapes"
     start = "planned by shapes alone: the GPU compiler is not installed (pip install 'luthier["
     assert report.notes[0].startswith(start)
@@ -84,7 +82,7 @@ def test_without_the_compiler_shapes_are_told_and_why(graph, monkeypatch):
 
 @pytest.mark.full
 def test_a_search_needs_no_compiler_either(graph):
-    report = plan_here(graph, read("v5e-8"), level="shapes", search=True)
+    report = plan_here(graph, targets.read("v5e-8"), level="shapes", search=True)
     assert (
         report.memory.needed_bytes
         == report.memory.estimated_bytes
@@ -97,7 +95,7 @@ def test_a_search_needs_no_compiler_either(graph):
 
 
 @pytest.mark.full
-def test_what_does_not_fit_is_told_with_changes_that_would(graph, monkeypatch):
+def test_a_plan_that_does_not_fit_comes_with_changes_that_would(graph, monkeypatch):
     tiny = targets.TpuSlice(
         targets.TpuChip(
             name="tiny", device_kind="TPU tiny", memory_bytes=6 * 2**20, memory_bandwidth=1e12,
@@ -132,20 +130,20 @@ def test_changes_that_fit_are_listed_with_the_fastest_first(graph, monkeypatch):
         for number, seconds in enumerate((7.14, 7.18, 7.16))
     ]
     monkeypatch.setattr(planning.searching, "find", lambda *known: (rows, []))
-    estimated = plan_here(graph, read("cpu:8"), level="shapes", search=True)
+    estimated = plan_here(graph, targets.read("cpu:8"), level="shapes", search=True)
     assert [row["step_seconds"] for row in estimated.proposals] == [7.14, 7.16, 7.18]
 
     # What is compiled: this layout, a faster one that needs more, and the first that is better.
     programs = iter([(2**24, 8 * 10**15), (2**25, 10**15), (2**20, 4 * 10**15)])
 
-    def compile_for(program, slice, fields, timings, tell):
+    def compile_for(program, slice, fields, timings, on_progress):
         needed, traffic = next(programs)
         return {"level": "compile", "needed_bytes": needed}, {"traffic": traffic}
 
     known = dataclasses.replace(planning.cpu_chip(8), memory_bandwidth=1e9)
     monkeypatch.setattr(planning, "cpu_chip", lambda number: known)
     monkeypatch.setattr(planning, "_compiled", compile_for)
-    proved = plan_here(graph, read("cpu:8"), level="compile", search=True)
+    proved = plan_here(graph, targets.read("cpu:8"), level="compile", search=True)
     assert [row["overrides"] for row in proved.proposals] == [["seed=0"], ["seed=1"]]
     times = [row["step_seconds"] for row in proved.proposals]
     assert times == sorted(times)
@@ -153,7 +151,7 @@ def test_changes_that_fit_are_listed_with_the_fastest_first(graph, monkeypatch):
 
 
 def test_kernels_of_absent_devices_stand_by_their_abstract_forms(graph, monkeypatch):
-    whole = plan_here(graph, read("v5e-8"), level="shapes")
+    whole = plan_here(graph, targets.read("v5e-8"), level="shapes")
     attend = EinsumAttention._attend
 
     def absent(*arrays):
@@ -166,7 +164,7 @@ def test_kernels_of_absent_devices_stand_by_their_abstract_forms(graph, monkeypa
         return kernel(absent, same, flops=0)(query, key, value)
 
     monkeypatch.setattr(EinsumAttention, "_attend", through_kernel)
-    found = plan_here(graph, read("v5e-8"), level="shapes")
+    found = plan_here(graph, targets.read("v5e-8"), level="shapes")
     assert found.flops == whole.flops
     with pytest.raises(RuntimeError, match="the device is not here"):
         checked_program(graph, jax.devices()[:8]).traced_step  # noqa: B018
@@ -178,17 +176,17 @@ def test_a_layout_that_is_refused_is_compared_by_the_model(graph, monkeypatch):
     own = graphs.apply(graph, ["parallelism.mesh.data=4", "parallelism.mesh.tensor=2"])
     compiled = []
 
-    def compile_for(program, slice, fields, timings, tell):
+    def compile_for(program, slice, fields, timings, on_progress):
         compiled.append(program)
         if len(compiled) == 1:
-            told = {"refusal": "Used 1.0T of 1.0G hbm", "needed_bytes": 2**40}
-            return {"level": "compile", **told}, {}
+            refusal = {"refusal": "Used 1.0T of 1.0G hbm", "needed_bytes": 2**40}
+            return {"level": "compile", **refusal}, {}
         return {"level": "compile", "needed_bytes": 2**20}, {"traffic": 10**15}
 
     slow = dataclasses.replace(planning.cpu_chip(8), memory_bandwidth=1e9)
     monkeypatch.setattr(planning, "cpu_chip", lambda number: slow)
     monkeypatch.setattr(planning, "_compiled", compile_for)
-    report = plan_here(own, read("cpu:8"), level="compile", search=True)
+    report = plan_here(own, targets.read("cpu:8"), level="compile", search=True)
     assert report.fits is False
     assert "memory" in report.step["seconds_by_term"]
     assert "the times of a step are those of the analytic model" in report.notes

@@ -12,8 +12,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
-from luthier.planner import plan_here
-from luthier.planner.targets import read
+from luthier.planner import plan_here, targets
 
 GOLDEN = Path(__file__).parent / "goldens" / "faults.txt"
 FAULTS = dict(
@@ -27,13 +26,13 @@ def graph():
 
 
 @pytest.mark.parametrize("words", FAULTS)
-def test_a_fault_is_told_with_its_path_and_its_remedy(graph, words):
+def test_a_fault_is_reported_with_its_path_and_its_remedy(graph, words):
     start = time.process_time()
     with pytest.raises(BadInput) as caught:
-        plan_here(graphs.apply(graph, words.split(" ")), read("v5e-8"), level="shapes")
+        plan_here(graphs.apply(graph, words.split(" ")), targets.read("v5e-8"), level="shapes")
     assert time.process_time() - start < 3
-    told = re.sub(r"(\.py):\d+", r"\1:N", str(caught.value))
-    assert told == FAULTS[words].strip("\n")
+    message = re.sub(r"(\.py):\d+", r"\1:N", str(caught.value))
+    assert message == FAULTS[words].strip("\n")
 
 
 def test_there_are_thirty():

@@ -7,14 +7,7 @@ import pytest
 import luthier
 from luthier import graph as graphs
 from luthier.errors import ValidationError
-from luthier.planner.prediction import (
-    Measurement,
-    Prediction,
-    comparison,
-    predict,
-    require_fit,
-    sharing,
-)
+from luthier.planner import Measurement, Prediction, comparison, predict, require_fit, sharing
 from luthier.records.events import Notice, Step
 
 PREDICTION = Prediction(
@@ -27,7 +20,7 @@ PREDICTION = Prediction(
 
 
 class _Compiled:
-    """What a compiler tells of a step that needs 5 MiB."""
+    """The memory analysis of a step that needs 5 MiB."""
 
     output_shardings = ()
 
@@ -70,8 +63,8 @@ def test_what_cannot_fit_is_refused_with_what_is_largest():
 
 
 def test_a_prediction_is_one_line():
-    told = "3.0 MiB held on each device of 1.0 GiB, and 1.0 MiB of gradients"
-    assert str(PREDICTION) == f"{told}; a step takes at least 20 ms (links)"
+    text = "3.0 MiB held on each device of 1.0 GiB, and 1.0 MiB of gradients"
+    assert str(PREDICTION) == f"{text}; a step takes at least 20 ms (links)"
     unknown = Prediction(held_bytes=3 * 2**20, gradient_bytes=2**20, limit_bytes=None)
     assert str(unknown) == "3.0 MiB held on each device, and 1.0 MiB of gradients"
 

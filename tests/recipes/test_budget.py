@@ -4,7 +4,8 @@ import pytest
 from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput
-from luthier.recipes.budget import count_flops, count_parameters, scale_to
+from luthier.recipes import scale_to
+from luthier.recipes.budget import count_flops, count_parameters
 from luthier.recipes.scale import GraphSizes
 
 QUICKSTART = "configs.lm.quickstart"

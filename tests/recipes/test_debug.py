@@ -6,7 +6,7 @@ import pytest
 from luthier import checkpoint, data, optim, parallel, trainer
 from luthier import graph as graphs
 from luthier.errors import BadInput
-from luthier.recipes.debug import debug
+from luthier.recipes import debug
 
 EXPERIMENTS = [
     "lm.quickstart",

@@ -161,7 +161,7 @@ def test_some_layers_compute_in_a_type_of_their_own(experiment):
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         (
             "fiddler:int8('atention')",
@@ -175,14 +175,14 @@ def test_some_layers_compute_in_a_type_of_their_own(experiment):
         ),
     ],
 )
-def test_a_target_of_nothing_is_told_with_the_nearest(word, told, experiment):
+def test_a_target_of_nothing_is_refused_with_the_nearest(word, message, experiment):
     with pytest.raises(OverrideError) as raised:
         graphs.apply(experiment, [word], shelves=("luthier.recipes",))
     (line,) = str(raised.value).splitlines()
-    assert line.startswith(told)
+    assert line.startswith(message)
 
 
-def test_a_missing_library_is_told_before_anything_is_changed(experiment, monkeypatch):
+def test_a_missing_library_is_reported_before_anything_is_changed(experiment, monkeypatch):
     monkeypatch.setitem(sys.modules, "qwix", None)
     with pytest.raises(BadInput, match=r"pip install 'luthier\[quantization\]'$"):
         fp8(experiment)

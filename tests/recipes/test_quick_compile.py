@@ -5,7 +5,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import parallel, planner, recipes
 from luthier.errors import BadInput
-from luthier.recipes.quick_compile import quick_compile
+from luthier.recipes import quick_compile
 from tests.program.test_precision import SMALL
 
 
@@ -44,8 +44,8 @@ def test_a_step_computes_the_same():
         batch = {n: np.ones(info.shape, info.dtype) for n, info in program.batch.items()}
         step = program.compile_step()
         values = program.values()
-        _, told = step(values, program.init(values), batch)
-        scalars.append(dict(zip(program.scalar_names, np.asarray(told), strict=True)))
+        _, computed = step(values, program.init(values), batch)
+        scalars.append(dict(zip(program.scalar_names, np.asarray(computed), strict=True)))
         kernels.append(step.as_text().count(" fusion("))
     own, quick = scalars
     for name in ("loss", "gradient_norm", "parameter_norm"):

@@ -4,8 +4,8 @@ import pytest
 from luthier import graph as graphs
 from luthier import models
 from luthier.errors import BadInput
-from luthier.recipes import decoders
-from luthier.recipes.scale import GraphSizes, scale_depth, scale_width
+from luthier.recipes import decoders, scale_depth, scale_width
+from luthier.recipes.scale import GraphSizes
 
 QUICKSTART = "configs.lm.quickstart"
 
@@ -107,7 +107,7 @@ def test_a_factor_has_to_be_above_zero(scale, factor):
         scale(graphs.resolve(QUICKSTART), factor)
 
 
-def test_a_width_that_does_not_follow_is_told():
+def test_a_width_that_does_not_follow_is_reported():
     graph = graphs.resolve(QUICKSTART)
     graph.model.block.mlp.hidden_dim = graphs.multiply(graphs.value(3, name="ratio"), 128)
     with pytest.raises(BadInput) as caught:

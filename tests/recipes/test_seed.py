@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import tasks
 from luthier.errors import BadInput
-from luthier.recipes.seed import seed
+from luthier.recipes import seed
 
 
 def test_where_there_is_one_seed_it_alone_changes():
@@ -36,7 +36,7 @@ def test_the_last_seed_counts():
 
 @pytest.mark.parametrize("number", [-1, 2**32])
 def test_what_is_no_seed_is_refused(number):
-    with pytest.raises(BadInput, match=f"{number} is no seed"):
+    with pytest.raises(BadInput, match=f"{number} is not a seed"):
         seed(graphs.resolve("configs.lm.quickstart"), number)
 
 

@@ -23,7 +23,7 @@ def test_places_are_selected_by_path_class_and_tag():
     assert not is_selected(up, Marked)
 
 
-def test_experiments_and_models_are_told_apart():
+def test_experiments_and_models_are_distinguished():
     experiment = graphs.resolve("configs.lm.quickstart")
     assert is_experiment(experiment)
     assert not is_experiment(experiment.model)

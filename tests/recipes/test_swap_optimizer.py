@@ -5,7 +5,7 @@ from luthier import graph as graphs
 from luthier import optim
 from luthier.contrib.optimizers import lamb
 from luthier.errors import BadInput
-from luthier.recipes.swap_optimizer import swap_optimizer
+from luthier.recipes import swap_optimizer
 
 
 class Decay(fdl.Tag):
@@ -53,7 +53,7 @@ def test_the_new_graph_is_valid(recipe):
     graphs.validate(swap_optimizer(graphs.resolve("configs.vision.digits"), recipe))
 
 
-def test_what_the_new_recipe_needs_besides_is_told():
+def test_other_needs_of_the_new_recipe_are_reported():
     with pytest.raises(BadInput) as caught:
         swap_optimizer(graphs.resolve("configs.lm.quickstart"), optim.partition)
     assert str(caught.value) == (

@@ -207,7 +207,7 @@ def joined(process: Process) -> Iterator[None]:
     membership = dataclasses.replace(detected, **known | dict(process.membership))
     distributed.join(membership, read_facts())
     index = distributed.process_index()
-    distributed.tell_parent(process=index, processes=distributed.process_count())
+    distributed.notify_parent(process=index, processes=distributed.process_count())
     if index:
         # Every process runs the same command; only process 0 prints its output.
         sys.stdout.close()

@@ -1,4 +1,4 @@
-"""Where things live: devices, the mesh, rules, and the layout of every array on it."""
+"""Devices, the mesh, sharding rules, and the sharding of every array."""
 
 from luthier.parallel import hosts, random_bits
 from luthier.parallel.activations import (

@@ -1,8 +1,8 @@
-"""Layouts of results where the axes of the mesh are explicit, and the program itself says them.
+"""Sharding of activations: constraints by logical axes, and result shardings for explicit axes.
 
-JAX works out the layout of most results from those of their operands. A product that sums over a
-dimension which devices split, and a look-up in a table that they split, are ambiguous: the
-layers say by `result_sharding` what they want. With automatic axes all of this says nothing.
+With explicit axes, JAX derives the sharding of most results from those of their operands. A product
+that contracts a sharded dimension, and a look-up in a sharded table, are ambiguous: the layers
+state the result by `result_sharding`. With automatic axes that has no effect.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def is_explicit() -> bool:
 
 
 def result_sharding(like: jax.Array, kept: int, axes: Sequence[str | None]) -> NamedSharding | None:
-    """Return how a result is to be laid out: like an operand at first, by the rules at last.
+    """Return the sharding of a result: leading dimensions like an operand, the others by the rules.
 
     Args:
       like: The operand.
-      kept: How many leading dimensions the result has in common with it.
+      kept: Number of leading dimensions that the result has in common with it.
       axes: Logical axis names of the result's other dimensions, by the rules for activations;
         None is not split.
 
@@ -42,6 +42,8 @@ def result_sharding(like: jax.Array, kept: int, axes: Sequence[str | None]) -> N
     layout = current_layout()
     if layout is None or not layout.is_explicit:
         return None
+    # A mesh axis may occur once in a spec. The leading dimensions have what the operand really has,
+    # whatever the rules say, so an axis that they use is no longer free for the others.
     leading = tuple(jax.typeof(like).sharding.spec)[:kept]
     used = {axis for entry in leading for axis in _names(entry)}
     rest = []
@@ -58,7 +60,7 @@ def _names(entry: object) -> tuple[str, ...]:
 
 # Constraints on what layers compute, stated in logical axes.
 #
-# Layers call `constrain`; whoever traces them says under which mesh and rules. Outside of
+# Layers call `constrain`; the caller that traces them sets mesh and rules. Outside of
 # `activation_rules` nothing is constrained, so layers run anywhere.
 
 
@@ -76,21 +78,23 @@ class ActivationLayout:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Mesh axis to number of devices; 1 where this trace is already of one place on it."""
+        """Mesh axis to number of devices; 1 for axes that are manual here (in `shard_map`)."""
         manual = jax.sharding.get_abstract_mesh().manual_axes
         return {a: 1 if a in manual else size for a, size in self.mesh.shape.items()}
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the program itself lays out what it computes, and not the compiler."""
+        """Whether the program determines the sharding of its results, and not the compiler."""
         return jax.sharding.AxisType.Explicit in self.mesh.axis_types
 
     def need_automatic(self) -> None:
-        """Refuse explicit axes: JAX cannot hand places of some of them to a function.
+        """Reject explicit axes where `shard_map` over some axes is needed.
 
         Raises:
-          ShardingError: They are explicit.
+          ShardingError: The axes are explicit.
         """
+        # `shard_map` cannot make some of several explicit axes manual. So explicit axes are for
+        # dense models (`tests/end_to_end/test_explicit.py`).
         if self.is_explicit:
             what = "pipelines, dropless experts and exchanges of rows need automatic axes"
             path = "parallelism.mesh.axis_type"
@@ -103,20 +107,22 @@ class ActivationLayout:
     def shard_map(
         self, function: Callable[..., Any], axes: Sequence[str], in_specs: Any, out_specs: Any
     ) -> Callable[..., Any]:
-        """Return a function that runs on each place of the given mesh axes, with its own shards.
+        """Map a function over the shards of some mesh axes.
 
-        The compiler goes on splitting all other axes. May be nested.
+        The compiler still shards over all other axes. Calls may be nested.
 
         Args:
-          function: What runs; it may use collectives over `axes`.
-          axes: The mesh axes.
+          function: The function; it may use collectives over `axes`.
+          axes: The mesh axes that are manual in it.
           in_specs: Partition specs of the arguments over `axes`.
-          out_specs: The same for what is returned.
+          out_specs: Partition specs of the results over `axes`.
 
         Raises:
-          ShardingError: The axes of the mesh are explicit: JAX has no such parts of a program then.
+          ShardingError: The axes of the mesh are explicit, which `shard_map` does not support here.
         """
         self.need_automatic()
+        # A nested call must get the mesh of the trace, in which the outer axes are manual already;
+        # the concrete mesh would say that they are automatic.
         around = jax.sharding.get_abstract_mesh()
         mesh = around if around.manual_axes else self.mesh
         return jax.shard_map(
@@ -124,18 +130,19 @@ class ActivationLayout:
         )
 
 
-# A context of JAX is a context variable of the thread that is also part of the key of every
-# cache of traces: a function traced under one mesh is traced again under another.
+# A user context of JAX is thread-local and part of the key of every trace cache: a function that
+# was traced under one mesh is traced again under another. With a plain context variable `jit` would
+# reuse the trace of the first mesh, constraints included.
 _current = jax.make_user_context(None)
 
 
 @contextlib.contextmanager
 def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
-    """Constrain activations in this thread, while the context lasts.
+    """Constrain activations in this thread within the context.
 
     Args:
       mesh: The devices.
-      rules: Which mesh axes split which logical axis; only `activations` is read.
+      rules: Mesh axes by logical axis; only `activations` is read.
 
     Raises:
       ShardingError: Rules name mesh axes that do not exist.
@@ -143,24 +150,26 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
     problems = table_problems(rules.activations, dict(mesh.shape), "parallelism.rules.activations")
     if problems:
         raise ShardingError(problems)
+    # As tuples, because a user context must be hashable.
     table = tuple((logical, tuple(axes)) for logical, axes in rules.activations.items())
     with _current(ActivationLayout(mesh, table)):
         yield
 
 
 def current_layout() -> ActivationLayout | None:
-    """Return the mesh and rules of the `activation_rules` around this trace, if there are any."""
+    """Return the mesh and rules of the surrounding `activation_rules`; None outside."""
     layout: ActivationLayout | None = _current.value
     return layout
 
 
 def varying(x: jax.Array, *like: Any) -> jax.Array:
-    """Return `x` as a value that may differ wherever one of the others does (in `shard_map`).
+    """Mark `x` as varying over the manual mesh axes that the other arrays vary over.
 
-    What loops carry and branches return must be so at the start as it will be at the end.
+    Inside `shard_map`, the carry of a loop must vary over the same axes before and after a turn,
+    and so must the results of branches. A new array, such as zeros, varies over none.
 
     Args:
-      x: An array that is made anew, such as zeros.
+      x: A new array.
       like: Trees of arrays.
     """
     places = {axis for leaf in jax.tree.leaves(like) for axis in _varying(leaf)}
@@ -171,19 +180,19 @@ def varying(x: jax.Array, *like: Any) -> jax.Array:
 def constrain(
     x: jax.Array, axes: Sequence[str | None], rules: Mapping[str, tuple[str, ...]] | None = None
 ) -> jax.Array:
-    """Ask the compiler to lay `x` out as the activation rules say; where axes are explicit, do so.
+    """Constrain the sharding of `x` by the activation rules; with explicit axes, reshard it.
 
     A dimension is left to the compiler if it is named None, if there is no rule for it, or if its
-    size is not divisible. A rule without mesh axes replicates the dimension. Where the trace is of
-    one place on some mesh axes (inside of `shard_map`), these split nothing.
+    size is not divisible. A rule without mesh axes replicates the dimension. Axes that are manual
+    in the trace (inside of `shard_map`) split nothing.
 
     Args:
       x: Any array inside a trace.
       axes: A logical axis name, or None, for every dimension of `x`.
-      rules: Rules that go before those of the trace, for this array alone.
+      rules: Rules for this array alone, which take precedence.
 
     Returns:
-      `x`, of the same values.
+      `x`, with the same values.
 
     Raises:
       ShardingError: The number of axes is not the number of dimensions.
@@ -194,6 +203,9 @@ def constrain(
     layout = current_layout()
     if layout is None or max(layout.sizes.values()) == 1:
         return x
+    # None in a PartitionSpec means replicated, UNCONSTRAINED leaves a dimension to the compiler.
+    # Both occur: a rule without mesh axes replicates on purpose, a dimension without a rule does
+    # not care.
     table, sizes = dict(layout.table) | dict(rules or {}), layout.sizes
     entries: list[object] = []
     for size, logical, dimension in zip(x.shape, axes, resolve(axes, table, sizes), strict=True):
@@ -202,6 +214,8 @@ def constrain(
     if all(entry is PartitionSpec.UNCONSTRAINED for entry in entries):
         return x
     if layout.is_explicit:
+        # There is no UNCONSTRAINED then: such a dimension stays as it is. A constraint that changes
+        # nothing is left out, so that no collective can come of it.
         own = jax.typeof(x).sharding.spec
         entries = [
             has if entry is PartitionSpec.UNCONSTRAINED else entry
@@ -215,6 +229,6 @@ def constrain(
 
 
 def _varying(x: Any) -> frozenset[str]:
-    """Return the mapped mesh axes along which values differ."""
+    """Return the manual mesh axes over which an array varies."""
     axes: frozenset[str] = jax.typeof(x).manual_axis_type.varying
     return axes

@@ -1,4 +1,4 @@
-"""Bytes: of arrays, of a device, and for people to read."""
+"""Bytes of arrays and of shards, and their formatting."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bytes_per_device(placements: Iterable[Placed]) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Return bytes in the largest binary unit of which there is one: `1.2 GiB`, `512 B`.
+    """Format bytes in the largest binary unit of which there is one: `1.2 GiB`, `512 B`.
 
     Args:
       count: The bytes.
@@ -47,7 +47,7 @@ def format_bytes(count: float) -> str:
         return f"{count:.0f} B"
     for unit in ("KiB", "MiB", "GiB", "TiB"):
         count /= 1024
-        # 1023.95 would be written as 1024.0.
+        # 1023.95 would be rounded to 1024.0.
         if abs(count) < 1023.95:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:.1f} PiB"

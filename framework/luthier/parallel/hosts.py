@@ -1,4 +1,4 @@
-"""Processes and their devices."""
+"""Processes, their devices, and the rows of a batch that each process reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from luthier.errors import BadInput, Problem
 
-_config: Any = jax.config
+_config: Any = jax.config  # `Any`, because its options are attributes that no type declares
 _GPUS = ("gpu", "cuda", "rocm")
 _ORIGIN = "--devices"
 
@@ -24,10 +24,10 @@ def configure(devices: str | None) -> None:
 
     Args:
       devices: `cpu`, `cpu:8` (8 virtual devices), `gpu`, `gpu:4` (the first 4), `cuda`, `rocm` or
-        `tpu`; None leaves the choice to JAX. What fits the devices that are up is no error.
+        `tpu`; None leaves the choice to JAX. Devices that run already may be chosen again.
 
     Raises:
-      BadInput: The text cannot be read, or other devices are up already.
+      BadInput: The text is unreadable, or JAX runs on other devices already.
     """
     if devices is None:
         return
@@ -42,6 +42,7 @@ def configure(devices: str | None) -> None:
         _config.update("jax_num_cpu_devices", count)
     elif count is not None:
         _config.update(f"jax_{platform}_visible_devices", ",".join(map(str, range(count))))
+    # The CPU stays available as a second backend.
     _config.update("jax_platforms", "cpu" if platform == "cpu" else f"{platform},cpu")
 
 
@@ -49,7 +50,7 @@ def devices() -> list[jax.Device]:
     """Return all devices of the run, of every process; starts JAX's backends.
 
     Raises:
-      BadInput: The platform that was asked for has no device here.
+      BadInput: The chosen platform has no device here.
     """
     wanted = (_config.jax_platforms or "").partition(",")[0]
     remedy = "choose others with --devices, or install the JAX plugin for these"
@@ -58,7 +59,7 @@ def devices() -> list[jax.Device]:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0] or "JAX found none"
         raise BadInput(Problem(f"no {wanted} device: {reason}", _ORIGIN, remedy=remedy)) from error
-    # Without a visible GPU, JAX passes over "cuda" in silence.
+    # Without a visible GPU, JAX silently skips "cuda" and falls back to the CPU.
     if wanted in _GPUS and found[0].platform != "gpu":
         raise BadInput(Problem("no GPU can be seen here", _ORIGIN, remedy=remedy))
     return found
@@ -81,18 +82,18 @@ def is_primary() -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Share:
-    """The rows of a global batch that one process reads: any set of them.
+    """The rows of a global batch that one process reads: any subset of them.
 
     They are those that its devices hold. The chips of a TPU host are neighbours in the torus, but
-    not in the order of a mesh, so that their rows are often no part of the batch by themselves.
-    Processes whose devices hold the same rows, as where a tensor or a sequence is sharded across
-    processes, read the same rows.
+    not in the order of a mesh, so that their rows are often not contiguous. Processes whose devices
+    hold the same rows, for example because a tensor or a sequence is sharded across processes, read
+    the same rows.
 
     Args:
-      rows: The numbers of its rows within the global batch, ascending, int64 [n].
-      counted: Which of its rows this process counts, bool [n]: every row of the batch is counted
-        by one process.
-      num_rows: The rows of the global batch.
+      rows: Indices of its rows within the global batch, ascending, int64 [n].
+      counted: Which of its rows this process counts, bool [n]: each row of the batch is counted by
+        exactly one process.
+      num_rows: Number of rows of the global batch.
     """
 
     rows: np.ndarray
@@ -109,11 +110,14 @@ class Share:
 
         Args:
           batch: The entries of a global batch, [rows, ...] each, with their shardings.
-          reader: What is to be called with `arguments`: the method `iterator` or `batches` of a
-            data node. One that has no argument `rows` can read an equal part of the batch or all
-            of it, and its share is the smallest of these that holds what the devices need. None
-            stands for one that has it.
+          reader: The method `iterator` or `batches` of a data node, to be called with `arguments`.
+            One without an argument `rows` can read an equal part of the batch or all of it, and its
+            share is the smaller of these that holds the rows of the devices. None means that it has
+            the argument.
         """
+        # From the sharding, not from `process_index / process_count`: every process computes for
+        # all of them which rows their devices hold, so that they agree, without a message, on which
+        # one counts a row that several hold (the first).
         (num_rows,) = {entry.shape[0] for entry in batch.values()}
         needed: dict[int, np.ndarray] = {}
         for entry in batch.values():
@@ -133,7 +137,7 @@ class Share:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """How data is asked for the rows: which of how many equal parts, or else their numbers."""
+        """Arguments of the reader: which of how many equal parts, or else the rows' indices."""
         part = _part(self.rows, self.num_rows)
         if part is None:
             return {"rows": self.rows}
@@ -141,7 +145,7 @@ class Share:
         return {"process_index": index, "process_count": count}
 
     def count_in(self, rows: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Return those rows that this process counts.
+        """Return the rows that this process counts.
 
         Args:
           rows: The entries of its rows, [n, ...] each.
@@ -157,12 +161,14 @@ class Share:
 
         Args:
           rows: The entries of its rows, [n, ...] each; there may be more of them.
-          batch: The entries that are wanted, with their shardings.
+          batch: The entries of the global batch, with their shardings.
         """
         return {name: self._global_array(rows[name], entry) for name, entry in batch.items()}
 
     def _global_array(self, rows: np.ndarray, entry: jax.ShapeDtypeStruct) -> jax.Array:
         rows = np.asarray(rows)
+        # With several processes, each local device asks a callback for its piece, since the rows of
+        # a process are any subset of the batch.
         if jax.process_count() == 1:
             return jax.make_array_from_process_local_data(entry.sharding, rows)
         assert len(rows) == len(self.rows), f"{len(rows)} rows for a share of {len(self.rows)}"
@@ -176,17 +182,17 @@ class Share:
 
         Args:
           rows: The entry's rows that were read, [n, ...].
-          place: Where the piece is within the global array: a tuple with a slice of every
+          place: Index of the piece within the global array: a tuple with a slice of every
             axis, as JAX has it.
         """
         start, stop, _ = place[0].indices(self.num_rows)
-        # All rows from start to stop are among those read, which ascend: they lie together.
+        # All rows from start to stop were read, and rows ascend: so they are contiguous.
         first = int(np.searchsorted(self.rows, start))
         return rows[(slice(first, first + stop - start), *place[1:])]
 
 
 def _part(rows: np.ndarray, num_rows: int) -> tuple[int, int] | None:
-    """Return which of how many equal parts of a batch rows are; None if they are no such part."""
+    """Return index and count of the equal part of a batch that rows are; None if they are none."""
     start, size = int(rows[0]), len(rows)
     if rows[-1] - start + 1 != size or num_rows % size or start % size:
         return None
@@ -210,7 +216,8 @@ def _has_rocm() -> bool:
 
 
 def _backend_is_up() -> bool:
-    # JAX refuses to change the number of virtual devices from then on; it has no public question.
+    # JAX has no public query for whether its backends have started. But from then on it refuses to
+    # change the number of virtual devices: so that is tried, and undone.
     count = _config.jax_num_cpu_devices
     try:
         _config.update("jax_num_cpu_devices", 1 if count != 1 else 2)

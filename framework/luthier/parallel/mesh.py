@@ -1,4 +1,4 @@
-"""The mesh: how many devices along each named axis."""
+"""The mesh: the number of devices along each named axis."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _PATH = "parallelism.mesh"
 
 
 class AxisType(enum.Enum):
-    """Who decides how arrays that layers compute are laid out along the axes of a mesh."""
+    """Type of the axes of a mesh: who decides the sharding of arrays that layers compute."""
 
     AUTO = "auto"
-    """The compiler, where nothing is asked for: any model runs on any mesh."""
+    """The compiler, where there is no constraint: any model runs on any mesh."""
 
     EXPLICIT = "explicit"
-    """The program: what it does not say is refused while it is traced, so nothing moves between
-    devices unasked. For dense models, to prove that none does."""
+    """The program: ambiguous shardings are rejected while it is traced, so that nothing moves
+    between devices implicitly. For dense models, to prove that nothing does."""
 
     @property
     def of_jax(self) -> jax.sharding.AxisType:
-        """The same as JAX has it."""
+        """The axis type of JAX."""
         return {"auto": jax.sharding.AxisType.Auto, "explicit": jax.sharding.AxisType.Explicit}[
             self.value
         ]
@@ -46,9 +46,9 @@ class Mesh:
       expert: Devices that split the experts and the batch.
       sequence: Devices that split the length of every row.
       tensor: Devices that split the hidden dimensions of every layer.
-      across_slices: How the axes go on across slices: an axis has as many devices as its size
+      across_slices: How the axes continue across slices: an axis has as many devices as its size
         here, times its number of slices there.
-      axis_type: Who lays out what layers compute.
+      axis_type: Who decides the sharding of what layers compute.
 
     One of the sizes may be -1: it fills the mesh up to the devices there are.
     """
@@ -92,9 +92,11 @@ class Mesh:
           A mesh whose axes are all of `axis_type`.
 
         Raises:
-          ShardingError: The sizes do not fit the devices, or the slices do not.
+          ShardingError: The sizes or the slices do not match the devices.
         """
         sizes = self.sizes(len(devices))
+        # `jax.make_mesh` arranges the devices of one slice for its topology; several need
+        # `arrange`.
         if self.across_slices.count == 1:
             return make_mesh(sizes, devices, self.axis_type)
         arranged = arrange(sizes, self.across_slices, devices)
@@ -102,6 +104,9 @@ class Mesh:
         return jax.sharding.Mesh(arranged, tuple(sizes), axis_types=types)
 
     def _within(self, num_devices: int) -> dict[str, int]:
+        """Return the size of every axis within a slice, with -1 replaced."""
+        # Problems of the sizes by themselves come first, all at once: whether the devices suffice
+        # is only meaningful without them.
         sizes = {axis: getattr(self, axis) for axis in AXES}
         filling = [axis for axis, size in sizes.items() if size == -1]
         problems = [
@@ -119,7 +124,7 @@ class Mesh:
             problems.append(Problem(f"{names} are -1, but only one can fill", _PATH, remedy=remedy))
         slices = self.across_slices.count
         if num_devices % slices:
-            what = f"{num_devices} devices cannot be of {slices} equal slices"
+            what = f"{num_devices} devices cannot be split into {slices} equal slices"
             remedy = f"use a multiple of {slices} devices"
             problems.append(Problem(what, f"{_PATH}.across_slices", remedy=remedy))
         if problems:
@@ -142,7 +147,7 @@ def make_mesh(
       axis_type: Type of all axes; with `AUTO` the compiler chooses what is not constrained.
 
     Raises:
-      ShardingError: The number of devices is another than the sizes ask for.
+      ShardingError: The sizes do not multiply out to the number of devices.
     """
     if math.prod(sizes.values()) != len(devices):
         raise ShardingError(_uneven(sizes, len(devices)))
@@ -152,17 +157,19 @@ def make_mesh(
 
 
 def describe_sizes(sizes: Mapping[str, int]) -> str:
-    """Return the sizes that are not 1 as people write them: `data=2 x fsdp=4`."""
-    told = [f"{axis}={size}" for axis, size in sizes.items() if size != 1]
-    return " x ".join(told) or "every axis=1"
+    """Format the sizes that are not 1: `data=2 x fsdp=4`."""
+    parts = [f"{axis}={size}" for axis, size in sizes.items() if size != 1]
+    return " x ".join(parts) or "every axis=1"
 
 
 def alternatives(remedies: Sequence[str]) -> str:
-    """Return remedies as one clause, the last after an "or"."""
+    """Join remedies into one clause, the last after an "or"."""
     return ", or ".join([", ".join(remedies[:-1]), remedies[-1]] if remedies[1:] else remedies)
 
 
 def _uneven(sizes: Mapping[str, int], num_devices: int, slices: int = 1) -> Problem:
+    # The remedies are computed, so that each can be copied: every axis in use that can absorb the
+    # difference by itself, and the number of devices that would do.
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if -1 in sizes.values():
         what = f"{describe_sizes(sizes)} does not divide {num_devices} devices"

@@ -1,9 +1,9 @@
 """Random bits on a CPU, as one kernel instead of a loop of many.
 
 JAX keeps the rounds of its generator as a loop when it compiles for a CPU. Each of its operations
-becomes a kernel, some ten for every use of a key; a model uses a key for each parameter, and they
-were more than half of what compiling its initialization took. Here the rounds are written out: one
-kernel, with the same bits.
+becomes a kernel, about ten for every use of a key; a model uses a key for each parameter, and these
+kernels took more than half of the time of compiling its initialization. Here the rounds are
+unrolled: one kernel, with the same bits.
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Threefry-2x32 with 20
   rounds.
@@ -27,7 +27,7 @@ _NUM_GROUPS = 5  # of four rounds, with a key added after each
 def threefry(
     key0: jax.Array, key1: jax.Array, count0: jax.Array, count1: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the two words that Threefry-2x32 makes of a key and a counter of two words each.
+    """Compute the two words of Threefry-2x32 from a key and a counter of two words each.
 
     Args:
       key0: First word of the key: uint32, of any shape.
@@ -35,6 +35,8 @@ def threefry(
       count0: First word of the counter, of the same shape.
       count1: Second word, of the same shape.
     """
+    # Bit by bit what JAX computes (a test compares them): four rounds of add, rotate and xor, five
+    # times, with the key schedule of three words added in between.
     keys: Sequence[jax.Array] = (key0, key1, key0 ^ key1 ^ _PARITY)
     x, y = count0 + key0, count1 + key1
     for group in range(_NUM_GROUPS):
@@ -51,12 +53,13 @@ _LOWER = mlir.lower_fun(threefry, multiple_results=True)
 
 
 def install() -> Callable[[], None]:
-    """Have JAX lower its generator for CPUs in this way from now on; the bits are the same.
+    """Register this lowering of JAX's generator for CPUs; the bits are the same.
 
     Returns:
-      What puts JAX's own lowering back. Programs that are compiled stay as they are.
+      A function that restores JAX's own lowering. Compiled programs stay as they are.
     """
-    # `register_lowering` is public, but nothing public tells which rule there was before it.
+    # `register_lowering` is public, but only the private table has the rule that was registered
+    # before, which undoing needs. Installing twice must not take our own rule for JAX's.
     rules = mlir_registry._platform_specific_lowerings["cpu"]
     before = rules.get(threefry2x32_p)
     if before is not None and getattr(before, "rule", None) is _LOWER:

@@ -1,4 +1,4 @@
-"""Logical axis rules: which mesh axes split which dimension, as a value in the graph."""
+"""Logical axis rules: the mesh axes that split each dimension, as a value in the graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from luthier.errors import Problem
 from luthier.parallel.mesh import Mesh
 
 Table = Mapping[str, Sequence[str]]
-"""Logical axis name to the mesh axes that share it out; no mesh axes means replicated."""
+"""Logical axis name to the mesh axes that split it; no mesh axes means replicated."""
 
 
 def parameter_rules() -> dict[str, tuple[str, ...]]:
@@ -19,6 +19,8 @@ def parameter_rules() -> dict[str, tuple[str, ...]]:
 
     Experts and the layers of a stack are split by axes of their own.
     """
+    # Kernels of a transformer have `embed` on one side, so that FSDP splits all of them, and
+    # another axis on the other side for tensor parallelism.
     return {
         "embed": ("fsdp",),
         "experts": ("expert",),
@@ -35,8 +37,10 @@ def parameter_rules() -> dict[str, tuple[str, ...]]:
 def activation_rules_table() -> dict[str, tuple[str, ...]]:
     """Return the rules for activations and batches that fit most models.
 
-    Every axis takes rows of the batch that does not split a row's length or width, or layers.
+    The batch is split over all mesh axes but those for the length, the width and the layers.
     """
+    # `embed` is not split: the residual stream is whole on each device, and only between two
+    # products (heads, mlp, vocab) activations are split by tensor parallelism.
     return {
         "batch": ("replica", "data", "fsdp", "expert"),
         "length": ("sequence",),
@@ -52,7 +56,7 @@ def activation_rules_table() -> dict[str, tuple[str, ...]]:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Which mesh axes split which logical axis.
+    """Mesh axes that split each logical axis.
 
     A graph that wants single rules to be settable by path holds the tables themselves:
     `Config(Rules, parameters=parameter_rules(), activations=activation_rules_table())`.
@@ -70,11 +74,11 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True)
 class Parallelism:
-    """How an experiment is spread over devices.
+    """Parallelism of an experiment: its mesh and its sharding rules.
 
     Args:
       mesh: Numbers of devices along each axis.
-      rules: What is split along which axis.
+      rules: Mesh axes that split each logical axis.
     """
 
     mesh: Mesh = Mesh()
@@ -82,7 +86,7 @@ class Parallelism:
 
 
 def axis_product(mesh_axes: Sequence[str], sizes: Mapping[str, int]) -> int:
-    """Return into how many shards mesh axes together cut a dimension.
+    """Return the number of shards that mesh axes together cut a dimension into.
 
     Args:
       mesh_axes: Names of mesh axes.
@@ -92,19 +96,22 @@ def axis_product(mesh_axes: Sequence[str], sizes: Mapping[str, int]) -> int:
 
 
 def table_problems(table: Table, sizes: Mapping[str, int], path: str) -> list[Problem]:
-    """Return what is wrong with a table of rules, whether or not a rule is used.
+    """Return the problems of a table of rules, whether or not a rule is used.
 
     Args:
       table: Logical axis to mesh axes.
-      sizes: The mesh axes that there are.
-      path: Where the table stands in the graph.
+      sizes: The existing mesh axes.
+      path: Path of the table in the graph.
     """
     problems = []
     for logical, mesh_axes in table.items():
         where = f"{path}.{logical}"
+        # A string would be read as a sequence of one-letter axes.
         if isinstance(mesh_axes, str):
             remedy = f"write ({mesh_axes!r},)"
-            problems.append(Problem(f"{mesh_axes!r} is no tuple of mesh axes", where, "", remedy))
+            problems.append(
+                Problem(f"{mesh_axes!r} is not a tuple of mesh axes", where, "", remedy)
+            )
             continue
         for axis in mesh_axes:
             if axis not in sizes:

@@ -16,9 +16,9 @@ from luthier.errors import Problem, ShardingError
 AXES = ("stage", "replica", "data", "fsdp", "expert", "sequence", "tensor")
 """Names of the mesh axes, slowest first: neighbouring devices share the last.
 
-The more often an axis speaks, and the more it says, the faster are its links. Stages pass on one
-microbatch's activations; replicas and data add up gradients once a step; fsdp gathers every layer;
-expert, sequence and tensor exchange activations inside every layer.
+The more an axis communicates, the faster its links must be. Stages pass on the activations of one
+microbatch; replicas and data add up gradients once a step; fsdp gathers every layer; expert,
+sequence and tensor exchange activations inside every layer.
 """
 
 PATH = "parallelism.mesh.across_slices"
@@ -26,7 +26,7 @@ PATH = "parallelism.mesh.across_slices"
 
 @dataclasses.dataclass(frozen=True)
 class AcrossSlices:
-    """Numbers of slices along the axes of the mesh: how an axis goes on across the slow network.
+    """Numbers of slices along the axes of the mesh: how an axis continues across the slow network.
 
     A slice is a TPU slice, or the devices that a GPU backend counts as one (`slice_index`). On
     CPUs it is a process, and within one process a virtual one: devices in equal groups.
@@ -75,9 +75,12 @@ def arrange(
       An array of the devices, with one dimension for each axis.
 
     Raises:
-      ShardingError: The devices do not tell their slices, or are of other numbers of slices, or
-        slices are of different sizes.
+      ShardingError: The devices do not report their slices, belong to another number of slices, or
+        slices have different sizes.
     """
+    # As JAX's `create_hybrid_device_mesh`, but also for virtual slices of a CPU. Each slice is
+    # arranged by itself, for its topology; then the blocks are put together, so that each axis
+    # first runs within a slice, and then across.
     numbers = [across.sizes().get(axis, 1) for axis in sizes]
     within = [size // n for size, n in zip(sizes.values(), numbers, strict=True)]
     slices = collections.defaultdict(list)
@@ -85,7 +88,9 @@ def arrange(
         slices[number].append(device)
     counts = [len(slices[number]) for number in sorted(slices)]
     if len(counts) != across.count:
-        what = f"the mesh runs across {across.count} slices, and the devices are of {len(counts)}"
+        what = (
+            f"the mesh runs across {across.count} slices, and the devices belong to {len(counts)}"
+        )
         remedy = f"make the numbers of {PATH} multiply out to {len(counts)}"
         raise ShardingError(Problem(what, PATH, remedy=remedy))
     if len(set(counts)) > 1:
@@ -98,10 +103,12 @@ def arrange(
 
 
 def _slice_numbers(devices: Sequence[Any], count: int) -> list[int]:
+    # TPUs and some GPU backends report a `slice_index`. CPUs have none: processes stand for slices,
+    # and within one process equal groups of its devices, so that tests can have several.
     if all(hasattr(device, "slice_index") for device in devices):
         return [device.slice_index for device in devices]
     if any(device.platform != "cpu" for device in devices):
-        what = f"{devices[0].platform} devices do not tell which slice they are of"
+        what = f"{devices[0].platform} devices do not report which slice they belong to"
         raise ShardingError(Problem(what, PATH, remedy=f"leave out {PATH}"))
     processes = [device.process_index for device in devices]
     if len(set(processes)) > 1:

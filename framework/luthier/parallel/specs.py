@@ -1,4 +1,4 @@
-"""The resolver: from logical axes and rules to a layout, with the reason for it."""
+"""The resolver: from logical axes and rules to the sharding of an array, with its reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REMEDIES = {
 
 @dataclasses.dataclass(frozen=True)
 class ArrayInfo:
-    """What the resolver must know of an array.
+    """Shape, dtype and logical axes of an array to be sharded.
 
     Args:
       shape: Its global shape.
@@ -41,7 +41,7 @@ class ArrayInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where an array lives, and why.
+    """Sharding of an array, and the reason for it.
 
     Args:
       name: Name of the array.
@@ -49,7 +49,7 @@ class Placement:
       dtype: Its type.
       axes: Its logical axes, if it has any.
       spec: The mesh axes along each dimension.
-      reason: Which rule put it there, for every logical axis.
+      reason: The rule that applied, for every logical axis.
       bytes_per_device: Bytes of the shard that each device holds.
     """
 
@@ -64,14 +64,14 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True)
 class SplitDimension:
-    """How one dimension is split: along which mesh axes, and the reason in words."""
+    """The mesh axes that split one dimension, and the reason as text."""
 
     mesh_axes: tuple[str, ...]
     reason: str
 
     @property
     def entry(self) -> str | tuple[str, ...] | None:
-        """What stands for this dimension in a `PartitionSpec`."""
+        """The entry of this dimension in a `PartitionSpec`."""
         if len(self.mesh_axes) == 1:
             return self.mesh_axes[0]
         return self.mesh_axes or None
@@ -81,7 +81,7 @@ def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[S
     """Find the mesh axes for every dimension, first come, first served.
 
     A mesh axis can split one dimension of an array: later claims are dropped. Mesh axes of
-    size 1 are left out of the layout.
+    size 1 are left out of the sharding.
 
     Args:
       axes: A logical axis name, or None, for every dimension.
@@ -91,6 +91,8 @@ def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[S
     Returns:
       One `SplitDimension` for every entry of `axes`.
     """
+    # A dropped claim is not an error, because a table of rules is for many arrays. The reason names
+    # it.
     users: dict[str, str] = {}
     found = []
     for index, logical in enumerate(axes):
@@ -115,13 +117,13 @@ def place(
     sizes: Mapping[str, int],
     path: str = "parallelism.rules.parameters",
 ) -> dict[str, Placement]:
-    """Lay arrays out on the mesh as the rules say.
+    """Shard arrays over the mesh by the rules.
 
     Args:
-      arrays: What to lay out, by name.
+      arrays: The arrays by name.
       table: Logical axis to mesh axes.
       sizes: Mesh axis to number of devices.
-      path: Where the table stands in the graph, for messages.
+      path: Path of the table in the graph, for messages.
 
     Returns:
       A placement for every array, in the order of `arrays`.
@@ -130,6 +132,8 @@ def place(
       ShardingError: Rules name mesh axes that do not exist, arrays have another number of
         logical axes than dimensions, or dimensions are not divisible; all of them at once.
     """
+    # JAX refuses uneven shardings one array at a time, when it makes them. Here all are reported at
+    # once, from shapes alone.
     problems = table_problems(table, sizes, path)
     if problems:
         raise ShardingError(problems)
@@ -164,7 +168,7 @@ def shardings(placements: Mapping[str, Placement], mesh: DeviceMesh) -> dict[str
     """Return the placements as shardings over devices.
 
     Args:
-      placements: What `place` found.
+      placements: The result of `place`.
       mesh: The devices, with the axes that the placements name.
     """
     return {name: NamedSharding(mesh, p.spec) for name, p in placements.items()}
@@ -205,6 +209,9 @@ def _uneven(
     sizes: Mapping[str, int],
     path: str,
 ) -> Problem:
+    # Remedies that can be copied: a multiple for the size; the largest size of the last mesh axis
+    # that still divides it; or a rule that replicates, which is not offered for the axes of
+    # `_REMEDIES`.
     logical, size = (info.axes or ())[index], info.shape[index]
     used = dimension.mesh_axes
     shards = axis_product(used, sizes)
@@ -213,6 +220,7 @@ def _uneven(
     rule = f"rule {logical} -> {', '.join(used)}"
     own = _REMEDIES.get(str(logical), f"make {logical} a multiple of {{shards}}")
     remedies = [own.format(shards=shards)]
+    # The remedy shrinks the last of the mesh axes, so that the others stay.
     rest = shards // sizes[used[-1]]
     if size % rest == 0:
         smaller = math.gcd(size // rest, sizes[used[-1]])
@@ -223,7 +231,7 @@ def _uneven(
     return Problem(what, name, remedy=alternatives(remedies))
 
 
-# The layout of what an optimizer derives from parameters: factors, preconditioners, averages.
+# Sharding of arrays that an optimizer derives from parameters: factors, preconditioners, averages.
 
 SPARE = ("fsdp",)
 """Mesh axes that split all of an optimizer's state, whichever dimensions it has."""
@@ -235,15 +243,15 @@ def place_derived(
     sizes: Mapping[str, int],
     spare: Sequence[str] = SPARE,
 ) -> dict[str, Placement]:
-    """Lay out arrays that have not their parameters' shapes, such as a row of means of squares.
+    """Shard arrays with other shapes than their parameters, such as row means of squares.
 
-    They go along the mesh axes of the dimensions that they keep. Where these are not divisible
-    they stay whole, for no setting of the graph could change that; and a spare mesh axis that no
-    rule uses takes the first dimension that it divides. A factor that keeps no dimension of FSDP
-    would otherwise be the same on every device.
+    They are sharded along the mesh axes of the dimensions that they keep. Dimensions that are not
+    divisible stay whole, because no setting of the graph could change that; and a spare mesh axis
+    that no rule uses takes the first dimension that it divides. A factor that keeps no dimension of
+    FSDP would otherwise be replicated on every device.
 
     Args:
-      arrays: What to lay out, by name; `axes` must not be None.
+      arrays: The arrays by name; `axes` must not be None.
       table: Logical axis to mesh axes.
       sizes: Mesh axis to number of devices.
       spare: Mesh axes that take a dimension where no rule gives them one.
@@ -257,6 +265,8 @@ def place_derived(
 def _place(
     name: str, info: ArrayInfo, table: Table, sizes: Mapping[str, int], spare: Sequence[str]
 ) -> Placement:
+    # Resolved twice: an axis that is dropped as not divisible may free its mesh axes for a
+    # dimension after it.
     axes = tuple(
         None if size % axis_product(dimension.mesh_axes, sizes) else logical
         for logical, size, dimension in zip(
@@ -283,7 +293,7 @@ def _place(
 def _with_spare(
     axis: str, dimensions: Sequence[SplitDimension], info: ArrayInfo, sizes: Mapping[str, int]
 ) -> list[SplitDimension]:
-    """Let a mesh axis split the first dimension that it divides, if there is one."""
+    """Split the first dimension that a mesh axis divides, if there is one."""
     found = list(dimensions)
     for index, dimension in enumerate(dimensions):
         if info.shape[index] % (axis_product(dimension.mesh_axes, sizes) * sizes[axis]) == 0:
@@ -294,16 +304,16 @@ def _with_spare(
     return found
 
 
-# The sharding table: where every array lives, why, and what it weighs.
+# The sharding table: the sharding, reason and bytes of every array.
 
 _COLUMNS = ("name", "shape", "dtype", "spec", "reason", "bytes/device")
 
 
 def sharding_table(placements: Iterable[Placement], sizes: Mapping[str, int]) -> str:
-    """Return the layout of arrays as a text table with one line for each.
+    """Return the sharding of arrays as a text table with one line for each.
 
     Args:
-      placements: What `place` found.
+      placements: The result of `place`.
       sizes: Mesh axis to number of devices.
 
     Returns:
@@ -323,7 +333,7 @@ def sharding_table(placements: Iterable[Placement], sizes: Mapping[str, int]) ->
 
 
 def format_spec(spec: PartitionSpec) -> str:
-    """Return a spec as its dimensions: `fsdp, tensor`, `(data fsdp), -`; `-` is replicated.
+    """Format a spec by dimensions: `fsdp, tensor`, `(data fsdp), -`; `-` is replicated.
 
     Args:
       spec: The mesh axes along each dimension.

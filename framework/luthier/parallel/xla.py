@@ -1,8 +1,8 @@
-"""Options that XLA compiles programs with, by platform.
+"""XLA compile options, by platform.
 
-They belong to a program and not to the process: each is handed over when the program is compiled.
-So they hold whether or not a backend is up, differ between trials of a sweep, are the same where a
-plan compiles for devices that are not here, and name entries of the compilation cache.
+They belong to a program and not to the process: they are passed when the program is compiled. So
+they apply whether or not a backend has started, may differ between trials of a sweep, are the same
+where a plan compiles for other devices, and are part of the key of the compilation cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _OUTSIDE = re.compile(
     r"|(?:^|_)(?:dirs?|directory|files?|paths?|filename|prefix|plugin|libs?|library|extra|config|load"
     r"|tool|url|endpoint)(?:_|$)"
 )
-"""Options that name files or tools; a record must choose neither, so the process alone may."""
+"""Options that name files or tools. Running a recorded config must not write or execute anything
+that its author chose, so these are accepted in the environment only."""
 _MIB = 2**20
 _KNOWN = (
     "xla_backend_optimization_level",
@@ -52,14 +53,14 @@ _KNOWN = (
     "xla_tpu_enable_async_collective_fusion",
     "xla_tpu_scoped_vmem_limit_kib",
 )
-"""Names that are proposed where one is not known; compilers have many more."""
+"""Option names to suggest for a misspelt one; compilers have many more."""
 
 
 def gpu_options() -> dict[str, Option]:
-    """Return what programs for GPUs are compiled with.
+    """Return the default options of programs for GPUs.
 
-    The scheduler that hides latency starts collectives early and waits for them late. Collectives
-    are put together up to sizes at which links are busy; the layers of a stack stay apart.
+    The latency-hiding scheduler starts collectives early and waits for them late. Collectives are
+    combined up to sizes that saturate the links, which keeps the layers of a stack apart.
 
     Source: JAX documentation, "GPU performance tips" (scheduler, combining); MaxText,
       configs/gpu/a3 (sizes).
@@ -75,8 +76,8 @@ def gpu_options() -> dict[str, Option]:
 def quick_cpu_options() -> dict[str, Option]:
     """Return options with which XLA compiles for a CPU in about two thirds of the time.
 
-    Machine code is optimized less. Before version 0.11, JAX's compiler can also make the kernels of
-    a program in a few modules instead of in one for each, whose cost is the same for small ones.
+    Machine code is optimized less. Before version 0.11, JAX's compiler can also emit the kernels of
+    a program in a few modules instead of one each, which cost the same even for small kernels.
     Steps take as long, or up to a fifth longer (`tools/bench/compile.py`).
     """
     options: dict[str, Option] = {"xla_backend_optimization_level": 1}
@@ -86,11 +87,11 @@ def quick_cpu_options() -> dict[str, Option]:
 
 
 class Refused(NamedTuple):
-    """An option that a compiler does not take.
+    """An option that a compiler rejects.
 
     Args:
-      path: Where it stands in the options: `gpu.xla_gpu_autotune_level`.
-      what: What is wrong, as one clause.
+      path: Its path in the options: `gpu.xla_gpu_autotune_level`.
+      what: The problem, as one clause.
       nearest: Names that may have been meant.
     """
 
@@ -103,9 +104,9 @@ class Refused(NamedTuple):
 class XlaOptions:
     """Options of XLA by their own names, such as `xla_gpu_autotune_level`, for each platform.
 
-    Only those of the platform that is compiled for are handed over. None leaves an option as XLA
-    has it. What a compiler does not know, or not with such a value, is refused; so is what names
-    files or tools, such as `xla_dump_to`, which belongs into XLA_FLAGS.
+    Only those of the target platform are passed to the compiler. None keeps XLA's default. Unknown
+    options and invalid values are rejected, and so are options that name files or tools, such as
+    `xla_dump_to`, which belong into XLA_FLAGS.
 
     Args:
       cpu: For programs that run on CPUs.
@@ -118,7 +119,7 @@ class XlaOptions:
     tpu: dict[str, Option] = dataclasses.field(default_factory=dict)
 
     def of(self, platform: str) -> dict[str, bool | int | float | str]:
-        """Return the options that a program is compiled with.
+        """Return the options to compile a program with.
 
         Args:
           platform: `cpu`, `gpu` or `tpu`.
@@ -137,26 +138,28 @@ class XlaOptions:
         return {name: option for name, option in own.items() if option is not None}
 
     def refused(self, devices: Sequence[jax.Device]) -> list[Refused]:
-        """Return the options that the compiler of some devices does not take.
+        """Return the options that the compiler of some devices rejects.
 
         Args:
-          devices: What is compiled for; they may be absent.
+          devices: Devices to compile for, local or not.
         """
+        # No API lists the options of a compiler, so it is asked: a trivial program is compiled with
+        # all of them, and only if that fails with each by itself, to find out which ones are wrong.
         own = [device for device in devices if device.process_index == jax.process_index()]
         device = (own or devices)[0]
         every = self._set(device.platform)
-        # The compiler is not asked about those: it would be told to write already.
+        # Options that name files are not tried: the compiler would write them right away.
         found = [_names_outside(device.platform, x) for x in every if _OUTSIDE.search(x.lower())]
         options = {name: x for name, x in every.items() if not _OUTSIDE.search(name.lower())}
         if _refusal(device, tuple(options.items())) is None:
             return found
         for name, option in options.items():
-            said = _refusal(device, ((name, option),))
-            if said is None:
+            message = _refusal(device, ((name, option),))
+            if message is None:
                 continue
-            path, bad = f"{device.platform}.{name}", _BAD_VALUE.search(said)
-            what, near = said, list[str]()
-            if _UNKNOWN.search(said):
+            path, bad = f"{device.platform}.{name}", _BAD_VALUE.search(message)
+            what, near = message, list[str]()
+            if _UNKNOWN.search(message):
                 what = f"XLA has no option {name!r} for a {device.platform.upper()}"
                 near = difflib.get_close_matches(name, _KNOWN, n=2)
             elif bad is not None:
@@ -172,13 +175,15 @@ def _names_outside(platform: str, name: str) -> Refused:
 
 @functools.lru_cache(maxsize=256)
 def _refusal(device: jax.Device, options: tuple[tuple[str, Option], ...]) -> str | None:
-    """Return what the compiler says against options; None where it takes them."""
+    """Return the compiler's error about options; None where it accepts them."""
+    # Cached, because each plan and each trial checks the same options again. The error is that of
+    # XLA's status, whose first line is `INVALID_ARGUMENT: reason`.
     if not options:
         return None
     scalar = jax.ShapeDtypeStruct((), "int32", sharding=SingleDeviceSharding(device))
-    given: dict[str, Any] = dict(options)
+    compiler_options: dict[str, Any] = dict(options)
     try:
-        jax.jit(lambda x: x).lower(scalar).compile(given)
+        jax.jit(lambda x: x).lower(scalar).compile(compiler_options)
     except jax.errors.JaxRuntimeError as error:
         return str(error).partition("\n")[0].partition(": ")[2]
     return None

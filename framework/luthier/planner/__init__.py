@@ -1,16 +1,18 @@
-"""Plans: what an experiment would cost, known before it runs.
+"""Plans: memory, time and FLOPs of an experiment, before it runs.
 
-`luthier.plan` (in `planning`) plans for devices that are here, by `make`, or for a slice that need
-not be here, by `plan_apart`.
+`luthier.plan` (in `planning`) plans for local devices, by `make`, or for a slice that need not be
+available, by `plan_apart`.
 """
 
 from __future__ import annotations
 
 from luthier.planner import targets
-from luthier.planner.device_facts import DeviceFacts, device_facts
+from luthier.planner.budget import StepBudget
+from luthier.planner.checks import claimed, contradiction
+from luthier.planner.device_facts import DeviceFacts, cpu_chip, device_facts
 from luthier.planner.flops import ModelFlops, model_flops
 from luthier.planner.plan import Plan, make
-from luthier.planner.planning import plan_here
+from luthier.planner.planning import checked_program, plan_here
 from luthier.planner.prediction import (
     Measurement,
     Prediction,
@@ -21,6 +23,7 @@ from luthier.planner.prediction import (
 )
 from luthier.planner.process import plan_apart
 from luthier.planner.report import Report
+from luthier.planner.roofline import Roofline, flops_by_dtype
 from luthier.planner.targets import Chip, CpuSlice, GpuChip, GpuSlice, TpuChip, TpuSlice
 from luthier.tasks.flops import Flops, count
 
@@ -36,11 +39,18 @@ __all__ = [
     "Plan",
     "Prediction",
     "Report",
+    "Roofline",
+    "StepBudget",
     "TpuChip",
     "TpuSlice",
+    "checked_program",
+    "claimed",
     "comparison",
+    "contradiction",
     "count",
+    "cpu_chip",
     "device_facts",
+    "flops_by_dtype",
     "make",
     "model_flops",
     "plan_apart",

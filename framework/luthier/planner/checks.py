@@ -1,4 +1,4 @@
-"""Sizes that names claim: `1b`, `125m`, `1.3B`; against the parameters that are counted."""
+"""Checks of an experiment as a whole, and of the size in its name (`1b`, `125m`, `1.3B`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.extend import core as jex_core
 
 from luthier import graph as graphs
 from luthier import layers
@@ -22,17 +23,18 @@ from luthier.program.step import rngs_of
 from luthier.tasks import BatchCoupled, CoupledTask
 
 FACTOR = 2.0
-"""How far a count may be from the size in a name: 1.9 billion may be called 1b, rounded down."""
+"""Tolerated ratio of a count and the size in a name: 1.9 billion may be called 1b, rounded down."""
 
-TWINS = ("-debug", "-tiny")
-"""How the names of smoke-test configs end; before it stands the name of the original."""
+SMOKE_TEST_SUFFIXES = ("-debug", "-tiny")
+"""Suffixes of the names of smoke-test configs, after the name of the original."""
 
+# A number and a unit, alone between separators. In Python names a point is `p` or `_` (`lm_1_3b`).
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:[.p]\d+)?)([mMbB])(?![A-Za-z0-9])")
 _SEPARATED = re.compile(r"_(\d)_(\d+[mMbB])(?![A-Za-z0-9])")
 
 
 def claimed(name: str) -> tuple[str, float] | None:
-    """Return the size that a name claims, as it is written and as a number; None without one.
+    """Return the size that a name claims, as it is written and as a number; None if there is none.
 
     `llama_7b`, `gpt2-125M` and `lm_1_3b` claim one; `mnist5k`, `7bit` and `100mb` do not, nor do
     names of smoke-test configs, `llama_7b-tiny`.
@@ -40,7 +42,7 @@ def claimed(name: str) -> tuple[str, float] | None:
     Args:
       name: The name of an experiment or of a recipe.
     """
-    if name.endswith(TWINS):
+    if name.endswith(SMOKE_TEST_SUFFIXES):
         return None
     found = list(_SIZE.finditer(_SEPARATED.sub(r"_\1.\2", name).replace("_", " ")))
     if len(found) != 1:
@@ -50,11 +52,11 @@ def claimed(name: str) -> tuple[str, float] | None:
 
 
 def contradiction(name: str, parameters: int) -> str:
-    """Return what is wrong with the size that a name claims; nothing where it fits.
+    """Return a message if the size that a name claims contradicts the count; else an empty string.
 
     Args:
       name: The name.
-      parameters: The scalars that were counted.
+      parameters: The number of scalars in the model's parameters.
     """
     claim = claimed(name)
     if claim is None or claim[1] / FACTOR <= parameters <= claim[1] * FACTOR:
@@ -62,23 +64,25 @@ def contradiction(name: str, parameters: int) -> str:
     return f"{name!r} says {claim[0]}, but the model has {parameters:,} parameters"
 
 
-# What makes an experiment unfit to run that no single component can see.
+# Checks that no single component can make, because they need the experiment and its devices.
 
 
 def check(
     graph: Graph, program: programs.Program, unread: list[str] | None = None
 ) -> list[Problem]:
-    """Return what is wrong with an experiment as a whole, on its devices.
+    """Return the problems of an experiment as a whole, on its devices.
 
     Args:
       graph: The experiment graph.
       program: Its program.
-      unread: Takes what cannot be looked at because the data is not here, and holds what could not
-        be looked at before; None means that the experiment is to be run, and needs its data.
+      unread: Takes a note for each check that is skipped because the data is not available, and
+        holds earlier ones; None means that the experiment is to be run, and needs its data.
 
     Raises:
-      DataError: The data is not here, and is needed.
+      DataError: The data is not available, and is needed.
     """
+    # All problems are collected, so that one attempt shows all of them. Each has the path of the
+    # setting to change and its origin (a file, an override), which the components cannot know.
     experiment = program.experiment
     task, training = experiment.task, experiment.training
     problems: list[Problem] = []
@@ -115,8 +119,11 @@ def check(
     return problems
 
 
-def _couplings(experiment: Any) -> list[Problem]:
-    """Return what keeps a batch from being cut: rows that see each other without statistics."""
+def _couplings(experiment: programs.Experiment) -> list[Problem]:
+    """Return a problem for each part of the loss that couples rows: then batches cannot be cut."""
+    # A coupled loss that is a `CoupledTask` gives statistics that add up over microbatches. Layers
+    # say that they couple rows by a class attribute, so the model is built, abstractly, to look at
+    # all of its modules.
     task, reasons = experiment.task, []
     if isinstance(task.reduction, BatchCoupled) and not isinstance(task, CoupledTask):
         reasons.append(task.reduction.reason)
@@ -132,14 +139,14 @@ def _couplings(experiment: Any) -> list[Problem]:
 
 
 def trained(program: programs.Program) -> list[Placement]:
-    """Return where the parameters live that are trained."""
+    """Return the placements of the parameters that are trained."""
     start = "parameters/"
     placements = {n[len(start) :]: p for n, p in program.placements.items() if n.startswith(start)}
     return list(chosen(placements, program.experiment.training.trainable).values())
 
 
 def _masks(graph: Graph, program: programs.Program) -> list[Problem]:
-    """Return the masks of the optimizer that are for none of the trained parameters."""
+    """Return a problem for each mask of the optimizer that matches no trained parameter."""
     names = [placement.name.partition("/")[2] for placement in trained(program)]
     found = []
     for problem in program.experiment.optimizer.check(names):
@@ -151,7 +158,10 @@ def _masks(graph: Graph, program: programs.Program) -> list[Problem]:
 _NOT_COMPARED = "the vocabulary was not compared with the model's"
 
 
-def _vocabulary(experiment: Any, unread: list[str] | None) -> list[Problem]:
+def _vocabulary(experiment: programs.Experiment, unread: list[str] | None) -> list[Problem]:
+    """Return a problem if the tokenizer has more tokens than the model has embeddings."""
+    # The reverse is common (tables are padded) and right. The size of the vocabulary may have to be
+    # read from the network or the disk: a plan notes that it could not, a run needs it.
     if any(note.startswith(_NOT_COMPARED) for note in unread or ()):
         return []  # it cannot be reached, which may have taken a while to find out
     tokenizer = getattr(experiment.data, "tokenizer", None)
@@ -171,13 +181,13 @@ def _vocabulary(experiment: Any, unread: list[str] | None) -> list[Problem]:
     return [Problem(what, "model.vocab_size", remedy=f"set model.vocab_size={needed}")]
 
 
-def _classes(graph: Graph, experiment: Any) -> Iterator[Problem]:
-    """Yield a problem where the data has more classes than the model tells apart."""
+def _classes(graph: Graph, experiment: programs.Experiment) -> Iterator[Problem]:
+    """Yield a problem where the data has more classes than the model distinguishes."""
     size = getattr(experiment.model, "keywords", {}).get("num_classes")
     try:
         needed = getattr(experiment.data, "num_classes", None)
     except DataError:
-        return  # told when the data is looked at
+        return  # reported when the data is read
     if isinstance(size, int) and isinstance(needed, int) and size < needed:
         path = "model.num_classes"
         what = f"{size} is smaller than the data's {needed} classes"
@@ -185,7 +195,7 @@ def _classes(graph: Graph, experiment: Any) -> Iterator[Problem]:
 
 
 def _watched(graph: Graph, training: Any, evaluations: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem where early stopping watches what is evaluated at the end only."""
+    """Yield a problem where early stopping watches an evaluation that runs at the end only."""
     if training.early_stopping is None:
         return
     name = training.early_stopping.metric.evaluation
@@ -200,19 +210,21 @@ def _size(graph: Graph, program: programs.Program) -> Iterator[Problem]:
     """Yield a problem where the experiment's name claims another size than its model has."""
     name = program.experiment.name
     sizes = [p.shape for n, p in program.placements.items() if n.startswith("parameters/")]
-    told = contradiction(name, sum(map(math.prod, sizes)))
-    if told:
+    problem = contradiction(name, sum(map(math.prod, sizes)))
+    if problem:
         remedy = "change the name or the model"
-        yield Problem(told, "name", graphs.origin_of(graph, "name"), remedy)
+        yield Problem(problem, "name", graphs.origin_of(graph, "name"), remedy)
 
 
-def unsaved_residuals(graph: Graph, forward: Any) -> list[Problem]:
-    """Return the names of residuals to be kept that no layer of the model gives to anything.
+def unsaved_residuals(graph: Graph, forward: jex_core.ClosedJaxpr) -> list[Problem]:
+    """Return a problem for each residual to be saved that no layer of the model names.
 
     Args:
       graph: The experiment graph.
       forward: The jaxpr of the loss.
     """
+    # `jax.checkpoint_policies.save_only_these_names` ignores names that do not occur, so a typo
+    # would silently recompute everything.
     there, problems = set(_residuals(forward)), []
     for place in graphs.walk(graph, defaults=False, once=True):
         node = place.value

@@ -1,4 +1,4 @@
-"""What is known of devices: the peak of their matrix units and their memory.
+"""Facts about local devices: the peak of their matrix units and their memory.
 
 Source: the vendors' data sheets, dense bfloat16 rates without sparsity. A CPU has no data sheet
 that holds for the cores at hand, so its peak is measured.
@@ -20,7 +20,7 @@ from luthier.planner.targets import CHIPS, Chip
 
 @dataclasses.dataclass(frozen=True)
 class DeviceFacts:
-    """Facts of one device.
+    """Facts about one device.
 
     Args:
       peak_flops: Peak of matrix products, in FLOPs per second; None where unknown.
@@ -31,7 +31,7 @@ class DeviceFacts:
     source: str
 
 
-# Devices that JAX calls otherwise than the table of chips does, and some that are in none.
+# Device kinds under other names than in the table of chips, and some that are not in it.
 _OTHERS = {
     "NVIDIA A100 80GB PCIe": 312e12,
     "NVIDIA H100 PCIe": 756e12,
@@ -44,16 +44,17 @@ PEAK_FLOPS: Mapping[str, float] = {
     **{chip.device_kind: chip.peak_flops["bfloat16"] for chip in CHIPS.values()},
     **_OTHERS,
 }
-"""Peaks of products of bfloat16, by what JAX calls the device."""
+"""Peaks of bfloat16 products in FLOPs per second, by JAX's `device_kind`."""
 
 
 def device_facts(device: jax.Device, num_devices: int) -> DeviceFacts:
-    """Return what is known of a device.
+    """Return the facts about a device.
 
     Args:
       device: One of the devices that a program runs on; they are alike.
-      num_devices: How many of them share the machine; virtual CPU devices share its cores.
+      num_devices: Number of devices that share the machine; virtual CPU devices share its cores.
     """
+    # Virtual devices of a CPU compute at the same time, so each has a part of the measured peak.
     if device.platform == "cpu":
         return DeviceFacts(_measured_cpu_peak() / num_devices, "measured")
     peak = PEAK_FLOPS.get(device.device_kind)
@@ -61,10 +62,10 @@ def device_facts(device: jax.Device, num_devices: int) -> DeviceFacts:
 
 
 def cpu_chip(num_devices: int) -> Chip:
-    """Return what is known of a virtual device of the CPU at hand.
+    """Return the facts about a virtual device of the local CPU.
 
     Args:
-      num_devices: How many of them share the machine.
+      num_devices: Number of devices that share the machine.
     """
     peak = _measured_cpu_peak() / num_devices
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -73,7 +74,7 @@ def cpu_chip(num_devices: int) -> Chip:
         device_kind="cpu",
         platform="cpu",
         memory_bytes=memory // num_devices,
-        memory_bandwidth=0.0,
+        memory_bandwidth=0.0,  # unknown: the roofline leaves out terms without a bandwidth
         peak_flops={"float32": peak, "bfloat16": peak},
         link_bandwidth=0.0,
         network_bandwidth=0.0,
@@ -86,10 +87,13 @@ def _measured_cpu_peak(size: int = 1024, times: int = 5, seconds: float = 0.05) 
     """Return float32 FLOPs per second of a square matrix product.
 
     Args:
-      size: Of its sides.
-      times: The best of at most so many is taken.
-      seconds: After which no other is begun.
+      size: Size of its sides.
+      times: Maximum number of measurements, of which the best is taken.
+      seconds: Time after which no further measurement starts.
     """
+    # Every training on a CPU waits for this, so it is limited in time, not only in number: a slow
+    # machine makes one measurement. On one device, although it uses all cores; the first product
+    # (after compiling) is not measured, as it starts the thread pool.
     device = jax.local_devices(backend="cpu")[0]
     matrix = jax.device_put(jnp.ones((size, size), jnp.float32), device)
     product = jax.jit(jnp.matmul).lower(matrix, matrix).compile()

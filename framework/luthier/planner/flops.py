@@ -6,10 +6,14 @@ import dataclasses
 from typing import Any
 
 import jax
+from jax.extend import core as jex_core
 
 from luthier.errors import Problem, ValidationError
 from luthier.layers.declared import abstract_forms
 from luthier.parallel import activation_rules, make_mesh
+from luthier.program import Program
+from luthier.program.state import model_arrays
+from luthier.program.step import dropout_key, structure_of
 from luthier.tasks.flops import count
 
 
@@ -17,8 +21,8 @@ from luthier.tasks.flops import count
 class ModelFlops:
     """FLOPs that one training step owes to the model, in the conventions that papers use.
 
-    Recomputation (remat) is not counted, nor what experts compute for nobody: these measure the
-    model, not the way it is run.
+    Neither recomputation (remat) nor the padding of experts is counted: these measure the model,
+    not the way it is run.
 
     Args:
       full: Three times the products of the forward pass, attention over all pairs
@@ -35,12 +39,12 @@ class ModelFlops:
     six_n: int
 
 
-def model_flops(forward: Any, parameters: int, tokens: int) -> ModelFlops:
-    """Return what one training step owes to the model.
+def model_flops(forward: jex_core.ClosedJaxpr, parameters: int, tokens: int) -> ModelFlops:
+    """Count the FLOPs that one training step owes to the model.
 
     Args:
       forward: The jaxpr of the loss, forward pass only, over the whole global batch.
-      parameters: Number of scalars that a token meets.
+      parameters: Number of active parameters: those that a token passes through.
       tokens: Tokens in the global batch.
     """
     once = count(forward)
@@ -51,22 +55,20 @@ def model_flops(forward: Any, parameters: int, tokens: int) -> ModelFlops:
     )
 
 
-def trace_forward(program: Any) -> Any:
-    """Return the jaxpr of the loss over a whole global batch, forward pass only.
+def trace_forward(program: Program) -> jex_core.ClosedJaxpr:
+    """Trace the loss over a whole global batch, forward pass only.
 
-    It is traced as for one device, because a model owes nothing to the way that it is split:
-    a pipeline, for example, computes in its bubbles too. Kernels stand by their abstract forms, so
-    that none of them needs its device.
+    It is traced as for one device, because the FLOPs of a model do not depend on how it is sharded:
+    a pipeline, for example, computes in its bubbles too. Kernels are traced by their abstract
+    forms, so that none of them needs its device.
 
     Args:
-      program: A `luthier.program.Program`.
+      program: The experiment's program.
 
     Raises:
       ValidationError: A size is too large for the arithmetic that the model does with it.
     """
-    from luthier.program.state import model_arrays
-    from luthier.program.step import dropout_key, structure_of
-
+    # A mesh of one device still has all axes by name, since layers look up the axes of their rules.
     sizes, rules = dict.fromkeys(program.sizes, 1), program.experiment.parallelism.rules
     single = make_mesh(sizes, [program.mesh.devices.flat[0]])
 

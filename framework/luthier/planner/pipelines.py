@@ -1,4 +1,4 @@
-"""The pipelines of an experiment: how long their stages idle, and what cannot be split."""
+"""Pipelines of an experiment: bubbles of their stages, and checks of what they must divide."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Pipeline:
     """A stack of layers in a pipeline.
 
     Args:
-      path: Where the stack stands in the graph.
+      path: Path of the stack in the graph.
       stack: The stack.
-      num_layers: Its layers.
-      num_kinds: How many kinds of layers take turns.
+      num_layers: Number of layers.
+      num_kinds: Number of kinds of layers that alternate.
       stages: Devices along the mesh axis `stage`.
     """
 
@@ -35,12 +35,12 @@ class Pipeline:
 
     @property
     def ticks(self) -> int:
-        """In how many ticks all microbatches are through."""
+        """Number of ticks after which all microbatches are through."""
         return num_ticks(self.stack.schedule, self.stages, self.stack.microbatches)
 
     @property
     def bubble_fraction(self) -> float:
-        """In which share of them a stage has nothing to do."""
+        """Fraction of the ticks in which a stage has nothing to do."""
         return bubble_fraction(self.stack.schedule, self.stages, self.stack.microbatches)
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,18 +54,20 @@ class Pipeline:
         }
 
     def __str__(self) -> str:
-        told = f"{self.stages} stages, {self.stack.microbatches} microbatches"
+        sizes = f"{self.stages} stages, {self.stack.microbatches} microbatches"
         share = f"{self.ticks} ticks, bubble fraction {self.bubble_fraction:.1%}"
-        return f"{self.path}: {self.stack.schedule!r} of {told}: {share}"
+        return f"{self.path}: {self.stack.schedule!r} of {sizes}: {share}"
 
 
 def pipelines(graph: Graph, stages: int) -> list[Pipeline]:
-    """Return the pipelines of a graph, where there are stages.
+    """Return the pipelines of a graph, if there are stages.
 
     Args:
       graph: The experiment graph.
-      stages: Devices along the mesh axis `stage`; of one, layers run as without a pipeline.
+      stages: Devices along the mesh axis `stage`; with one, layers run as without a pipeline.
     """
+    # Read from the graph, not from a model: sizes that do not divide must be reported before the
+    # model is built, where they would raise one after another.
     found = []
     for place in graphs.walk(graph) if stages > 1 else ():
         if getattr(place.value, "__fn_or_cls__", None) is not layers.Pipelined:
@@ -79,11 +81,11 @@ def pipelines(graph: Graph, stages: int) -> list[Pipeline]:
 
 
 def indivisible(graph: Graph, num_devices: int) -> list[Problem]:
-    """Return the layers, microbatches and rows that pipelines cannot split.
+    """Return a problem for all layers, microbatches and rows that pipelines cannot divide.
 
     Args:
       graph: The experiment graph.
-      num_devices: Devices that it is to run on.
+      num_devices: Number of devices that it is to run on.
 
     Raises:
       ShardingError: There is no such mesh of these devices.
@@ -91,6 +93,8 @@ def indivisible(graph: Graph, num_devices: int) -> list[Problem]:
     parallelism = graphs.build(graphs.get(graph, "parallelism"))
     sizes = parallelism.mesh.sizes(num_devices)
     found = pipelines(graph, sizes["stage"])
+    # A batch is cut three times: into the microbatches of accumulation (training only), each over
+    # the devices that split rows, and each of these into the microbatches of the pipeline.
     number = lambda path: graphs.evaluate(graphs.get(graph, path))  # noqa: E731
     parts = {}
     if found:
@@ -108,7 +112,9 @@ def indivisible(graph: Graph, num_devices: int) -> list[Problem]:
 
 
 def _of_layers(graph: Graph, pipeline: Pipeline) -> Iterator[Problem]:
-    M = pipeline.stack.microbatches  # as many rows: those of batches are looked at below
+    M = (
+        pipeline.stack.microbatches
+    )  # as the number of rows, too: `_of_rows` checks those of batches
     sizes = (pipeline.num_layers, pipeline.num_kinds, M, pipeline.stages)
     for problem in pipeline.stack.problems(*sizes):
         above = pipeline.path.rpartition(".")[0]
@@ -126,6 +132,7 @@ def _of_rows(
     what += f" for each of {num_parts} steps of accumulation" if num_parts > 1 else ""
     what += f", each of them for {shards} devices" if shards > 1 else ""
     remedy = f"use a multiple of {M * each}"
+    # Fewer microbatches are a remedy only if the stages still divide them.
     fewer = math.gcd(num_rows // each, M)
     if num_rows % each == 0 and fewer % pipeline.stages == 0:
         remedy += f", or set {pipeline.path}.microbatches={fewer}"

@@ -1,4 +1,4 @@
-"""What an experiment would cost on given devices, known before it runs."""
+"""Plans for local devices: the program of an experiment and its costs, before it runs."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ class Plan:
     """An experiment on devices: its program and its costs. Holds no arrays.
 
     Args:
-      program: What will be compiled and run.
+      program: The program to compile and run.
       parameters: Number of scalars in the model's parameters.
-      active_parameters: How many of them one token meets, on average: of the experts, the chosen.
+      active_parameters: How many of them a token passes through on average: of the experts, those
+        that are chosen.
       trained_parameters: How many of them are trained.
       parameters_by_subtree: The same by the first part of the parameter's name.
       state_bytes: Bytes of the whole state, over all devices, replicas counted once.
       bytes_per_device: Bytes on one device by kind (parameters, optimizer, gradients, ...).
-      host_bytes_per_device: Bytes of the state that one device keeps on its host.
+      host_bytes_per_device: Bytes of the state that one device offloads to its host.
       tokens_per_step: Positions in a global batch that can be predicted.
       model_flops: FLOPs that a step owes to the model.
       hardware_flops: FLOPs of the step as it is run, recomputation and bubbles included.
-      pipelines: The stacks of layers that are split over stages.
+      pipelines: Stacks of layers that are split over stages.
     """
 
     program: programs.Program
@@ -74,7 +75,8 @@ class Plan:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, as `plan.json` has it."""
+        """Return the plan as plain values, as in `plan.json`."""
+        # A file format: readers of old runs know these keys.
         devices = list(self.program.mesh.devices.flat)
         return {
             "devices": {"count": len(devices), "kind": devices[0].device_kind},
@@ -106,18 +108,21 @@ class Plan:
 def make(
     graph: Graph, devices: Sequence[jax.Device] | None = None, hoist: Sequence[str] = ()
 ) -> Plan:
-    """Work out what an experiment would cost.
+    """Plan an experiment on devices of this process.
 
     The model is built under abstract evaluation: no array is made.
 
     Args:
       graph: An experiment graph.
-      devices: What to plan for; None means all devices of the default backend.
+      devices: Devices to plan for; None means all devices of the default backend.
       hoist: Paths of numeric leaves that the compiled step takes as arguments.
 
     Raises:
       BadInput: Something in the graph cannot be run on these devices; all problems at once.
     """
+    # The checks come in the order of their cost, and each presupposes the ones before: sizes in the
+    # graph, then the program (the model's shapes), then the experiment as a whole, then the traced
+    # loss. Costs are summed only for what can run.
     devices = jax.devices() if devices is None else devices
     problems = indivisible(graph, len(devices))
     if problems:
@@ -130,6 +135,8 @@ def make(
     problems = unsaved_residuals(graph, forward)
     if problems:
         raise ValidationError(problems)
+    # Names in the state are `kind/name`; the kinds of a plan are these, and what is not part of the
+    # state: gradients (of what is trained) and the batch. Offloaded optimizer state is on the host.
     parameters: dict[str, int] = {}
     per_device = dict.fromkeys(KINDS, 0)
     shares, active, state_bytes = active_shares_of(program.experiment), 0, 0
@@ -149,6 +156,7 @@ def make(
     per_device["batch"] = sum(_shard_bytes(entry) for entry in program.batch.values())
     tokens = tokens_per_step(program)
     total = sum(parameters.values())
+    # The traced step is cached by the program, which compiles it later: nothing is traced twice.
     hardware_flops = count(program.traced_step.jaxpr).total
     return Plan(
         program=program,
@@ -167,6 +175,7 @@ def make(
 
 
 def _shard_bytes(entry: jax.ShapeDtypeStruct) -> int:
+    # From the sharding, because an entry may be split along rows and along their length.
     shape = entry.sharding.shard_shape(entry.shape)
     return math.prod(shape) * entry.dtype.itemsize
 
@@ -177,6 +186,8 @@ def tokens_per_step(program: programs.Program) -> int:
     Args:
       program: The experiment's program.
     """
+    # Only the task knows which positions have a target, and it counts them in a batch. One row of
+    # ones stands for all: no padding.
     task = program.experiment.task
     row = {n: np.ones((1, *entry.shape[1:]), entry.dtype) for n, entry in program.batch.items()}
     return int(task.count_tokens(row)) * program.experiment.training.global_batch_size

@@ -1,4 +1,4 @@
-"""Plans for slices: shapes in this process, the compiled step in a process of its own."""
+"""Plans for slices that need not be available, by shapes alone or by compiling the step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from luthier.planner.device_facts import cpu_chip
 from luthier.planner.flops import trace_forward
 from luthier.planner.pipelines import indivisible
 from luthier.planner.plan import Plan, make, tokens_per_step
-from luthier.planner.process import Estimates, Tell, silent, timed
+from luthier.planner.process import Estimates, ProgressCallback, silent, timed
 from luthier.planner.report import Report
 from luthier.planner.roofline import flops_by_dtype, roofline
 from luthier.planner.search import model
@@ -47,8 +47,11 @@ from luthier.tasks.flops import count
 
 SHAPES, COMPILE = "shapes", "compile"
 NUM_PROPOSED, NUM_TRIED = 3, 6
+# Raise it when compiled programs are read otherwise (`compiled/`): it is part of the key of the
+# cache, so what is cached is then compiled and read again. Then install libtpu and
+# jax-cuda13-plugin, and run `pytest -m slow tests/planner/compiled/test_process.py`.
 READING = "5"
-"""Changes where compiled programs are read otherwise, so that what is kept is read anew."""
+"""Version of the reader of compiled programs, as part of the cache key."""
 
 
 @overload
@@ -65,7 +68,7 @@ def plan(
     level: str = "compile",
     packages: Sequence[str] = (),
     search: bool = False,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = silent,
 ) -> Report: ...
 
 
@@ -78,19 +81,19 @@ def plan(
     level: str = "compile",
     packages: Sequence[str] = (),
     search: bool = False,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = silent,
 ) -> Plan | Report:
-    """Plan an experiment: what it costs on devices that are here, or on a slice that need not be.
+    """Plan an experiment: its costs on local devices, or on a slice that need not be available.
 
     Args:
       graph: An experiment graph.
       devices: Devices to plan for; None means all devices of the default backend.
       hoist: Paths of numeric leaves that the compiled step takes as arguments (devices only).
-      slice: A slice to plan for instead, as `v5e-16`, `h100:8` or `cpu:8`.
+      slice: A slice to plan for instead, such as `v5e-16`, `h100:8` or `cpu:8`.
       level: `shapes` or `compile` (slices only).
       packages: The user's modules that a graph may name (slices only).
-      search: Whether better layouts are searched for, although this one fits (slices only).
-      tell: Takes messages about the progress (slices only).
+      search: Whether to search for better layouts although this one fits (slices only).
+      on_progress: Takes messages about the progress (slices only).
 
     Returns:
       A `Plan`, which `luthier.program` can run; for a slice a `Report`.
@@ -104,7 +107,7 @@ def plan(
     if devices is not None or hoist:
         raise TypeError("plan() takes devices and hoist, or a slice, not both")
     return process.plan_apart(
-        graph, slice, level=level, packages=packages, search=search, tell=tell
+        graph, slice, level=level, packages=packages, search=search, on_progress=on_progress
     )
 
 
@@ -115,7 +118,7 @@ def plan_here(
     level: str,
     packages: Sequence[str] = (),
     search: bool = False,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = silent,
 ) -> Report:
     """Plan an experiment for a slice, in this process.
 
@@ -124,32 +127,34 @@ def plan_here(
 
     Args:
       graph: An experiment graph.
-      slice: What is planned for.
+      slice: Slice to plan for.
       level: `shapes` or `compile`.
       packages: The user's modules that a graph may name.
-      search: Whether other layouts are searched for where this one fits, too.
-      tell: Takes messages about the progress.
+      search: Whether to search for other layouts although this one fits.
+      on_progress: Takes messages about the progress.
 
     Raises:
       BadInput: The experiment cannot run on the slice; all problems at once.
     """
-    job = _Job(slice, level, packages, tell)
+    job = _Job(slice, level, packages, on_progress)
     with abstract_forms():  # kernels cannot be traced where their device is absent
         return job.report(graph, search)
 
 
 class _Job:
-    """One plan: what is asked, and what is known so far.
+    """One plan in progress: its request, notes and timings.
 
     Args:
-      slice: What is planned for.
+      slice: Slice to plan for.
       level: `shapes` or `compile`.
       packages: The user's modules that a graph may name.
-      tell: Takes messages about the progress.
+      on_progress: Takes messages about the progress.
     """
 
-    def __init__(self, slice: Slice, level: str, packages: Sequence[str], tell: Tell):
-        self._slice, self._packages, self._tell = slice, packages, tell
+    def __init__(
+        self, slice: Slice, level: str, packages: Sequence[str], on_progress: ProgressCallback
+    ):
+        self._slice, self._packages, self._on_progress = slice, packages, on_progress
         self._about, self._notes = "", list[str]()
         self._timings: dict[str, float] = {}
         missing = missing_compiler(slice) if level == COMPILE else ""
@@ -160,6 +165,9 @@ class _Job:
 
     def report(self, graph: Graph, search: bool) -> Report:
         """Return the report of an experiment."""
+        # From cheap to expensive: shapes, the traced loss, the analytic model (which traces the
+        # gradient), then the compiler, if it is wanted and the estimate leaves hope; last a search,
+        # if it is wanted or nothing fits.
         is_compiled = self._level == COMPILE
         with self._timed("shapes"):
             graphs.validate(graph, self._packages)
@@ -169,10 +177,10 @@ class _Job:
             program = checked_program(graph, self._devices, self._notes)
             fields = reports.outline(graph, program, self._slice, self._chip)
             if is_compiled and _has_kernels(graph):
-                told = (
+                start = (
                     "kernels are compiled by their abstract forms, which move more bytes than the "
                 )
-                self._notes.append(f"{told}kernels: the time of memory is too long")
+                self._notes.append(f"{start}kernels: the memory time is overestimated")
         with self._timed("trace the loss"):
             forward = trace_forward(program)
             problems = unsaved_residuals(graph, forward)
@@ -190,15 +198,19 @@ class _Job:
         if search or (report.fits is False and not self._is_quick):
             return self._with_proposals(graph, program, report, traced, search)
         if report.fits is False:
-            self._notes.append("--search tells which layouts would fit")
+            self._notes.append("--search lists layouts that would fit")
         return dataclasses.replace(report, notes=self._notes)
 
     def _stepped(
         self, program: programs.Program, fields: Mapping[str, Any], traced: model.Traced | None
     ) -> dict[str, Any]:
-        """Return what is known of a step, compiled if it is to be, as fields of a report."""
+        """Return the costs of a step, compiled if that is wanted, as fields of a report."""
+        # Compiling a large program takes minutes: what the estimate calls hopeless is not compiled.
+        # Times come from the best source there is: the compiled step's traffic and collectives; the
+        # analytic model where the step was meant to be compiled and could not be; else FLOPs alone.
         parts: dict[str, Any] = {"flops": dict(self._flops)}
         terms: dict[str, Any] = {}
+        # Until the step is traced: the backward pass has two products for each one of the forward.
         by_type = {dtype: 3 * n for dtype, n in self._types.items()}
         beyond = searching.HOPELESS * (fields["limit_bytes"] or float("inf"))
         is_hopeless = fields.get("estimated_bytes", 0) > beyond
@@ -214,8 +226,8 @@ class _Job:
         else:
             parts["needed_bytes"] = fields["estimated_bytes"]
             if self._level == SHAPES:
-                told = "activations and other temporaries are estimated: --level compile asks the "
-                self._notes.append(f"{told}compiler")
+                start = "activations and other temporaries are estimated: --level compile asks the "
+                self._notes.append(f"{start}compiler")
         precision = program.experiment.precision.matmul.value
         most = max(self._types, key=lambda dtype: self._types[dtype])
         number = self._slice.num_devices
@@ -244,16 +256,17 @@ class _Job:
         traced: model.Traced | None,
         search: bool,
     ) -> Report:
-        """Return the report with layouts that fit; where they are searched for, compiled."""
+        """Return the report with layouts that fit, compiled if a search was requested."""
+        # The compiler decides among more candidates (NUM_TRIED) than are shown (NUM_PROPOSED).
         limit, is_proved = report.memory.limit_bytes, search and self._level == COMPILE
         with self._timed("search"):
             number, count = self._slice.num_devices, NUM_TRIED if is_proved else NUM_PROPOSED
             traced = traced or model.trace(program, self._chip.platform)
             make = self._program
             known = (graph, program, self._chip, number, make, traced, limit, count, is_proved)
-            rows, told = searching.find(*known)
+            rows, notes = searching.find(*known)
             rows = rows if is_proved else sorted(rows, key=_seconds)
-            self._notes += told
+            self._notes += notes
         if is_proved:
             rows = self._proved_rows(graph, rows, report)
         return dataclasses.replace(report, proposals=rows, notes=self._notes)
@@ -261,12 +274,14 @@ class _Job:
     def _proved_rows(
         self, graph: Graph, rows: Sequence[dict[str, Any]], report: Report
     ) -> list[dict[str, Any]]:
-        """Return proposals that the compiler finds to fit, up to one that beats what there is.
+        """Return proposals that fit by the compiler, up to one that beats the current layout.
 
-        Of a layout that is refused, or far from fitting, there is no compiled time: then the times
-        that are compared are those of the analytic model, of both.
+        A layout that the compiler refused, or that is far from fitting, has no compiled time: then
+        the times of the analytic model are compared, for both.
         """
-        kept: list[dict[str, Any]] = []
+        # Each takes a compilation, so the first that is no worse in bytes and in time ends it. The
+        # others that fit are shown too, as trade-offs. A note says so if none was better.
+        fitting: list[dict[str, Any]] = []
         best: list[dict[str, Any]] = []
         own = report.memory.needed_bytes or 0, report.step["step_seconds"]
         limit = report.memory.limit_bytes
@@ -280,18 +295,18 @@ class _Job:
             if proved["needed_bytes"] <= own[0] and seconds <= own[1]:
                 best = [proved]
                 break
-            kept.append(proved)
+            fitting.append(proved)
         self._about = ""
         if rows and not best:
             self._notes.append(
                 f"of {len(rows)} other layouts that were compiled, none needs no more bytes and "
                 "no more time than this one"
             )
-        chosen = [*best, *sorted(kept, key=_seconds)][:NUM_PROPOSED]
+        chosen = [*best, *sorted(fitting, key=_seconds)][:NUM_PROPOSED]
         return sorted(chosen, key=_seconds)
 
     def _proved(self, graph: Graph, row: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a proposal as the compiler sees it; None where it refuses."""
+        """Return a proposal with the compiler's numbers; None where it does not fit."""
         changed = graphs.apply(graph, row["overrides"])
         program = self._program(changed)
         fields = reports.outline(changed, program, self._slice, self._chip)
@@ -309,20 +324,22 @@ class _Job:
         return timed(self._timings, phase, self._telling)
 
     def _telling(self, message: Mapping[str, Any]) -> None:
-        self._tell({**message, "phase": f"{self._about}{message['phase']}"})
+        self._on_progress({**message, "phase": f"{self._about}{message['phase']}"})
 
 
 def _has_kernels(graph: Graph) -> bool:
+    # Classes with kernels have a method `lacking`, which says what a device lacks for them.
     places = graphs.walk(graph, defaults=False, once=True)
     return any(hasattr(getattr(p.value, "__fn_or_cls__", None), "lacking") for p in places)
 
 
 def _require_slices(graph: Graph, slice: Slice) -> None:
-    """Refuse a mesh that does not say which of its axes run across the slices of TPUs.
+    """Reject a mesh that does not declare which of its axes run across TPU slices.
 
     Raises:
-      ValidationError: No axis does.
+      ValidationError: The mesh has another number of slices.
     """
+    # Without this, JAX would fail much later, with an assertion over the list of all devices.
     if not isinstance(slice, TpuSlice) or slice.num_slices == 1:
         return
     count = graphs.build(graphs.get(graph, "parallelism.mesh")).across_slices.count
@@ -336,7 +353,7 @@ def _require_slices(graph: Graph, slice: Slice) -> None:
 def _estimate(
     program: programs.Program, activity: Activity, fields: Mapping[str, Any], chip: Chip
 ) -> dict[str, Any]:
-    """Return the analytic model's bytes on one device, and what layers keep by name."""
+    """Return the analytic model's bytes on one device, and the residuals by name."""
     layout = model.layout_of(program)
     held = sum(n for kind, n in fields["bytes_per_device"].items() if kind != "gradients")
     within = model.temporary_bytes(activity, layout, chip.platform)
@@ -351,24 +368,25 @@ def _seconds(row: Mapping[str, Any]) -> float:
 
 
 def checked_program(
-    graph: Graph, found: Sequence[Any], unread: list[str] | None = None
+    graph: Graph, devices: Sequence[Any], unread: list[str] | None = None
 ) -> programs.Program:
-    """Return the program of an experiment on devices, checked as a whole; it makes no parameters.
+    """Return the program of an experiment on devices, checked as a whole; makes no parameters.
 
     Args:
       graph: A validated experiment graph.
-      found: The devices.
-      unread: Takes what could not be looked at because the data is not here, which a plan does
-        not need; None means that it is needed.
+      devices: The devices.
+      unread: Takes a note for each check that is skipped because the data, which a plan does not
+        need, is not available; None means that it is needed.
 
     Raises:
-      BadInput: Something cannot be divided, or does not go together; all problems at once.
+      BadInput: Sizes are not divisible, or settings are incompatible; all problems at once.
     """
-    problems = indivisible(graph, len(found))
+    problems = indivisible(graph, len(devices))
     if problems:
         raise ValidationError(problems)
     with outlined():  # of parameters that are never made, shapes are enough
-        program = programs.make(graph, found)
+        program = programs.make(graph, devices)
+    # The vocabulary may be in an object store: a plan must not wait for it, nor need credentials.
     with contextlib.nullcontext() if unread is None else offline():
         problems = check(graph, program, unread)
     if problems:
@@ -381,39 +399,46 @@ def _compiled(
     slice: Slice,
     fields: Mapping[str, Any],
     timings: dict[str, float],
-    tell: Tell,
+    on_progress: ProgressCallback,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what compiling tells as fields of a report, and terms of the roofline."""
-    with timed(timings, "lower", tell):
+    """Compile a step, or read it from the cache: fields of a report, and terms of the roofline."""
+    # The key is the lowered program with its target, not the graph: a setting that does not change
+    # the program, such as a name, finds the same entry.
+    with timed(timings, "lower", on_progress):
         lowered = program.traced_step.lower()
         text = lowered.as_text()
     target = f"{slice!r} {program.mesh.devices.shape}"
     versions = _versions() | {"options": json.dumps(program.compiler_options, sort_keys=True)}
     key = process.key_of(text, target, versions)
-    kept = process.read(key)
-    if kept is None:
+    cached = process.read(key)
+    if cached is None:
         estimates = Estimates(slice)
-        with timed(timings, "compile", tell, estimates.seconds(text)):
-            kept = _compile(program, lowered, slice, fields)
+        with timed(timings, "compile", on_progress, estimates.seconds(text)):
+            cached = _compile(program, lowered, slice, fields)
         estimates.keep(text, timings["compile"])
-        process.write(key, kept)
-    return kept["parts"], kept["terms"]
+        process.write(key, cached)
+    return cached["parts"], cached["terms"]
 
 
 def _compile(
-    program: programs.Program, lowered: Any, slice: Slice, fields: Mapping[str, Any]
+    program: programs.Program, lowered: jax.stages.Lowered, slice: Slice, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Compile a step and read its memory, collectives and traffic; plain values for the cache."""
+    # That a program does not fit is a result, and cached like any other. CPUs have no links, so
+    # their collectives take no part in the roofline.
     try:
         compiled = lowered.compile(program.compiler_options)
     except jax.errors.JaxRuntimeError as error:
-        told = refusal(error)
-        if told is None:
+        reason = refusal(error)
+        if reason is None:
             raise
-        parts: dict[str, Any] = {"level": COMPILE, "refusal": told.line}
-        parts |= {"needed_bytes": told.needed} if told.needed else {}
-        parts |= {"limit_bytes": told.limit} if told.limit else {}
+        parts: dict[str, Any] = {"level": COMPILE, "refusal": reason.line}
+        parts |= {"needed_bytes": reason.needed} if reason.needed else {}
+        parts |= {"limit_bytes": reason.limit} if reason.limit else {}
         return {"parts": parts, "terms": {}}
-    module = parse(compiled.as_text())
+    text = compiled.as_text()
+    assert text is not None  # some backends of JAX have no text; those that plans compile for do
+    module = parse(text)
     memory: CompiledMemory | None = memory_of(compiled)
     of = reports.slices_of(slice, list(program.mesh.devices.flat))
     found: list[Collective] = collectives(module, dict(program.sizes), of)
@@ -425,10 +450,10 @@ def _compile(
 
 
 def _versions() -> dict[str, str]:
-    found = {"reading": READING}
+    versions = {"reading": READING}
     for package in ("luthier", "jax", "jaxlib", "libtpu", "jax-cuda13-plugin"):
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

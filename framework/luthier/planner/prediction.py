@@ -1,4 +1,4 @@
-"""What is predicted of a run on the devices that are here, and what it then measured."""
+"""Predictions for a run on local devices, and the measurements to compare them with."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from luthier.planner.targets import CHIPS, Chip, TpuChip
 from luthier.records.events import MEMORY_BYTES, STEP_SECONDS, Step
 
 NUM_FIRST = 2
-"""Steps that are not measured: the first ones wait for what starts beside them."""
+"""Number of first steps that are not measured: they wait for threads that start beside them."""
 
 NUM_LAST = 10_000
-"""Steps whose median is told: the last ones, so that a long run keeps no longer list."""
+"""Number of last steps whose median is reported; bounds the list that a long run keeps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What shapes tell of a run on devices that are here.
+    """Memory and time of a run on local devices, predicted from shapes.
 
     Args:
-      held_bytes: Bytes that one device holds all the time: the state, and a batch.
+      held_bytes: Bytes that one device holds permanently: the state, and a batch.
       gradient_bytes: Bytes of the gradients on one device.
-      limit_bytes: Memory of one device; None where nobody knows.
-      step_seconds: Least time of a step; None where nothing is known of the device.
-      binding: What keeps a step from being faster.
+      limit_bytes: Memory of one device; None where unknown.
+      step_seconds: Roofline lower bound of a step; None for an unknown device.
+      binding: The term of the roofline that decides.
     """
 
     held_bytes: int
@@ -47,41 +47,43 @@ class Prediction:
     def __str__(self) -> str:
         held = f"{format_bytes(self.held_bytes)} held on each device"
         of = "" if self.limit_bytes is None else f" of {format_bytes(self.limit_bytes)}"
-        told = f"{held}{of}, and {format_bytes(self.gradient_bytes)} of gradients"
+        text = f"{held}{of}, and {format_bytes(self.gradient_bytes)} of gradients"
         if self.step_seconds is None:
-            return told
-        return f"{told}; a step takes at least {_time(self.step_seconds)} ({self.binding})"
+            return text
+        return f"{text}; a step takes at least {_time(self.step_seconds)} ({self.binding})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as plain values, as `plan.json` has it."""
+        """Return the prediction as plain values, as in `plan.json`."""
         return dataclasses.asdict(self)
 
 
 def predict(plan: Plan) -> Prediction:
-    """Return what shapes tell of a plan on its devices; nothing is compiled.
+    """Predict memory and time of a plan on its devices, from shapes; nothing is compiled.
 
     Args:
-      plan: On devices that are here.
+      plan: A plan for local devices.
     """
     return plan.program.once("prediction", lambda: _predict(plan))
 
 
 def require_fit(plan: Plan) -> None:
-    """Refuse a plan whose state and batch alone are more than a device has.
+    """Reject a plan whose state and batch alone need more memory than a device has.
 
     Args:
-      plan: On devices that are here.
+      plan: A plan for local devices.
 
     Raises:
       ValidationError: It cannot fit.
     """
-    found = predict(plan)
-    if found.limit_bytes is None or found.held_bytes <= found.limit_bytes:
+    # A lower bound: activations are unknown until the step is compiled. What is refused here cannot
+    # fit by any means.
+    prediction = predict(plan)
+    if prediction.limit_bytes is None or prediction.held_bytes <= prediction.limit_bytes:
         return
     kinds = {kind: size for kind, size in plan.bytes_per_device.items() if kind != "gradients"}
     largest = max(kinds, key=lambda kind: kinds[kind])
-    what = f"state and batch need {format_bytes(found.held_bytes)} on each device, "
-    what += f"which has {format_bytes(found.limit_bytes)}"
+    what = f"state and batch need {format_bytes(prediction.held_bytes)} on each device, "
+    what += f"which has {format_bytes(prediction.limit_bytes)}"
     what += f"; most of it is {largest}, {format_bytes(kinds[largest])}"
     devices = list(plan.program.mesh.devices.flat)
     remedy = f"luthier plan REF --slice {_slice(devices)} looks for changes that fit"
@@ -89,15 +91,16 @@ def require_fit(plan: Plan) -> None:
 
 
 class Measurement:
-    """Collects what a run measures, to be held against what was predicted."""
+    """Collects the times and memory of a run, to be compared with its prediction."""
 
     def __init__(self) -> None:
+        # For the median, which single slow steps do not change.
         self._seconds: collections.deque[float] = collections.deque(maxlen=NUM_LAST)
         self._num_steps = 0
         self._peak = 0
 
     def watching(self, emit: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return a taker of events that hands them on, and keeps what steps took.
+        """Return a callback that passes events on to another, and records the times of steps.
 
         Args:
           emit: Takes the events of a run.
@@ -114,10 +117,10 @@ class Measurement:
         return take
 
     def to_dict(self, compiled: Any) -> dict[str, Any]:
-        """Return what was measured as plain values; nothing where too few steps were taken.
+        """Return the measurements as plain values; empty where too few steps were taken.
 
         Args:
-          compiled: The compiled step; None where there is none of this run's own.
+          compiled: The compiled step; None where this run did not compile one.
         """
         if not self._seconds:
             return {}
@@ -131,33 +134,38 @@ class Measurement:
 
 
 def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing: int | None) -> str:
-    """Return what was predicted beside what was measured, in one line.
+    """Return a line with the predicted values next to the measured ones.
 
     Args:
-      prediction: What shapes told.
-      measured: What `Measured.to_dict` returned.
-      num_sharing: Devices that share the memory of the process that was measured; None where
-        a device's own memory was.
+      prediction: The prediction from shapes.
+      measured: The result of `Measurement.to_dict`.
+      num_sharing: Number of devices that share the process whose memory was measured; None where
+        the memory of a device was measured.
     """
+    # What can be measured differs. A device reports its own peak, to be compared with bytes of one
+    # device. On CPUs there is only the process, which has the arrays of all its devices, and
+    # Python.
     took = f"a step took {_time(measured['step_seconds'])} (median of {measured['num_steps']:,})"
     if prediction.step_seconds is not None:
         took += f", predicted at least {_time(prediction.step_seconds)} ({prediction.binding})"
     compiled = measured["compiled_bytes_per_device"]
-    bytes_told = prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
+    predicted_bytes = (
+        prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
+    )
     by = "shapes, without activations," if compiled is None else "the compiler"
-    peak, told = format_bytes(measured["memory_bytes"]), format_bytes(bytes_told)
+    peak, predicted = format_bytes(measured["memory_bytes"]), format_bytes(predicted_bytes)
     if num_sharing is None:
-        return f"{took}; memory of the device was {peak} at its peak, predicted by {by} {told}"
-    told = format_bytes(bytes_told * num_sharing)
+        return f"{took}; memory of the device was {peak} at its peak, predicted by {by} {predicted}"
+    predicted = format_bytes(predicted_bytes * num_sharing)
     held = f"the process, Python and libraries included, held {peak} at its peak"
-    return f"{took}; {held}, predicted by {by} {told} for arrays"
+    return f"{took}; {held}, predicted by {by} {predicted} for arrays"
 
 
 def sharing(devices: list[Any]) -> int | None:
     """Return how many devices share the memory of this process; None where each has its own.
 
     Args:
-      devices: Those of the run.
+      devices: The devices of the run.
     """
     local = [d for d in devices if d.process_index == jax.process_index()]
     return len(local) if devices[0].platform == "cpu" else None
@@ -166,19 +174,20 @@ def sharing(devices: list[Any]) -> int | None:
 def _predict(plan: Plan) -> Prediction:
     program = plan.program
     devices = list(program.mesh.devices.flat)
-    chip, found = _chip(devices), None
+    chip, bound = _chip(devices), None
     if chip is not None:
-        found = _least_time(plan, chip, len(devices))
+        bound = _lower_bound(plan, chip, len(devices))
     return Prediction(
         held_bytes=sum(n for kind, n in plan.bytes_per_device.items() if kind != "gradients"),
         gradient_bytes=plan.bytes_per_device.get("gradients", 0),
         limit_bytes=_limit(devices, chip),
-        step_seconds=None if found is None else found.step_seconds,
-        binding="" if found is None else found.binding,
+        step_seconds=None if bound is None else bound.step_seconds,
+        binding="" if bound is None else bound.binding,
     )
 
 
-def _least_time(plan: Plan, chip: Chip, num_devices: int) -> Roofline:
+def _lower_bound(plan: Plan, chip: Chip, num_devices: int) -> Roofline:
+    # Of products alone: without compiling, neither traffic nor collectives are known.
     program = plan.program
     flops = flops_by_dtype(program.traced_step.jaxpr)
     bubble = max((p.bubble_fraction for p in plan.pipelines), default=0.0)
@@ -194,15 +203,15 @@ def _chip(devices: list[Any]) -> Chip | None:
 
 
 def _limit(devices: list[Any], chip: Chip | None) -> int | None:
-    """Return what a device says of its memory itself, else what its data sheet does."""
+    """Return the memory that a device reports itself, else that of its data sheet."""
     if (num_sharing := sharing(devices)) is not None:
         return cpu_chip(num_sharing).limit_bytes
-    told = (devices[0].memory_stats() or {}).get("bytes_limit")
-    return told or (None if chip is None else chip.limit_bytes)
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+    return limit or (None if chip is None else chip.limit_bytes)
 
 
 def _slice(devices: list[Any]) -> str:
-    """Return what `luthier plan` calls devices that are here."""
+    """Return the name by which `luthier plan --slice` knows local devices."""
     chip, number = _chip(devices), len(devices)
     if isinstance(chip, TpuChip):
         return f"{chip.name}-{number // chip.devices_per_chip * chip.cores_in_name}"

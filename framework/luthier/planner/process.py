@@ -1,4 +1,7 @@
-"""What compiling found, kept in the user's cache folder: the same program is compiled once."""
+"""Planning in a process of its own, and the cache of what compiling a program found.
+
+The cache is in the user's cache folder, so that the same program is compiled once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem
@@ -23,33 +26,35 @@ from luthier.planner.report import Report
 from luthier.planner.targets import Slice, environment
 from luthier.planner.targets import read as read_slice
 
+# Source locations in MLIR text. They are not part of the key: an edit that only moves lines
+# compiles to the same program.
 _LOCATIONS = re.compile(r"\s*loc\([^)]*\)|^#loc.*$", re.MULTILINE)
 
 
 def folder() -> pathlib.Path:
-    """Return the folder of what plans keep; it may not exist yet."""
+    """Return the cache folder of plans; it may not exist yet."""
     root = os.environ.get("XDG_CACHE_HOME", "")
     base = pathlib.Path(root) if os.path.isabs(root) else pathlib.Path.home() / ".cache"
     return base / "luthier" / "plan"
 
 
 def key_of(program: str, target: str, versions: Mapping[str, str]) -> str:
-    """Return the name under which the compiled form of a program is kept.
+    """Return the cache key of a compiled program.
 
     Args:
-      program: The program as the compiler is given it.
-      target: The slice, with all that its devices are described by.
-      versions: Versions of what compiles.
+      program: The program's text, as it is passed to the compiler.
+      target: The slice, with all facts about its devices.
+      versions: Versions of the compiler and of everything that affects it.
     """
     parts = [_LOCATIONS.sub("", program), target, json.dumps(dict(versions), sort_keys=True)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def read(key: str) -> dict[str, Any] | None:
-    """Return what is kept under a name; None where there is nothing that can be read.
+    """Return the cached values of a key; None where there are none, or they are unreadable.
 
     Args:
-      key: The name.
+      key: The key.
     """
     try:
         packed = (folder() / f"{key}.json.gz").read_bytes()
@@ -60,12 +65,14 @@ def read(key: str) -> dict[str, Any] | None:
 
 
 def write(key: str, values: Mapping[str, Any]) -> None:
-    """Keep plain values under a name, whole or not at all; a full disk is no error.
+    """Cache plain values under a key, atomically; a full disk is not an error.
 
     Args:
-      key: The name.
+      key: The key.
       values: Plain values.
     """
+    # Written beside and renamed, because several plans may write at one time, and a reader must not
+    # see half a file. `mtime=0` makes the bytes a function of the values.
     place = folder() / f"{key}.json.gz"
     temporary = place.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
@@ -76,32 +83,32 @@ def write(key: str, values: Mapping[str, Any]) -> None:
 
 # Progress of a plan: its phases, and how long compiling took for programs of this size before.
 
-Tell = Callable[[Mapping[str, Any]], None]
+ProgressCallback = Callable[[Mapping[str, Any]], None]
 
 _FILE = "seconds.json"
-# Seconds of one processor core for each operation of a lowered program; measured on programs of
-# one to sixteen billion parameters.
+# Seconds of one processor core for each operation of a lowered program, before anything was
+# compiled here; measured on programs of one to sixteen billion parameters.
 _FIRST = {"tpu": 0.03, "gpu": 0.006, "cpu": 0.002}
-_KEPT = 0.5
+_KEPT = 0.5  # weight of earlier programs in the moving average
 
 
 def silent(message: Mapping[str, Any]) -> None:
-    """Take a message, and tell nobody."""
+    """Drop a message."""
 
 
 @contextlib.contextmanager
 def timed(
-    timings: dict[str, float], phase: str, tell: Tell, left: float | None = None
+    timings: dict[str, float], phase: str, on_progress: ProgressCallback, left: float | None = None
 ) -> Iterator[None]:
-    """Tell that a phase begins, and keep how long it takes.
+    """Report that a phase begins, and add its duration to `timings`.
 
     Args:
-      timings: Where the seconds go.
-      phase: What is done.
-      tell: Takes the message.
-      left: Seconds that it may take; None where nobody knows.
+      timings: Takes the seconds, by phase.
+      phase: Name of the phase.
+      on_progress: Takes the message.
+      left: Expected seconds; None where unknown.
     """
-    tell({"phase": phase, "seconds_left": left})
+    on_progress({"phase": phase, "seconds_left": left})
     start = time.perf_counter()
     try:
         yield
@@ -110,29 +117,29 @@ def timed(
 
 
 class Estimates:
-    """How long compiling takes for a kind of slice, learned from what was compiled here.
+    """Expected compile times for a kind of slice, learned from earlier compilations here.
 
     Args:
-      slice: What is compiled for.
+      slice: Slice to compile for.
     """
 
     def __init__(self, slice: Slice):
         self._platform = slice.chip.platform if slice.chip else "cpu"
 
     def seconds(self, program: str) -> float:
-        """Return the seconds that a program may take.
+        """Return the seconds that compiling a program may take.
 
         Args:
-          program: The program as the compiler is given it.
+          program: The program's text, as it is passed to the compiler.
         """
         return self._read().get(self._platform, _FIRST[self._platform]) * _operations(program)
 
     def keep(self, program: str, seconds: float) -> None:
-        """Learn from one more program; a cache that cannot be written is no error.
+        """Learn from one more program; a read-only cache is not an error.
 
         Args:
-          program: The program.
-          seconds: How long it took.
+          program: The program's text.
+          seconds: Seconds that compiling took.
         """
         known = self._read()
         old = known.get(self._platform)
@@ -154,6 +161,8 @@ class Estimates:
 
 
 def _operations(program: str) -> int:
+    # Each operation of MLIR text that has a result is one ` = `: cheaper than parsing, and enough
+    # to scale the time of compiling by.
     return max(program.count(" = "), 1)
 
 
@@ -169,22 +178,28 @@ def plan_apart(
     level: str = "compile",
     packages: Sequence[str] = (),
     search: bool = False,
-    tell: Tell = silent,
+    on_progress: ProgressCallback = silent,
 ) -> Report:
     """Plan an experiment for a slice, in a process of its own.
 
     Args:
       graph: An experiment graph.
-      slice: What `luthier.planner.targets.read` reads.
+      slice: Name of the slice, as `luthier.planner.targets.read` takes it.
       level: `shapes` or `compile`.
       packages: The user's modules that a graph may name.
-      search: Whether other layouts are searched for where this one fits, too.
-      tell: Takes messages about the progress: `phase` and `seconds_left`.
+      search: Whether to search for other layouts although this one fits.
+      on_progress: Takes messages about the progress: `phase` and `seconds_left`.
 
     Raises:
       BadInput: The experiment cannot run on the slice; all problems at once.
       LuthierError: The process ended without an answer.
     """
+    # Why a process: JAX has one set of backends per process, the number of virtual CPU devices is
+    # fixed when they start, and libtpu and the GPU plugin must see another environment than the
+    # caller's. The protocol is one JSON document on standard input, and lines of JSON on standard
+    # output: messages, then `report` or `problems`. Standard error goes into a file, not a pipe:
+    # compilers write much there, and a pipe that nobody reads would fill and block them; its last
+    # line is the reason if the process dies.
     target = read_slice(slice)
     question = {
         "graph": graphs.to_json(graph),
@@ -193,37 +208,40 @@ def plan_apart(
         "packages": list(packages),
         "search": search,
     }
-    made = environment(target, os.environ)
+    environ = environment(target, os.environ)
     paths = [os.getcwd(), os.environ.get("PYTHONPATH")]
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with tempfile.TemporaryFile("w+") as said, _started(made, said) as process:
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    with tempfile.TemporaryFile("w+") as log, _started(environ, log) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(OSError):
             process.stdin.write(json.dumps(question))
             process.stdin.close()
+        # It ends when the pipe closes, by the answer or by the end of the process.
         for line in process.stdout:
             message = json.loads(line)
             if "report" in message:
                 return Report.from_dict(message["report"])
             if "problems" in message:
                 raise BadInput(Problem(**problem) for problem in message["problems"])
-            tell(message)
+            on_progress(message)
         process.wait()
-        said.seek(0)
-        lines = said.read().strip().splitlines() or ["it said nothing"]
+        log.seek(0)
+        lines = log.read().strip().splitlines() or ["it printed nothing"]
         what = f"the planning process ended with exit code {process.returncode}: {lines[-1]}"
         raise LuthierError(what)
 
 
 @contextlib.contextmanager
-def _started(made: dict[str, str], said: Any):
+def _started(environ: dict[str, str], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
+    # In a session of its own, Ctrl-C does not reach it: the caller ends it, and it ends by itself
+    # if the caller dies, whose id it is given (`environment.end_with`).
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", _MODULE, str(os.getpid())],
-        env=made,
+        env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=said,
+        stderr=log,
         text=True,
         start_new_session=True,
     )

@@ -1,4 +1,4 @@
-"""The report of a plan for a slice: its parts, and how they are found."""
+"""The report of a plan for a slice: its parts, and how they are computed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.extend import core as jex_core
 
 from luthier.graph import Graph
 from luthier.parallel import array_bytes, format_spec
@@ -19,6 +20,7 @@ from luthier.planner.flops import model_flops
 from luthier.planner.pipelines import pipelines
 from luthier.planner.roofline import Roofline
 from luthier.planner.targets import Chip, CpuSlice, Slice
+from luthier.program import Program
 from luthier.program.offload import host_bytes
 from luthier.program.step import active_shares_of
 
@@ -29,11 +31,11 @@ Row = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What was planned.
+    """The experiment and the slice of a plan.
 
     Args:
-      experiment: Its name.
-      slice: What was planned for.
+      experiment: Name of the experiment.
+      slice: Name of the slice.
       level: `shapes`, or `compile` where the step was compiled.
       devices: `count`, `kind` and `slices`.
       mesh: Size of every mesh axis that is not 1.
@@ -58,19 +60,19 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """What one device has to hold.
+    """Memory of one device.
 
     Args:
       bytes_per_device: Bytes by kind.
-      gradient_bytes: Bytes of the gradients; a compiler counts them among the temporaries.
-      residuals: What layers keep for the backward pass, by name: `name` and `bytes_per_device`;
-        among the temporaries, too.
+      gradient_bytes: Bytes of the gradients; a compiler counts them as temporaries.
+      residuals: Residuals that layers keep for the backward pass, by name: `name` and
+        `bytes_per_device`; temporaries, too.
       live: The largest arrays at the peak: `array`, `bytes_per_device`, `scope`, `opcode`.
-      needed_bytes: The compiler's sum; where nothing was compiled, that of the analytic model;
-        None where the compiler does not tell.
-      estimated_bytes: The sum by the analytic model; None in plans of earlier versions.
+      needed_bytes: Total by the compiler; where nothing was compiled, by the analytic model; None
+        where the compiler gives none.
+      estimated_bytes: Total by the analytic model; None in plans of earlier versions.
       limit_bytes: Bytes that a program can have; None where there is no limit.
-      refusal: What the compiler said where the step does not fit.
+      refusal: Error message of the compiler where the step does not fit.
     """
 
     bytes_per_device: Mapping[str, int]
@@ -84,12 +86,12 @@ class MemoryUse:
 
     @property
     def is_estimated(self) -> bool:
-        """Whether what is needed is the analytic model's sum, and not the compiler's."""
+        """Whether `needed_bytes` is the total of the analytic model, and not the compiler's."""
         return self.needed_bytes is not None and self.needed_bytes == self.estimated_bytes
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits; None where nobody can tell."""
+        """Whether the step fits; None where unknown."""
         if self.refusal:
             return False
         if self.limit_bytes is None or self.needed_bytes is None:
@@ -99,11 +101,11 @@ class MemoryUse:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """What an experiment would cost on a slice; holds plain values only.
+    """Costs of an experiment on a slice, as plain values only.
 
     Args:
-      subject: What was planned.
-      memory: What one device has to hold.
+      subject: The experiment and the slice.
+      memory: Memory of one device.
       flops: FLOPs of a step over all devices: `full`, `causal`, `six_n`, and `hardware` where the
         step was traced.
       flops_by_dtype: FLOPs of a step's products over all devices, by the type of the factors.
@@ -116,7 +118,7 @@ class Report:
       sharding: Every parameter: `name`, `shape`, `dtype`, `spec`, `reason`, `bytes_per_device`.
       proposals: Layouts that fit, the fastest first: `overrides`, `needed_bytes`,
         `step_seconds`, and `is_compiled`.
-      notes: What else a reader must know, a line each.
+      notes: Notes for the reader, a line each.
       timings: Seconds of each phase of the planning.
     """
 
@@ -134,7 +136,7 @@ class Report:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits the devices; None where nobody can tell."""
+        """Whether the step fits the devices; None where unknown."""
         return self.memory.fits
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,11 +156,13 @@ class Report:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Report:
-        """Return a report of fields of its own, of its subject and of its memory, all in one.
+        """Return a report from one mapping with the fields of report, subject and memory.
 
         Args:
           fields: Values by the names of the fields.
         """
+        # Each phase of planning adds to one flat dictionary, whichever part a field belongs to;
+        # this is where it is sorted. Field names are unique over the three classes.
 
         def those_of(kind: type) -> dict[str, Any]:
             names = {field.name for field in dataclasses.fields(kind)}
@@ -175,15 +179,17 @@ EXPERTS = "experts"
 SECONDS_PER_DAY = 86_400
 
 
-def outline(graph: Graph, program: Any, slice: Slice, chip: Chip | None) -> dict[str, Any]:
-    """Return what shapes alone tell of an experiment on a slice, as fields of a `Report`.
+def outline(graph: Graph, program: Program, slice: Slice, chip: Chip | None) -> dict[str, Any]:
+    """Return the costs of an experiment on a slice that follow from shapes, as `Report` fields.
 
     Args:
       graph: The experiment graph.
       program: Its program on the devices of the slice, or on stand-ins.
-      slice: What is planned for.
-      chip: What is known of one device; None where nothing is.
+      slice: Slice to plan for.
+      chip: Facts about one device; None for an unknown one.
     """
+    # Gradients have the dtype and the sharding of the parameters that are trained, which are fewer
+    # than those of the state if some are frozen. State that waits on the host is not on the device.
     experiment = program.experiment
     training, sizes = experiment.training, dict(program.sizes)
     placements = program.placements
@@ -225,8 +231,9 @@ def outline(graph: Graph, program: Any, slice: Slice, chip: Chip | None) -> dict
     }
 
 
-def parameters_of(program: Any) -> dict[str, int]:
-    """Return how many parameters there are: `total`, `active` for a token, and `trained`."""
+def parameters_of(program: Program) -> dict[str, int]:
+    """Count the parameters: `total`, `active` for a token, and `trained`."""
+    # Shares of experts need the model to be built, so models without experts skip that.
     has_experts = any(EXPERTS in (p.axes or ()) for p in program.placements.values())
     shares = active_shares_of(program.experiment) if has_experts else {}
     sizes = {
@@ -239,36 +246,39 @@ def parameters_of(program: Any) -> dict[str, int]:
     return {"total": sum(sizes.values()), "active": active, "trained": sum(trained_sizes)}
 
 
-def flops_of(forward: Any, parameters: Mapping[str, int], tokens: int) -> dict[str, int]:
-    """Return the FLOPs that a step owes to the model, in three conventions.
+def flops_of(
+    forward: jex_core.ClosedJaxpr, parameters: Mapping[str, int], tokens: int
+) -> dict[str, int]:
+    """Count the FLOPs that a step owes to the model, in three conventions.
 
     Args:
       forward: The jaxpr of the loss over the global batch.
-      parameters: What `parameters_of` returns.
+      parameters: The result of `parameters_of`.
       tokens: Tokens in the global batch.
     """
     return dataclasses.asdict(model_flops(forward, parameters["active"], tokens))
 
 
 def step_of(
-    found: Roofline, flops: Mapping[str, int], tokens: int, steps: int, peak: float
+    bound: Roofline, flops: Mapping[str, int], tokens: int, steps: int, peak: float
 ) -> dict[str, Any]:
-    """Return what a roofline means for a run.
+    """Return the times, MFU and throughput that a roofline implies.
 
     Args:
-      found: The roofline.
+      bound: The roofline.
       flops: FLOPs that a step owes to the model, by convention.
       tokens: Tokens in the global batch.
       steps: Steps of the run.
-      peak: Peak of all devices for what the model multiplies mostly, in FLOPs per second.
+      peak: Peak of all devices for the dtype that most products have, in FLOPs per second.
     """
-    seconds = found.step_seconds
+    # MFU is of the model's FLOPs, so recomputation (`hardware`) has none.
+    seconds = bound.step_seconds
     return {
-        "seconds_by_term": dict(found.seconds_by_term),
-        "binding": found.binding,
+        "seconds_by_term": dict(bound.seconds_by_term),
+        "binding": bound.binding,
         "step_seconds": seconds,
-        "serial_seconds": found.serial_seconds,
-        "bubble_fraction": found.bubble_fraction,
+        "serial_seconds": bound.serial_seconds,
+        "bubble_fraction": bound.bubble_fraction,
         "mfu": {name: n / seconds / peak for name, n in flops.items() if name != "hardware"},
         "tokens_per_day": tokens / seconds * SECONDS_PER_DAY,
         "run_seconds": seconds * steps,
@@ -281,14 +291,16 @@ def compiled_parts(
     found: Sequence[Collective],
     held: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return what a compiled step tells, as fields of a `Report`.
+    """Return the memory and collectives of a compiled step, as fields of a `Report`.
 
     Args:
       module: The compiled program.
-      memory: Its memory; None where the compiler does not tell.
+      memory: Its memory; None where the compiler gives none.
       found: Its collectives.
       held: Bytes on one device by kind, from shapes.
     """
+    # The compiler knows arguments as a total only, so their kinds stay those from shapes. Gradients
+    # are left out, as they are part of its temporaries.
     live = at_peak(module)[:NUM_LIVE]
     parts: dict[str, Any] = {
         "level": "compile",
@@ -313,7 +325,7 @@ def compiled_parts(
 
 
 def wire_bytes(found: Sequence[Collective]) -> dict[str, int]:
-    """Return the bytes that a device sends within its slice and to others."""
+    """Return the bytes that a device sends within its slice and across slices."""
     return {"link_bytes": total(found, False), "network_bytes": total(found, True)}
 
 
@@ -321,28 +333,31 @@ def slices_of(slice: Slice, devices: Sequence[Any]) -> list[int]:
     """Return the slice of every device.
 
     Args:
-      slice: What is planned for.
-      devices: In the order of the mesh.
+      slice: Slice to plan for.
+      devices: Its devices, in the order of the mesh.
     """
+    # Virtual CPU devices have no slices, and some GPU devices no `slice_index`.
     if isinstance(slice, CpuSlice) or slice.num_slices == 1:
         return [0] * len(devices)
     return [int(getattr(d, "slice_index", 0)) for d in devices]
 
 
 def readable(scope: str) -> str:
-    """Return where an array is made as people read it, without what every scope has.
+    """Format a name scope for readers, without the parts that every scope has.
 
     Args:
       scope: The names around an operation, as the compiler keeps them.
     """
+    # Scopes have the transformations of JAX in them: `transpose(jvp())` is the backward pass, and
+    # `rematted_computation` what `jax.checkpoint` computes again there.
     dropped = {"while", "body", "closed_call", "checkpoint", "cond", "jit(step)", "jvp()"}
     names = [name for name in scope.split("/") if name and name not in dropped]
-    told = " / ".join(names).replace("transpose(jvp())", "backward")
-    return told.replace("rematted_computation", "computed again")
+    text = " / ".join(names).replace("transpose(jvp())", "backward")
+    return text.replace("rematted_computation", "computed again")
 
 
-def _rows_per_device(program: Any) -> int:
-    """Return the rows that one device holds at a time."""
+def _rows_per_device(program: Program) -> int:
+    """Return the rows of a microbatch that one device holds."""
     training = program.experiment.training
     entry = next(iter(program.batch.values()))
     rows = entry.sharding.shard_shape(entry.shape)[0]

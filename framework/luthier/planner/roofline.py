@@ -1,4 +1,8 @@
-"""The roofline: the least time that a step's FLOPs, bytes and messages allow on a chip."""
+"""Roofline of a step: a lower bound of its time from FLOPs, bytes of memory and messages.
+
+Source: Williams, Waterman and Patterson 2009, "Roofline: an insightful visual performance
+  model for multicore architectures".
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+from jax.extend import core as jex_core
 
 from luthier.planner.targets import Chip
 from luthier.tasks.flops import declared, inside, of_equation, times
@@ -16,12 +21,12 @@ COMPUTE, MEMORY, LINKS, NETWORK = "compute", "memory", "links", "network"
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """The least time that a step can take, and what keeps it from being less.
+    """A lower bound of the time of a step, and the term that decides it.
 
     Args:
       seconds_by_term: Seconds of each term: `compute`, `memory`, `links` and `network`; only
         those that are known.
-      bubble_fraction: Share of the step in which a pipeline's stages wait.
+      bubble_fraction: Fraction of the step in which a pipeline's stages wait.
     """
 
     seconds_by_term: Mapping[str, float]
@@ -29,7 +34,7 @@ class Roofline:
 
     @property
     def binding(self) -> str:
-        """The term that takes longest."""
+        """The term that takes the longest."""
         return max(self.seconds_by_term, key=lambda term: self.seconds_by_term[term])
 
     @property
@@ -54,19 +59,21 @@ def roofline(
     network_bytes: int | None = None,
     bubble_fraction: float = 0.0,
 ) -> Roofline:
-    """Return the least time of a step.
+    """Compute the roofline of a step.
 
     Args:
-      chip: What is known of one device.
+      chip: Facts about one device.
       num_devices: Devices in all.
-      flops: FLOPs of the step as it is run, over all devices, by type of the operands; what a
-        pipeline's stages compute in bubbles is among them.
-      precision: Of float32 products.
+      flops: FLOPs of the step as it is run, over all devices, by dtype of the operands; including
+        those that a pipeline's stages compute in bubbles.
+      precision: Precision of float32 products.
       traffic: Bytes between one device and its memory; None where unknown.
       link_bytes: Bytes that one device sends within its slice.
       network_bytes: Bytes that one device sends to other slices.
-      bubble_fraction: Share of a pipeline's ticks in which a stage has nothing to do.
+      bubble_fraction: Fraction of a pipeline's ticks in which a stage has nothing to do.
     """
+    # The bubble is reported, not added: a stage computes (on zeros) in bubbles too, and these FLOPs
+    # are among those of the step.
     terms = {COMPUTE: sum(n / chip.peak(t, precision) for t, n in flops.items()) / num_devices}
     bandwidths = {
         MEMORY: (traffic, chip.memory_bandwidth),
@@ -79,7 +86,7 @@ def roofline(
     return Roofline(terms, bubble_fraction)
 
 
-# Matrix products by the type of what is multiplied: peaks differ by type.
+# Matrix products by the dtype of their operands, because peaks differ by dtype.
 
 FLOAT8 = "float8"
 _PRODUCTS = ("dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated")
@@ -88,10 +95,10 @@ _PRODUCTS = ("dot_general", "ragged_dot_general", "ragged_dot", "conv_general_di
 def flops_by_dtype(jaxpr: Any) -> dict[str, int]:
     """Return the FLOPs of a jaxpr's products by the wider type of the two operands.
 
-    Products of two float8 numbers, of one format or of two, are those of `float8`.
+    Products of two float8 operands, of one format or of two, count as `float8`.
 
-    Loops count by their length, as in `luthier.planner.count`, to which these sum up; kernels by
-    what they declare, and the type of their first operands.
+    Loops count by their length, as in `luthier.planner.count`, whose total is the sum of these;
+    kernels by the FLOPs that they declare and the dtype of their first operands.
 
     Args:
       jaxpr: A `Jaxpr` or `ClosedJaxpr`.
@@ -103,7 +110,9 @@ def flops_by_dtype(jaxpr: Any) -> dict[str, int]:
     return found
 
 
-def _of(equation: Any) -> dict[str, int]:
+def _of(equation: jex_core.JaxprEqn) -> dict[str, int]:
+    # Products by their shapes, kernels by what they declare; of a branch the most expensive side;
+    # what is called, as often as it runs.
     name = equation.primitive.name
     if name in _PRODUCTS or declared(equation) is not None:
         return {_wider(equation.invars[:2]): of_equation(equation).total}

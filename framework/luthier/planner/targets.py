@@ -1,7 +1,7 @@
-"""What is known of devices: memory, peaks of matrix products, bandwidths; each row with its source.
+"""Chips and slices to plan for: memory, peaks and bandwidths of devices, each row with its source.
 
-A row is one *device* as JAX counts them: a chip, or a core of a chip of two that do not work as
-one (TPU v2, v3 and 7x). A chip that is not in the table is a `Chip` of one's own.
+A row is one *device* as JAX counts them: a chip, or one of two cores of a chip that do not work as
+one device (TPU v2, v3 and 7x). For a chip that is not in the table, write a `Chip` node.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _NVIDIA = "NVIDIA data sheet, dense rates without sparsity"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-    """Facts of one device.
+    """Facts about one device.
 
     Args:
-      name: What people call it: `v5e`, `h100`.
-      device_kind: What JAX calls it.
+      name: Common name: `v5e`, `h100`.
+      device_kind: Name of the device in JAX.
       platform: `tpu`, `gpu` or `cpu`.
-      memory_bytes: Its memory.
+      memory_bytes: Size of its memory.
       memory_bandwidth: Bytes per second between it and its memory.
-      peak_flops: FLOPs per second of matrix products, by the type of what is multiplied.
+      peak_flops: FLOPs per second of matrix products, by the dtype of the operands.
       link_bandwidth: Bytes per second that it sends to neighbours of its slice along one axis of
         the mesh; on a TPU two links of one axis of the torus, on a GPU all of its NVLinks.
       network_bandwidth: Bytes per second that it sends to other slices.
-      source: Where the numbers are from.
-      usable: Share of the memory that a program can have.
+      source: Source of the numbers.
+      usable: Fraction of the memory that a program can have.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"usable": "0 < x <= 1"}
@@ -68,12 +68,12 @@ class Chip:
         `high` takes three passes of bfloat16 on a TPU, and `highest` six, or true float32.
 
         Args:
-          dtype: Type of what is multiplied.
-          precision: `default`, `high` or `highest`, of float32 products.
+          dtype: Dtype of the operands.
+          precision: Precision of float32 products: `default`, `high` or `highest`.
         """
         known, best = self.peak_flops, self.peak_flops.get("bfloat16", 0.0)
         if dtype != "float32":
-            # What a device has no units for, it widens to bfloat16.
+            # Narrow types for which a device has no units are widened to bfloat16.
             is_narrow = dtype == "float16" or dtype.startswith("float8")
             return known.get(dtype) or (best if is_narrow else 0.0) or known["float32"]
         if self.platform == "tpu":
@@ -85,15 +85,15 @@ class Chip:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuChip(Chip):
-    """A TPU, and what its slices are made of.
+    """A TPU and the geometry of its slices.
 
     Args:
       platform: Always `tpu`.
-      topology: What libtpu calls the generation.
+      topology: Name of the generation in libtpu.
       dimensions: Dimensions of the torus that slices are cut from.
       devices_per_chip: Devices that JAX sees on a chip.
-      cores_in_name: What a slice's name counts for each chip: 2 where a v4-8 has four chips.
-      config: How the cores of a chip work together, as libtpu names it.
+      cores_in_name: Cores that a slice's name counts per chip: 2 where a v4-8 has four chips.
+      config: Configuration of the cores of a chip, as libtpu names it.
     """
 
     platform: str = "tpu"
@@ -106,18 +106,18 @@ class TpuChip(Chip):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GpuChip(Chip):
-    """A GPU, and how the compiler is told of it.
+    """A GPU and its description for the compiler.
 
     Args:
       platform: Always `gpu`.
-      usable: Share of the memory that a program can have: what JAX takes of it by itself.
+      usable: Fraction of the memory that a program can have: what JAX preallocates by default.
       compute_capability: Major and minor number.
-      num_cores: Streaming multiprocessors.
-      fpus_per_core: Float32 units of each.
-      shared_memory_per_core: Bytes of shared memory of each.
-      l2_cache_bytes: Bytes of the second-level cache.
-      clock_ghz: Its boost clock.
-      devices_per_host: How many are linked to each other in a machine.
+      num_cores: Number of streaming multiprocessors.
+      fpus_per_core: Float32 units of each multiprocessor.
+      shared_memory_per_core: Bytes of shared memory of each multiprocessor.
+      l2_cache_bytes: Bytes of the L2 cache.
+      clock_ghz: Boost clock.
+      devices_per_host: Number of GPUs that are linked to each other in a host.
     """
 
     platform: str = "gpu"
@@ -133,6 +133,7 @@ class GpuChip(Chip):
 
 def _tpu(name: str, kind: str, peaks: tuple[float, float], **facts) -> TpuChip:
     """Return a row; peaks of bfloat16 and of int8 in TFLOPs, bandwidths in GB/s."""
+    # A float32 product at full precision is six passes of bfloat16 on a TPU.
     rates = {"bfloat16": peaks[0] * 1e12, "float32": peaks[0] * 1e12 / 6}
     if peaks[1]:
         rates["int8"] = peaks[1] * 1e12
@@ -175,6 +176,8 @@ _AMPERE = {
 }
 _H100_PEAKS = (989.4, 494.7, 66.9, 1978.9)
 
+# `usable` of a TPU is the limit in its compiler's own errors, such as "of 15.75G hbm" for a v5e of
+# 16.
 _ROWS: tuple[Chip, ...] = (
     _tpu(
         "v2",
@@ -321,23 +324,23 @@ _ROWS: tuple[Chip, ...] = (
 )
 
 CHIPS: Mapping[str, Chip] = {chip.name: chip for chip in _ROWS}
-"""The devices that are known, by name."""
+"""Known devices by name."""
 
 
-# Slices that are planned for: what a name such as `v5e-16`, `2xv4-8` or `h100:8x4` stands for.
+# Slices to plan for, and their names, such as `v5e-16`, `2xv4-8` or `h100:8x4`.
 
 ORIGIN = "--slice"
 MOST_DEVICES = 16384
-"""Laying arrays out takes time that grows faster than devices: 84 seconds for so many."""
+"""Sharding takes time that grows faster than the number of devices: 84 seconds for this many."""
 _EXAMPLES = "write cpu:8, v5e-16, v4:2x2x1, 2xv5e-16, h100:8 or h200:8x4"
 
 
 class Slice(Protocol):
-    """Devices that are planned for, here or absent."""
+    """Devices to plan for, local or not."""
 
     @property
     def chip(self) -> Chip | None:
-        """What is known of one device; None where the machine at hand is meant."""
+        """Facts about one device; None for the local machine."""
 
     @property
     def num_devices(self) -> int:
@@ -345,17 +348,17 @@ class Slice(Protocol):
 
     @property
     def num_slices(self) -> int:
-        """Groups of devices with a fast network inside and a slower one between them."""
+        """Number of groups of devices with a fast network inside and a slower one between them."""
 
     def __str__(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class CpuSlice:
-    """Virtual devices of the CPU at hand.
+    """Virtual devices of the local CPU.
 
     Args:
-      num_devices: How many.
+      num_devices: Number of virtual devices.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_devices": "1 <= x"}
@@ -374,7 +377,7 @@ class TpuSlice:
     Args:
       chip: The generation.
       shape: Chips along each dimension of the torus.
-      num_slices: How many such slices.
+      num_slices: Number of slices.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_slices": "1 <= x"}
@@ -403,8 +406,8 @@ class GpuSlice:
 
     Args:
       chip: The device.
-      devices_per_host: How many each host has.
-      num_hosts: How many hosts.
+      devices_per_host: Number of GPUs of each host.
+      num_hosts: Number of hosts.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"devices_per_host": "1 <= x", "num_hosts": "1 <= x"}
@@ -433,14 +436,14 @@ class GpuSlice:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Wish:
-    """Holds a slice that is written as a node of a graph."""
+class _SliceHolder:
+    """Root of a graph with a slice that is written as a node."""
 
     slice: Any = None
 
 
 def read(text: str) -> Slice:
-    """Return the slice that a text names.
+    """Parse the name of a slice.
 
     Args:
       text: `cpu:8`; a TPU slice by its name (`v4-8`, `v5litepod-16`) or its chips (`v5e:4x4`), or
@@ -459,19 +462,21 @@ def read(text: str) -> Slice:
 
 
 def _read(text: str) -> Slice:
+    # TIMESxNAME-COUNT or NAME:SIZES; a parenthesis means a node. Google's names count chips or
+    # cores after the `-` (`cores_in_name`), sizes after the `:` are always chips or devices.
     text = text.strip()
     if "(" in text:
         return _node(text)
     match = re.fullmatch(r"(?:(\d+)x)?([a-z0-9]+(?:-\d+gb)?)([-:])([\dx]+)", text.lower())
     if match is None:
         name = re.split(r"[:\s]|-(?!\d+gb)", text.lower())[0]
-        what = f"{text!r} says not how many" if name in _names() else f"cannot read {text!r}"
+        what = f"{text!r} has no number of devices" if name in _names() else f"cannot read {text!r}"
         raise BadInput(Problem(what, ORIGIN, remedy=_EXAMPLES))
     times, name, mark, count = match.groups()
     name = _ALIASES.get(name, name)
     sizes = [int(size) for size in count.split("x") if size]
     if not sizes or 0 in sizes or times == "0" or count.count("x") != len(sizes) - 1:
-        raise BadInput(Problem(f"{text!r} is of no devices", ORIGIN, remedy=_EXAMPLES))
+        raise BadInput(Problem(f"{text!r} has no devices", ORIGIN, remedy=_EXAMPLES))
     if name == "cpu" and mark == ":" and len(sizes) == 1 and not times:
         return CpuSlice(sizes[0])
     chip = CHIPS.get(name)
@@ -504,14 +509,15 @@ def _names() -> list[str]:
 
 
 def _node(text: str) -> Slice:
-    wish = graphs.apply(as_node(_Wish()), [f"slice={text}"], origin=ORIGIN)
-    if is_node(wish.slice):
-        graphs.validate(wish.slice)
-    made: Any = graphs.build(wish).slice
-    if not isinstance(made, CpuSlice | TpuSlice | GpuSlice):
+    # As an override of a graph, so that classes, arguments and ranges are checked as anywhere else.
+    root = graphs.apply(as_node(_SliceHolder()), [f"slice={text}"], origin=ORIGIN)
+    if is_node(root.slice):
+        graphs.validate(root.slice)
+    slice: Any = graphs.build(root).slice
+    if not isinstance(slice, CpuSlice | TpuSlice | GpuSlice):
         kinds = "luthier.planner.GpuSlice, luthier.planner.TpuSlice or luthier.planner.CpuSlice"
-        raise BadInput(Problem(f"{made!r} is no slice", ORIGIN, remedy=f"give a {kinds}"))
-    return made
+        raise BadInput(Problem(f"{slice!r} is not a slice", ORIGIN, remedy=f"give a {kinds}"))
+    return slice
 
 
 def _shape(text: str, chip: TpuChip, sizes: list[int]) -> tuple[int, ...]:
@@ -523,7 +529,8 @@ def _shape(text: str, chip: TpuChip, sizes: list[int]) -> tuple[int, ...]:
 
 
 def _named_shape(text: str, chip: TpuChip, sizes: list[int]) -> tuple[int, ...]:
-    """Return the shape that a name stands for: as near to a cube as the chips go."""
+    """Return the shape that a name stands for: the one nearest to a cube (or square)."""
+    # Four chips of a 3-D torus are one host, 2x2x1; more are whole shapes of `_shapes`.
     chips, rest = divmod(sizes[0], chip.cores_in_name)
     least = 1 if chip.dimensions == 2 else 4
     if len(sizes) == 1 and not rest and chips >= least:
@@ -533,35 +540,37 @@ def _named_shape(text: str, chip: TpuChip, sizes: list[int]) -> tuple[int, ...]:
         if shapes:
             return min(shapes, key=lambda shape: (max(shape) / min(shape), shape))
     counts = [f"{chip.name}-{n * chip.cores_in_name}" for n in (4, 8, 16, 32, 64, 128, 256)]
-    what = f"there is no slice {text!r}"
+    what = f"there is not a slice {text!r}"
     near = tuple(graphs.nearest(text, counts))
     raise BadInput(Problem(what, ORIGIN, "", f"such are {', '.join(counts)}", near))
 
 
 def _shapes(chips: int, dimensions: int) -> list[tuple[int, ...]]:
-    """Return shapes of so many chips, the sides growing: powers of two, or multiples of four."""
+    """Return the shapes of a number of chips, with ascending sides: 1, 2, or multiples of four."""
+    # A 3-D torus is made of cubes of 4x4x4 chips that optical switches connect; parts of a cube are
+    # not connected by them.
     sides = [side for side in range(1, chips + 1) if side in (1, 2) or side % 4 == 0]
-    found: list[tuple[int, ...]]
+    shapes: list[tuple[int, ...]]
     if dimensions == 2:
-        found = [(a, chips // a) for a in sides if chips % a == 0]
+        shapes = [(a, chips // a) for a in sides if chips % a == 0]
     else:
-        found = [
+        shapes = [
             (a, b, chips // a // b)
             for a in sides[1:]
             if chips % a == 0
             for b in sides
             if b >= a and chips // a % b == 0
         ]
-    kept = [s for s in found if list(s) == sorted(s) and s[-1] in sides]
-    return [s for s in kept if dimensions == 2 or _is_cut(s)]
+    ascending = [s for s in shapes if list(s) == sorted(s) and s[-1] in sides]
+    return [s for s in ascending if dimensions == 2 or _is_cut(s)]
 
 
 def _is_cut(shape: tuple[int, ...]) -> bool:
-    """Return whether a shape of a 3-D torus is one: parts of a cube of 64, or whole cubes."""
+    """Return whether a shape can be cut from a 3-D torus: part of a 4x4x4 cube, or whole cubes."""
     return max(shape) <= 4 or min(shape) >= 4
 
 
-# Devices of slices that are planned for, as the compiler sees them; no hardware is touched.
+# Devices of slices to plan for, as the compiler sees them; no hardware is touched.
 
 _NEEDS = {
     TpuSlice: (("libtpu",), "plan-tpu"),
@@ -570,10 +579,10 @@ _NEEDS = {
 
 
 def missing_compiler(slice: Slice) -> str:
-    """Return which compiler is not installed for a slice, and how to get it; nothing if it is.
+    """Return a message that the compiler for a slice is not installed; empty if it is.
 
     Args:
-      slice: What is planned for.
+      slice: Slice to plan for.
     """
     modules, extra = _NEEDS.get(type(slice), ((), ""))
     absent = [module for module in modules if not _is_installed(module)]
@@ -583,65 +592,71 @@ def missing_compiler(slice: Slice) -> str:
     return f"the {kind} compiler is not installed (pip install 'luthier[{extra}]', Linux x86-64)"
 
 
-def environment(slice: Slice, given: Mapping[str, str]) -> dict[str, str]:
+def environment(slice: Slice, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process that compiles for a slice.
 
-    It starts JAX's CPU backend and no other, asks no metadata server, and sees no accelerator.
+    It starts JAX's CPU backend only, queries no metadata server, and sees no accelerator.
 
     Args:
-      slice: What is planned for.
-      given: The environment to start from.
+      slice: Slice to plan for.
+      base: The environment to start from.
     """
-    made = dict(given)
-    made |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "TPU_SKIP_MDS_QUERY": "1"}
-    made |= {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v4-8"}
-    made["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # beside others that plan, or train on a TPU
-    made |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    made["XLA_FLAGS"] = _device_flag(slice) if isinstance(slice, CpuSlice) else ""
-    return made
+    # libtpu describes topologies without a TPU, but would first look for one: these variables keep
+    # it from querying the metadata server of the cloud, and from a lock that one process of a
+    # machine can have. XLA_FLAGS of the caller are for its own devices, not for this slice.
+    environ = dict(base)
+    environ |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "TPU_SKIP_MDS_QUERY": "1"}
+    environ |= {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v4-8"}
+    environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # beside others that plan, or train on a TPU
+    environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environ["XLA_FLAGS"] = _device_flag(slice) if isinstance(slice, CpuSlice) else ""
+    return environ
 
 
 def devices(slice: Slice) -> list[Any]:
-    """Return the devices of a slice, to lay out and to compile for; nothing can run on them.
+    """Return the devices of a slice, to shard and to compile for; nothing can run on them.
 
     Args:
-      slice: What is planned for.
+      slice: Slice to plan for.
 
     Raises:
       BadInput: The compiler for them is not installed, or does not know the slice.
     """
-    told = missing_compiler(slice)
-    if told:
-        raise BadInput(Problem(told, "--slice", remedy="or plan with --level shapes"))
+    missing = missing_compiler(slice)
+    if missing:
+        raise BadInput(Problem(missing, "--slice", remedy="or plan with --level shapes"))
     if isinstance(slice, CpuSlice):
         return stand_ins(slice)
     from jax.experimental import topologies
 
-    asked: dict[str, Any] = {}
+    # Each plugin takes options of its own, and its errors are of its own types. A GPU is described
+    # by a text form of a protocol buffer, so that any can be compiled for without one.
+    options: dict[str, Any] = {}
     if isinstance(slice, TpuSlice):
-        asked = {"platform": "tpu", "topology_name": slice.topology_name}
+        options = {"platform": "tpu", "topology_name": slice.topology_name}
         if slice.chip.config != "default":
-            asked["chip_config_name"] = slice.chip.config
+            options["chip_config_name"] = slice.chip.config
+        # Hosts of 2x2 chips of a plane, or of all chips of a smaller slice.
         bounds = tuple(min(side, 2) for side in (*slice.shape, 1, 1)[:2])
-        asked["chips_per_host_bounds"] = (*bounds, 1)
+        options["chips_per_host_bounds"] = (*bounds, 1)
         if slice.num_slices > 1:
-            asked["num_slices"] = slice.num_slices
+            options["num_slices"] = slice.num_slices
     elif isinstance(slice, GpuSlice):
         name = slice.topology_name
-        asked = {"platform": "cuda", "topology_name": name, "topology": name}
-        asked["target_config"] = description(slice.chip)
+        options = {"platform": "cuda", "topology_name": name, "topology": name}
+        options["target_config"] = description(slice.chip)
     try:
-        return list(topologies.get_topology_desc(**asked).devices)
+        return list(topologies.get_topology_desc(**options).devices)
     except Exception as error:  # of the compiler's own types
         line = str(error).partition("\n")[0]
         raise BadInput(Problem(f"the compiler does not know {slice}: {line}", "--slice")) from error
 
 
 def stand_ins(slice: Slice) -> list[Any]:
-    """Return as many virtual CPU devices as a slice has, to lay arrays out on.
+    """Return as many virtual CPU devices as a slice has, to shard arrays over.
 
     Args:
-      slice: What is planned for.
+      slice: Slice to plan for.
 
     Raises:
       BadInput: JAX's CPU backend is up with fewer devices.
@@ -656,11 +671,12 @@ def stand_ins(slice: Slice) -> list[Any]:
 
 
 def description(chip: GpuChip) -> str:
-    """Return a GPU as XLA's text form of `GpuTargetConfigProto`.
+    """Return the description of a GPU as text of XLA's `GpuTargetConfigProto`.
 
     Args:
       chip: The GPU.
     """
+    # What the supported devices have in common is written as constants.
     major, minor = chip.compute_capability
     return f"""
 gpu_device_info {{

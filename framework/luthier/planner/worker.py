@@ -1,6 +1,6 @@
-"""The process that plans: it reads a question, and writes its progress and the answer as lines.
+"""The planning process: reads a request, and writes its progress and the result as JSON lines.
 
-It has JAX's CPU backend and no other; accelerators are known by their descriptions alone.
+It has JAX's CPU backend only; accelerators are known by their descriptions.
 """
 
 from __future__ import annotations
@@ -16,50 +16,51 @@ from luthier import graph as graphs
 from luthier.errors import BadInput
 
 
-def serve(question: str, answers: IO[str]) -> None:
-    """Answer one question.
+def serve(request_json: str, output: IO[str]) -> None:
+    """Plan one experiment.
 
     Args:
-      question: JSON with `graph`, `slice`, `level`, `packages` and `search`.
-      answers: Where lines of JSON go: `phase` while it works, then `report` or `problems`.
+      request_json: JSON with `graph`, `slice`, `level`, `packages` and `search`.
+      output: Takes lines of JSON: `phase` while it works, then `report` or `problems`.
     """
-    asked: Mapping[str, Any] = json.loads(question)
+    # Bad input travels as its problems, so that the caller raises the same exception as if it had
+    # planned itself. Everything else is a bug: it ends this process with its traceback.
+    request: Mapping[str, Any] = json.loads(request_json)
 
-    def tell(message: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(message) + "\n")
-        answers.flush()
+    def send(message: Mapping[str, Any]) -> None:
+        output.write(json.dumps(message) + "\n")
+        output.flush()
 
     try:
         from luthier.planner import planning
         from luthier.planner.targets import read
 
-        graph = graphs.from_json(asked["graph"], packages=asked["packages"])
+        graph = graphs.from_json(request["graph"], packages=request["packages"])
         report = planning.plan_here(
             graph,
-            read(asked["slice"]),
-            level=asked["level"],
-            packages=asked["packages"],
-            search=asked["search"],
-            tell=tell,
+            read(request["slice"]),
+            level=request["level"],
+            packages=request["packages"],
+            search=request["search"],
+            on_progress=send,
         )
-        tell({"report": report.to_dict()})
+        send({"report": report.to_dict()})
     except BadInput as error:
         fields = ("what", "path", "origin", "remedy")
-        told = [{f: getattr(p, f) for f in fields} for p in error.problems]
-        for problem, made in zip(error.problems, told, strict=True):
-            made["nearest"] = list(problem.nearest)
-        tell({"problems": told})
+        problems = [{f: getattr(p, f) for f in fields} for p in error.problems]
+        for problem, values in zip(error.problems, problems, strict=True):
+            values["nearest"] = list(problem.nearest)
+        send({"problems": problems})
 
 
 def main() -> None:
-    """Serve on the standard streams; what else is printed goes to standard error.
-
-    It is called with the id of the process that asks.
-    """
+    """Serve on the standard streams; the argument is the id of the caller's process."""
     environment.end_with(int(sys.argv[1]))
-    answers = os.fdopen(os.dup(1), "w")
+    # Compilers and the user's modules may print to descriptor 1. It is replaced by that of standard
+    # error, so that the caller reads lines of JSON only.
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve(sys.stdin.read(), answers)
+    serve(sys.stdin.read(), output)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Models of a given size or cost, as a fiddler: a search for width and depth without arrays."""
+"""Models of a given size or cost, as a fiddler: a search for width and depth without arrays.
+
+FLOPs are counted by `luthier.tasks.flops`, because recipes may not import the planner.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,13 @@ from flax import nnx
 
 from luthier import graph
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.recipes.scale import GraphSizes
 from luthier.recipes.selection import is_experiment
 from luthier.tasks.flops import count
 
 WIDEST = 2**16
-"""Times as wide as it can be at its narrowest, where the search ends."""
+"""Maximum width of the search, in units (see `GraphSizes.units`)."""
 
 
 def scale_to(
@@ -28,9 +32,9 @@ def scale_to(
     flops_per_step: float | None = None,
     tolerance: float = 0.05,
 ) -> Any:
-    """Return an experiment whose model has so many parameters, or whose step costs so many FLOPs.
+    """Return an experiment whose model has a number of parameters, or whose step a number of FLOPs.
 
-    Width and depth change together, so that layers for each unit of width stay as many as they are;
+    Width and depth change together, so that the number of layers per unit of width stays the same;
     depth alone does the rest. Heads keep their size and proportion, as in `scale_width`. Counts are
     those of the plan: scalars of all parameters, embeddings too; and three times the matrix
     products of the loss of a global batch.
@@ -39,12 +43,12 @@ def scale_to(
 
     Args:
       experiment: A graph of an experiment, or for parameters, of a model; it is not changed.
-      parameters: How many parameters.
-      flops_per_step: How many model FLOPs a step of training costs; batch and length stay.
-      tolerance: How far the count may be off, relative to what is asked for.
+      parameters: Number of parameters.
+      flops_per_step: Model FLOPs of a training step; batch and length stay.
+      tolerance: Relative tolerance of the count.
 
     Raises:
-      BadInput: Not one of both is given, or no width and depth comes as near as that.
+      BadInput: Neither or both are given, or no width and depth are within the tolerance.
     """
     if (parameters is None) == (flops_per_step is None):
         what = "scale_to takes parameters or flops_per_step, one of them"
@@ -61,7 +65,7 @@ def scale_to(
 
 
 def count_parameters(experiment_or_model: fdl.Buildable) -> int:
-    """Return how many scalars the parameters of a model have; no array is made.
+    """Count the scalars of a model's parameters; no array is made.
 
     Args:
       experiment_or_model: A graph of an experiment or of a model.
@@ -71,7 +75,7 @@ def count_parameters(experiment_or_model: fdl.Buildable) -> int:
 
 
 def count_flops(experiment: fdl.Buildable) -> int:
-    """Return the model FLOPs of one training step: three times the products of the forward pass.
+    """Count the model FLOPs of one training step: three times the products of the forward pass.
 
     Args:
       experiment: A graph of an experiment.
@@ -93,11 +97,11 @@ def count_flops(experiment: fdl.Buildable) -> int:
     return 3 * count(jax.make_jaxpr(forward)(state, batch, key)).total
 
 
-def _model(experiment_or_model: Any) -> Any:
+def _model(experiment_or_model: Graph) -> Any:
     return experiment_or_model.model if is_experiment(experiment_or_model) else experiment_or_model
 
 
-def _abstract(model: Any) -> Any:
+def _abstract(model: Graph) -> Any:
     template = graph.build(model)
     return nnx.eval_shape(lambda: template(rngs=nnx.Rngs(0)))
 
@@ -112,7 +116,7 @@ def _resized(experiment: fdl.Buildable, units: int, num_layers: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A width and depth with what it counts."""
+    """A width and depth with its count."""
 
     units: int
     num_layers: int
@@ -120,7 +124,12 @@ class _Found:
 
 
 class _Search:
-    """Looks for the width and depth of a count."""
+    """Search for the width and depth of a count."""
+
+    # Each count traces the model, so few are made, and none twice. The count grows with the width
+    # at proportional depth: bisection brackets the target. At a fixed width it is linear in the
+    # depth (each layer costs the same), so two counts give the depth that fits best. Of the widths
+    # around the bracket the one whose shape is least distorted wins.
 
     def __init__(self, experiment: fdl.Buildable, counted: Callable[[Any], int]):
         sizes = GraphSizes(graph.copy_graph(experiment))
@@ -131,10 +140,12 @@ class _Search:
         )
 
     def find(self, target: float, tolerance: float) -> tuple[int, int]:
-        """Return the width, in units, and the number of layers that come near enough.
+        """Return the width, in units, and the number of layers within the tolerance.
 
-        Of those within the tolerance, the one whose proportions are the model's own.
+        Of several, the one whose proportions are nearest to the model's own.
         """
+        # The two widths around the target first; a wider range only if neither has a depth that
+        # fits.
         near = self._widest_below(target)
         tried: list[_Found] = []
         good: list[_Found] = []
@@ -154,7 +165,7 @@ class _Search:
         return best.units, best.num_layers
 
     def _widest_below(self, target: float) -> int:
-        """Return the greatest width that counts less than the target at its own depth, or 1."""
+        """Return the greatest width whose count at proportional depth is below the target, or 1."""
         low, high = 1, 2
         while high < WIDEST and self._measure(high, self._proportional(high)) < target:
             low, high = high, 2 * high
@@ -170,7 +181,8 @@ class _Search:
         return max(1, round(self._num_layers * units / self._units))
 
     def _depths(self, units: int, target: float) -> list[int]:
-        """Return the depths around that at which a width counts the target: layers cost alike."""
+        """Return the depths around the one at which the count of a width is the target."""
+        # Depths differ by a whole period of alternating kinds, since its layers cost differently.
         first = max(self._proportional(units), self._kinds)
         one, more = (self._measure(units, first + n) for n in (0, self._kinds))
         if more <= one:

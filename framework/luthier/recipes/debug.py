@@ -1,4 +1,4 @@
-"""A run that is over in seconds, as a fiddler: everything happens, all of it small."""
+"""A run of seconds that exercises everything, as a fiddler."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def debug(experiment: fdl.Buildable) -> Any:
 
     The model keeps its parts and has two layers, and as few heads as it can; training takes two
     steps on eight rows, of at most 128 tokens where documents are packed, and schedules shrink with
-    it; evaluation, sampling and saving take place. Nothing is restored, and nothing goes to Weights
-    & Biases. The mesh is that of a single device. Runs stand below a name of their own.
+    it; evaluation, sampling and saving take place. Nothing is restored, and nothing is sent to
+    Weights & Biases. The mesh has a single device. Runs have a name of their own.
 
         luthier train configs.lm.quickstart fiddler:debug
 
@@ -47,6 +47,7 @@ def debug(experiment: fdl.Buildable) -> Any:
     for path in ("restore", "records.wandb"):
         if graph.get(changed, path) is not None:
             graph.set_value(changed, path, None)
+    # Deleted, not set to 1: the defaults of the mesh run on any number of devices.
     mesh = graph.get(changed, "parallelism.mesh")
     for axis in list(getattr(mesh, "__arguments__", ())):
         delattr(mesh, axis)
@@ -57,7 +58,7 @@ def _shrink_model(changed: Any) -> None:
     try:
         sizes = GraphSizes(changed)
     except BadInput:
-        return  # a model without sizes that we know stays as it is
+        return  # a model without known sizes stays as it is
     sizes.deepen(min(sizes.num_layers, max(LAYERS, sizes.num_kinds)))
     heads = [graph.evaluate(place.value) for place in _named(changed, "num_heads")]
     per_unit = min(heads, default=0) // sizes.units
@@ -75,6 +76,8 @@ def _shrink_data(changed: Any) -> None:
 
 
 def _shrink_training(changed: Any) -> None:
+    # Steps of schedules shrink in proportion. A setting that shares its value with `training.steps`
+    # shrinks with that.
     steps = graph.evaluate(changed.training.steps)
     shared = graph.get(changed, "training.steps")
     for place in list(graph.walk(changed.optimizer, once=True)):

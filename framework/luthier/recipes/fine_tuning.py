@@ -1,4 +1,4 @@
-"""Partial freezing as fiddlers: which parameters are trained, by patterns over their names."""
+"""Partial freezing and low-rank adapters, as fiddlers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import fiddle as fdl
 
 from luthier import checkpoint, graph, layers, optim
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.graph.paths import Place
 from luthier.recipes.selection import is_experiment, is_selected
 
@@ -25,9 +26,11 @@ def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
         `^embedding\.`, `^blocks\.`, `norm\.scale$`.
 
     Raises:
-      BadInput: The pattern is no regular expression, or `training.trainable` is a mask of one's
+      BadInput: The pattern is not a regular expression, or `training.trainable` is a mask of one's
         own, which cannot be narrowed.
     """
+    # Masks are patterns, so freezing more is a pattern, too: a union of what is excluded, or a
+    # negative lookahead before what is included.
     _check(pattern)
     changed = graph.copy_graph(experiment)
     mask = changed.training.trainable
@@ -55,7 +58,7 @@ def train_only(experiment: fdl.Buildable, pattern: str) -> Any:
       pattern: A regular expression, as `re.search` takes it, over names of parameters.
 
     Raises:
-      BadInput: The pattern is no regular expression.
+      BadInput: The pattern is not a regular expression.
     """
     _check(pattern)
     changed = graph.copy_graph(experiment)
@@ -67,13 +70,13 @@ def _check(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise BadInput(Problem(f"{pattern!r} is no regular expression: {error}")) from error
+        raise BadInput(Problem(f"{pattern!r} is not a regular expression: {error}")) from error
 
 
-# Low-rank adaptation as a fiddler: a graph goes in, one that trains adapters alone comes out.
+# Low-rank adaptation.
 
 ADAPTERS = r"\.lora_[ab]$"
-"""What the names of adapters match, and of no other parameters."""
+"""Pattern that matches the names of adapters, and of no other parameters."""
 
 
 def lora(
@@ -84,9 +87,9 @@ def lora(
 ) -> Any:
     r"""Return a graph whose linear maps have low-rank adapters, which alone are trained.
 
-    The templates of `Linear` become templates of `LoraLinear`; rank and alpha are value nodes that
-    all of them share (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` lets the
-    adapters alone learn, and rules of `restore` restore everything else.
+    The templates of `Linear` become templates of `LoraLinear`; rank and alpha are shared values
+    (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` selects the adapters alone,
+    and rules of `restore` restore everything else.
 
         luthier show configs.lm.quickstart 'fiddler:lora(rank=4)' --changes
 
@@ -94,7 +97,7 @@ def lora(
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
       rank: R of the adapters.
       alpha: Scale of the adapters' change, which is divided by the rank.
-      target: Which linear maps: a regular expression over paths of the model's graph
+      target: The linear maps: a regular expression over paths of the model's graph
         (`attention`, `mlp\.up$`), the class of the layer that they belong to, or a tag.
 
     Raises:
@@ -113,8 +116,8 @@ def lora(
 def without_lora(experiment_or_model: fdl.Buildable) -> Any:
     """Return the graph with plain linear maps in the place of those with adapters.
 
-    The parameters that go with it are those of `luthier.layers.merge_adapters`. What `lora` set in
-    an experiment beside the model stays as it is.
+    Its parameters are those of `luthier.layers.merge_adapters`. The settings that `lora` made in an
+    experiment outside of the model stay.
 
         luthier show configs.lm.quickstart fiddler:lora fiddler:without_lora --changes
 
@@ -141,7 +144,7 @@ def has_lora(experiment_or_model: fdl.Buildable) -> bool:
     return next(iter(_templates(experiment_or_model, layers.LoraLinear)), None) is not None
 
 
-def _swap(model: Any, rank: int, alpha: float, target: str | type) -> None:
+def _swap(model: Graph, rank: int, alpha: float, target: str | type) -> None:
     found = list(_templates(model, layers.Linear))
     chosen = [place for place in found if is_selected(place, target)]
     if not chosen:
@@ -154,7 +157,7 @@ def _swap(model: Any, rank: int, alpha: float, target: str | type) -> None:
     }
     made: dict[int, fdl.Buildable] = {}
     for place in chosen:
-        # A template that is used in many places stays one template.
+        # A template that is used in many places stays one.
         key = id(place.value)
         if key not in made:
             own = dict(getattr(place.value, "__arguments__", {}))
@@ -163,7 +166,8 @@ def _swap(model: Any, rank: int, alpha: float, target: str | type) -> None:
 
 
 def _templates(root: Any, target: type) -> Iterator[Place]:
-    """Yield the places of templates of a class, each once, though a node above it be shared."""
+    """Yield the places of templates of a class, each once, even below a shared node."""
+    # All are found before the first is yielded: the caller changes the graph meanwhile.
     seen: set[tuple[int, Any]] = set()
     found = []
     for place in graph.walk(root):
@@ -175,8 +179,9 @@ def _templates(root: Any, target: type) -> Iterator[Place]:
     yield from found
 
 
-def _initialize_adapters(experiment: Any) -> None:
+def _initialize_adapters(experiment: Graph) -> None:
     """Let a warm start initialize adapters, whatever its other rules are."""
+    # A checkpoint of the base model has no adapters. The first rule that matches decides.
     restore = experiment.restore
     if not isinstance(restore, fdl.Buildable):
         return

@@ -1,7 +1,7 @@
-"""Parallelism as fiddlers: one model, unchanged in what it computes, over any number of devices.
+"""Parallelism as fiddlers: one model, with unchanged results, over any number of devices.
 
 Each sets the size of one mesh axis, so they compose: `fiddler:fsdp(4) fiddler:tensor(2)`. A size of
--1 fills the mesh up to the devices there are; at most one axis fills, and the last word wins.
+-1 fills the mesh up to the available devices; at most one axis fills, and the last fiddler wins.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import fiddle as fdl
 
 from luthier import graph, layers
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.graph.copies import as_node
 from luthier.graph.paths import Place
 from luthier.parallel import AXES
@@ -170,6 +171,8 @@ def all_to_all(experiment: fdl.Buildable, size: int = -1) -> Any:
 def _with_axes(experiment: fdl.Buildable, **sizes: int) -> Any:
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone is on no mesh", remedy="give an experiment"))
+    # Only one axis may fill the mesh. So that fiddlers compose in any order, a new one takes that
+    # over, and the axis that had it, `data` by default, gets size 1.
     changed = graph.copy_graph(experiment)
     if -1 in sizes.values():
         for axis in AXES:
@@ -195,8 +198,11 @@ def _swap_cores(changed: Any, make: Callable[[fdl.Buildable], fdl.Buildable]) ->
     return changed
 
 
-def _cores(model: Any) -> Iterator[Place]:
-    """Yield the places of what attends, but for the cores within exchanging ones."""
+def _cores(model: Graph) -> Iterator[Place]:
+    """Yield the places of attention cores, except for those inside of `AllToAllAttention`."""
+    # Walked with defaults, because most models leave the core at its default, which is then set. A
+    # node that is shared by several owners comes up at each; an owner that is shared comes up once
+    # per path, and is set once.
     known = (
         layers.EinsumAttention,
         layers.FusedAttention,
@@ -228,13 +234,15 @@ def _exchanging_core(core: fdl.Buildable) -> fdl.Buildable:
 
 
 def _ring_core(core: fdl.Buildable) -> fdl.Buildable:
+    # A ring has the settings of the core that it replaces, by the same names.
     if core.__fn_or_cls__ is layers.RingAttention:
         return core
     settings = dict(core.__arguments__)
-    settings.pop("max_documents", None)  # of cuDNN's kernel alone
+    settings.pop("max_documents", None)  # a setting of cuDNN's kernel only
     node = fdl.Config(layers.RingAttention, **settings)
     mask = graph.get(node, "mask")
     if getattr(mask, "__fn_or_cls__", type(mask)) is not layers.Causal:
-        # Only a causal mask gives the ends of rows more work than their fronts.
+        # Zigzag, the default, balances the work of causal masks, where the ends of rows have more
+        # of it than their beginnings. For other masks contiguous parts are balanced.
         node.order = fdl.Config(layers.Contiguous)
     return node

@@ -1,8 +1,8 @@
-"""Precision as fiddlers: what arrays are stored in, and what is computed in how many bits.
+"""Precision as fiddlers: dtypes of stored arrays and of computations.
 
-They compose: `fiddler:bf16 fiddler:fp8` multiplies eight bits and does the rest in sixteen. What a
-rule of `experiment.precision` is for is told by names of parameters (`luthier show --params`), what
-layers compute in by paths of the model's graph (`luthier show`).
+They compose: `fiddler:bf16 fiddler:fp8` multiplies in eight bits and does the rest in sixteen.
+Rules of `experiment.precision` select by names of parameters (`luthier show --params`), compute
+dtypes by paths of the model's graph (`luthier show`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import jax.numpy as jnp
 
 from luthier import graph, layers, optim
 from luthier.errors import BadInput, Problem
-from luthier.graph import signatures
+from luthier.graph import Graph, signatures
 from luthier.graph.paths import Place
 from luthier.layers.parameters import DType
 from luthier.recipes.selection import is_experiment, is_selected
 
 BLOCKS = r"(^|\.)block\b(?!.*\brouter\b)"
-"""Paths of the linear maps within layers, but for those that choose experts."""
+"""Pattern for the paths of linear maps within layers, except for routers of experts."""
 
 
 def bf16(experiment_or_model: fdl.Buildable) -> Any:
     """Return a graph whose model computes in bfloat16; parameters stay as they are stored.
 
-    Parameters in float32 are their own masters: gradients reach them in float32, and no update is
-    too small to count. Norms, softmax, logits and losses sum in float32 in any case.
+    Parameters in float32 are their own master weights: gradients reach them in float32, and no
+    update is rounded away. Norms, softmax, logits and losses sum in float32 in any case.
 
         luthier show configs.lm.quickstart fiddler:bf16 --changes
 
@@ -50,11 +50,11 @@ def bf16(experiment_or_model: fdl.Buildable) -> Any:
 
 
 def bf16_masters(experiment: fdl.Buildable, pattern: str = "") -> Any:
-    """Return an experiment of parameters in bfloat16, with masters in float32 in the optimizer.
+    """Return an experiment with bfloat16 parameters and float32 master weights in the optimizer.
 
-    Beside what `bf16` does, what layers read takes half of the memory and, where parameters are
-    gathered, half of the traffic; master and parameter together take half as much again as a
-    parameter in float32.
+    Beyond `bf16`, the parameters that layers read take half of the memory and, where they are
+    gathered, half of the traffic; parameter and master weight together take 1.5 times the memory of
+    a float32 parameter.
 
         luthier show configs.lm.quickstart fiddler:bf16_masters --changes
 
@@ -67,6 +67,8 @@ def bf16_masters(experiment: fdl.Buildable, pattern: str = "") -> Any:
 
     Source: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1.
     """
+    # Three rules: layers compute in bfloat16, parameters are stored so, and the optimizer keeps
+    # float32 master weights, from which the stored ones are rounded after each update.
     stored = store_parameters(bf16(experiment), jnp.bfloat16, pattern)
     return _with_rule(stored, "masters", jnp.float32, pattern)
 
@@ -93,7 +95,7 @@ def store_optimizer(experiment: fdl.Buildable, dtype: DType, pattern: str = "") 
     """Return an experiment that stores the optimizer's state in a type; earlier rules give way.
 
     The optimizer still computes in float32: arrays are widened before a step and rounded after it.
-    A moment in bfloat16 does not follow changes below a 256th of it: choose b2 below 0.99.
+    A bfloat16 moment ignores changes below 1/256 of its value: choose b2 below 0.99.
 
         luthier show configs.lm.quickstart 'fiddler:store_optimizer(bfloat16)' --changes
 
@@ -113,7 +115,7 @@ def sum_gradients(experiment: fdl.Buildable, dtype: DType, pattern: str = "") ->
     """Return an experiment that sums gradients in a type; earlier rules give way.
 
     Without a rule that is float32. In bfloat16 the gradient of microbatches takes half of the
-    memory, and depends on how a batch is cut: a sum loses what is below a 256th of it.
+    memory, and depends on how a batch is cut: a sum loses terms below 1/256 of its value.
 
         luthier show configs.lm.quickstart 'fiddler:sum_gradients(bfloat16)' --changes
 
@@ -131,15 +133,15 @@ def sum_gradients(experiment: fdl.Buildable, dtype: DType, pattern: str = "") ->
 def compute_in(experiment_or_model: fdl.Buildable, dtype: DType, target: str | type) -> Any:
     r"""Return a graph some of whose layers compute in a type of their own.
 
-    `unembedding$` is for the factors of logits, which are summed in float32 in any case.
+    `unembedding$` selects the operands of the logits, which are summed in float32 in any case.
 
         luthier show configs.lm.quickstart 'fiddler:compute_in(bfloat16, "mlp$")' --changes
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
       dtype: The type.
-      target: Which layers: a regular expression over paths of the model's graph (`attention$`,
-        `norm$`), the class of what they belong to, or a tag.
+      target: The layers: a regular expression over paths of the model's graph (`attention$`,
+        `norm$`), the class of their owner, or a tag.
 
     Raises:
       BadInput: No layer with a setting `dtype` is selected.
@@ -162,11 +164,11 @@ def int8(
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
-      target: Which linear maps: a regular expression over paths of the model's graph
+      target: The linear maps: a regular expression over paths of the model's graph
         (`attention`, `mlp\.up$`), the class of the layer that they belong to, or a tag. Those of
         the layers by default, but for routers; heads and logits stay as they are.
-      gradient: What gradients are rounded to in the backward pass, such as `int8`; None leaves the
-        backward pass as it is.
+      gradient: Dtype that gradients are rounded to in the backward pass, such as `int8`; None
+        leaves the backward pass as it is.
 
     Raises:
       BadInput: No linear map is selected, or qwix is not installed.
@@ -181,14 +183,14 @@ def int8(
 def int8_weights(experiment_or_model: fdl.Buildable, target: str | type = BLOCKS) -> Any:
     """Return a graph whose linear maps have kernels that are rounded to integers of eight bits.
 
-    The products are of numbers in the type that the layer computes in: what a model loses when its
-    weights alone are quantized after training.
+    Products are computed in the dtype of the layer. This shows the loss of quality when only the
+    weights of a trained model are quantized.
 
         luthier evaluate last fiddler:int8_weights
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
-      target: Which linear maps; see `int8`.
+      target: The linear maps; see `int8`.
 
     Raises:
       BadInput: No linear map is selected, or qwix is not installed.
@@ -207,13 +209,14 @@ def fp8(experiment_or_model: fdl.Buildable, target: str | type = BLOCKS) -> Any:
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
-      target: Which linear maps; see `int8`.
+      target: The linear maps; see `int8`.
 
     Raises:
       BadInput: No linear map is selected, or qwix is not installed.
 
     Source: Micikevicius et al. 2022, arXiv 2209.05433, section 3.
     """
+    # E4M3 has the precision that activations and weights need, E5M2 the range that gradients need.
     e4m3, e5m2 = jnp.float8_e4m3fn, jnp.float8_e5m2
     return _quantized(
         experiment_or_model, target, {"inputs": e4m3, "kernel": e4m3, "gradient": e5m2}
@@ -237,7 +240,7 @@ def without_quantization(experiment_or_model: fdl.Buildable) -> Any:
 
 def _quantized(changed: fdl.Buildable, target: str | type, kinds: dict[str, Any]) -> Any:
     node = fdl.Config(layers.QuantizedProduct, **kinds)
-    graph.build(node)  # tells at once if qwix is missing
+    graph.build(node)  # raises at once if qwix is missing, not only when the model is built
     return _swap(changed, "product", target, "linear map", node)
 
 
@@ -246,6 +249,7 @@ def _with_rule(experiment: fdl.Buildable, field: str, dtype: DType, pattern: str
         remedy = "give an experiment, or set the model's param_dtype"
         raise BadInput(Problem("a model alone has no state to store", remedy=remedy))
     changed = graph.copy_graph(experiment)
+    # The first rule that matches a name decides, so the new one goes in front.
     rule = fdl.Config(optim.StoredAs, pattern=pattern, dtype=dtype)
     rules = list(graph.get(changed, f"precision.{field}"))
     graph.set_value(changed, f"precision.{field}", [rule, *rules])
@@ -273,7 +277,7 @@ def _swap(
         raise BadInput(Problem(what, "", "", remedy, near))
     made: dict[int, fdl.Buildable] = {}
     for place in chosen:
-        # A template that is used in many places stays one template.
+        # A template that is used in many places stays one, so that one override moves all of them.
         if id(place.value) not in made:
             made[id(place.value)] = _with(place.value, **{setting: value})
         graph.set_value(model, place.path, made[id(place.value)])
@@ -288,8 +292,10 @@ def _with(template: Any, **settings: Any) -> fdl.Buildable:
     return fdl.Partial(getattr(template, "__fn_or_cls__", template), **own | settings)
 
 
-def _templates(model: Any, setting: str) -> Iterator[Place]:
+def _templates(model: Graph, setting: str) -> Iterator[Place]:
     """Yield the places of templates that have a setting, each once, outer ones first."""
+    # With defaults: a template that the graph does not set, because its owner has it as a default,
+    # can be selected too, and becomes set.
     seen: set[tuple[int, Any]] = set()
     for place in graph.walk(model):
         is_new = place.is_default or (id(place.owner), place.part) not in seen

@@ -1,4 +1,4 @@
-"""The C4 data of Pax: its files, its vocabulary, and its rules of rows.
+"""The C4 data of Pax (files, vocabulary, packing), and the optimizers of Pax's configurations.
 
 Paxml 1.4.0, `tasks/lm/params/c4.py` (`C4UnsupervisedDataset`).
 """
@@ -20,8 +20,8 @@ def c4_training(
 ) -> fdl.Config[data.Packed]:
     """Return the training rows of C4 as Pax cuts them.
 
-    The text is read and tokenized when training begins, which suits small corpora. Prepare a large
-    one with `luthier data prepare DIR --experiment REF`, and let `data.Prepared` take the place of
+    The text is read and tokenized when training starts, which suits small corpora. Prepare a large
+    one with `luthier data prepare DIR --experiment REF`, and use `data.Prepared` instead of
     `data.Packed`, with the same packing.
 
     Args:
@@ -260,6 +260,8 @@ def pax_gpt3_adam(
 
 
 def _after_rampup(peak: Any, warmup_steps: Any, start: Any, fall: Any) -> fdl.Config[optim.Join]:
+    # Between the end of the rise and the start of the fall the rate is the peak: the rise "decays"
+    # from peak to peak.
     rise = fdl.Config(
         optim.WarmupLinear, peak=peak, warmup_steps=warmup_steps, total_steps=start, end=peak
     )

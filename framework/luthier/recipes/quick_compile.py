@@ -14,10 +14,9 @@ from luthier.recipes.selection import is_experiment
 def quick_compile(experiment: fdl.Buildable) -> Any:
     """Return an experiment whose programs for CPUs compile in about two thirds of the time.
 
-    For short runs and for trying things out: steps take as long, or up to a fifth longer, as the
-    compiler optimizes less (`luthier help performance` has a table). Bits of results may differ
-    from those of other options. Other options of the compiler stay, as do programs for other
-    platforms.
+    For short runs and experiments: steps take as long, or up to a fifth longer, because the
+    compiler optimizes less (`luthier help performance` has a table). The bits of results may differ
+    from those with other options. Other compiler options stay, as do programs for other platforms.
 
         luthier train configs.lm.quickstart fiddler:quick_compile training.steps=20
 
@@ -30,6 +29,7 @@ def quick_compile(experiment: fdl.Buildable) -> Any:
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone is not compiled", remedy="give an experiment"))
     changed = graph.copy_graph(experiment)
+    # Replaced as a whole, because options are one dictionary of the graph; ours take precedence.
     options = {**graph.get(changed, "compiler.cpu"), **parallel.quick_cpu_options()}
     graph.set_value(changed, "compiler.cpu", options)
     return changed

@@ -1,4 +1,4 @@
-"""Wider and deeper models as fiddlers: sizes change together, so that what fitted still fits."""
+"""Wider and deeper models as fiddlers: sizes change together, so that shapes stay consistent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from luthier.graph.paths import Place
 from luthier.recipes.selection import is_experiment
 
 WIDTHS = ("dim", "hidden_dim", "width")
-"""Settings that are wide, by name, beside heads and what a layer names in its own `WIDTHS`."""
+"""Names of settings that are widths, beside heads and those in the `WIDTHS` of a layer."""
 
 HEADS = ("num_heads", "num_kv_heads")
 DEPTHS = ("num_layers", "stage_sizes")
 EVEN = 8
-"""Widths that are a multiple of this stay one."""
+"""Widths that are multiples of this stay multiples of it."""
 
 
 def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
@@ -27,17 +27,17 @@ def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
 
     Query heads and key and value heads keep their proportion, so that the factor is rounded to what
     whole groups of heads allow; a single key and value head stays one. Without heads it is rounded
-    to a multiple of 8. A width that is a shared value changes once; what is computed of it follows.
+    to a multiple of 8. A width that is a shared value changes once; values computed from it follow.
 
         luthier show configs.lm.quickstart 'fiddler:scale_width(2.0)' --changes
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      factor: How many times as wide.
+      factor: Factor of the width.
 
     Raises:
-      BadInput: The model has no width that we know, one does not follow, or the rounded factor
-        changes nothing.
+      BadInput: The model has no known width, one does not follow, or the rounded factor changes
+        nothing.
     """
     changed = graph.copy_graph(experiment)
     sizes = GraphSizes(changed)
@@ -54,7 +54,7 @@ def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      factor: How many times as many layers; the numbers of layers are rounded.
+      factor: Factor of the number of layers; the numbers of layers are rounded.
 
     Raises:
       BadInput: The model has no number of layers, or the rounded factor changes nothing.
@@ -68,14 +68,18 @@ def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
 
 
 class GraphSizes:
-    """What is wide and what is deep in a graph, to be changed in place.
+    """The widths and depths of a graph, to be changed in place.
 
     Args:
       changed: A graph of an experiment or of a model.
 
     Raises:
-      BadInput: The model has no width or no depth that we know.
+      BadInput: The model has no known width or depth.
     """
+
+    # All widths change by one integer, the number of `units`: heads stay whole, groups of query
+    # heads per key and value head keep their size, and every width is the same multiple of what it
+    # was.
 
     def __init__(self, changed: fdl.Buildable):
         self._graph = changed
@@ -90,7 +94,7 @@ class GraphSizes:
 
     @property
     def units(self) -> int:
-        """The width in the smallest steps that keep heads whole and widths even."""
+        """The width, in the smallest steps that keep heads whole and widths multiples of 8."""
         heads = [_number(place) for place in self._heads]
         heads = [number for number, place in zip(heads, self._heads, strict=True) if _grows(place)]
         if heads:
@@ -105,7 +109,7 @@ class GraphSizes:
 
     @property
     def num_kinds(self) -> int:
-        """How many kinds of layers take turns, at most."""
+        """Maximum number of kinds of layers that alternate in a stack."""
         blocks = [place.value for place in graph.walk(self._graph) if place.part == "block"]
         return max((len(block) for block in blocks if isinstance(block, list | tuple)), default=1)
 
@@ -116,8 +120,11 @@ class GraphSizes:
           units: The width, in the steps of `units`.
 
         Raises:
-          BadInput: A width is computed of what is no width.
+          BadInput: A width is computed from values that are not widths.
         """
+        # Heads are exact multiples by the choice of `units`. A width that is none is rounded, and
+        # stays a multiple of 8 if it was one. All new values are computed before any is set,
+        # because setting a shared value changes others.
         old = self.units
         wanted = []
         for place in self._heads:
@@ -138,7 +145,7 @@ class GraphSizes:
           num_layers: Layers of the deepest stack.
 
         Raises:
-          BadInput: A number of layers is computed of what is none.
+          BadInput: A number of layers is computed from values that are not numbers of layers.
         """
         old = self.num_layers
         wanted: list[tuple[Place, Any]] = []
@@ -149,6 +156,10 @@ class GraphSizes:
         self._set(wanted)
 
     def _set(self, wanted: list[tuple[Place, Any]]) -> None:
+        # A width may be arithmetic on another one (`hidden_dim=4 * dim`). It must not be
+        # overwritten by a number, or it would no longer follow. So only plain values are set, a
+        # shared value once; afterwards the computed ones must have become what they should be, or
+        # are reported.
         computed = []
         for place, value in wanted:
             now = graph.get(self._graph, place.path)
@@ -172,7 +183,9 @@ class GraphSizes:
 
 
 def _settings(changed: fdl.Buildable) -> Iterator[Place]:
-    """Yield the sizes of the model, each once, whether they are set or left at their default."""
+    """Yield the sizes of the model, each once, whether they are set or at their defaults."""
+    # The walk takes each shared node once, but an owner can have several paths: so owners are
+    # tracked, too.
     prefix = "model." if is_experiment(changed) else ""
     seen: set[tuple[int, Any]] = set()
     for place in graph.walk(changed, once=True):
@@ -197,13 +210,13 @@ def _is_width(place: Place) -> bool:
 
 
 def _is_own_width(place: Place) -> bool:
-    """Say whether a layer declares a setting to be as wide as the model: `WIDTHS` of its class."""
+    """Return whether a layer declares a setting as a width, in `WIDTHS` of its class."""
     made = getattr(place.owner, "__fn_or_cls__", None)
     return place.part in getattr(made, "WIDTHS", ())
 
 
 def _grows(place: Place) -> bool:
-    """Say whether heads grow with the width: a single key and value head stays one."""
+    """Return whether heads grow with the width: a single key and value head stays one."""
     return place.part == "num_heads" or _number(place) > 1
 
 
@@ -217,7 +230,7 @@ def _counts(place: Place) -> list[int]:
 
 
 def _name(node: Any) -> str:
-    """Return what a constant is called; empty for arithmetic."""
+    """Return the name of a constant; empty for arithmetic."""
     arguments = node.__arguments__
     return graph.expression(node) if "value" in arguments else ""
 
@@ -231,8 +244,8 @@ def _positive(factor: float) -> float:
 def _refuse_nothing(new: int, old: int, factor: float, what: str) -> None:
     if new == old and factor != 1:
         nearest = [f"{n / old:g}" for n in (old - 1, old + 1) if n > 0]
-        told = f"the factor {factor:g} is rounded to 1, so that the {what} stays as it is"
-        raise BadInput(Problem(told, remedy=f"the nearest that change it: {', '.join(nearest)}"))
+        message = f"the factor {factor:g} is rounded to 1, so that the {what} stays as it is"
+        raise BadInput(Problem(message, remedy=f"the nearest that change it: {', '.join(nearest)}"))
 
 
 def _nothing(changed: fdl.Buildable, what: str, names: tuple[str, ...]) -> BadInput:

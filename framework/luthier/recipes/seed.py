@@ -17,10 +17,10 @@ LARGEST = 2**32
 def seed(experiment: fdl.Buildable, number: int) -> Any:
     """Return an experiment all of whose seeds follow one number.
 
-    `seed` of the experiment is that of parameters, dropout and data order, each of which draws from
-    a stream of its own. Other seeds (of made-up data, of what an evaluation hides) become the
-    number plus 1, 2, ..., so that no two are equal by accident; those of one class that were equal
-    stay equal. They are live: `seed=3` on top of it moves all of them.
+    `seed` of the experiment is that of parameters, dropout and data order, each of which has a
+    stream of its own. Other seeds (of synthetic data, of the tokens that an evaluation masks)
+    become the number plus 1, 2, ..., so that no two are equal by accident; those of one class that
+    were equal stay equal. They are references: `seed=3` on top of it moves all of them.
 
         luthier train configs.lm.quickstart 'fiddler:seed(7)'
 
@@ -29,14 +29,16 @@ def seed(experiment: fdl.Buildable, number: int) -> Any:
       number: The seed.
 
     Raises:
-      BadInput: The number is not that of a seed, or the graph is of no experiment.
+      BadInput: The number is not a valid seed, or the graph is not of an experiment.
     """
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone has no seed", remedy="give an experiment"))
     if not 0 <= number < LARGEST:
         remedy = f"write a whole number from 0 to {LARGEST - 1}"
-        raise BadInput(Problem(f"{number} is no seed", "seed", "", remedy))
+        raise BadInput(Problem(f"{number} is not a seed", "seed", "", remedy))
     changed = graph.copy_graph(experiment)
+    # The other seeds become arithmetic on the experiment's, which therefore becomes a shared value;
+    # the offsets are in the order of the graph, so the same graph gets the same seeds.
     others = [place for place in graph.walk(changed, once=True) if _is_other_seed(place)]
     graph.set_value(changed, "seed", number)
     root = graph.get(changed, "seed")

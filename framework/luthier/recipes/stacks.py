@@ -1,4 +1,4 @@
-"""Pipelines, as a fiddler: the layers of an unchanged model are split over stages."""
+"""Pipelines and rematerialization of stacks of layers, as fiddlers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def pipeline(
 ) -> Any:
     """Return an experiment whose stacks of layers are pipelines: the same parameters and gradient.
 
-    What is before and after the layers, the embedding and the logits of a batch, is split
-    over the stages by rows.
+    The embedding before the layers and the logits after them are split over the stages by rows of
+    the batch.
 
         luthier show configs.lm.quickstart 'fiddler:pipeline(stages=2, microbatches=4)' --changes
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      stages: Devices along the mesh axis `stage`, each of which holds a share of the layers.
-      microbatches: How many parts the rows of a batch are cut into: a multiple of the stages. More
-        of them make the bubble smaller.
-      schedule: What a stage works on when: a class of `luthier.layers` (`GPipe`), or a node of one
+      stages: Devices along the mesh axis `stage`, each of which holds a part of the layers.
+      microbatches: Number of parts that the rows of a batch are cut into: a multiple of the stages.
+        More of them make the bubble smaller.
+      schedule: Schedule of the stages: a class of `luthier.layers` (`GPipe`), or a node of one
         (`Circular(repeats=4)`).
 
     Raises:
@@ -39,6 +39,9 @@ def pipeline(
 
     Source: Huang et al. 2018, arXiv 1811.06965; Narayanan et al. 2021, arXiv 2104.04473.
     """
+    # All places of a stack are replaced (a model may have several), and share one node of the
+    # schedule, so that one override moves all of them. The stage axis comes first in the rule of
+    # the batch: outside of the layers, the stages split rows, instead of repeating the same work.
     changed = graph.copy_graph(experiment)
     whole = is_experiment(changed)
     prefix = "model." if whole else ""
@@ -78,7 +81,7 @@ def _sets_remat(stack: Any) -> bool:
     return isinstance(stack, fdl.Buildable) and "remat" in stack.__arguments__
 
 
-# What is kept for the backward pass, as a fiddler: less memory for more FLOPs.
+# Rematerialization as a fiddler: less memory for more FLOPs.
 
 
 def remat(
@@ -92,7 +95,7 @@ def remat(
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      policy: What a layer keeps: a class of `luthier.layers` (`FullRemat`, `SaveProjections`,
+      policy: Remat policy: a class of `luthier.layers` (`FullRemat`, `SaveProjections`,
         `NoRemat`), or a node of one: `SaveNamed(names=["query"])`, `OffloadNamed(names=["query"])`,
         `SaveWithin(bytes_per_layer=2**24)`.
 
@@ -101,6 +104,7 @@ def remat(
 
     Source: Chen et al. 2016, arXiv:1604.06174, section 4.
     """
+    # Each stack has the setting `remat`, at its default too; one node is put into all of them.
     changed = graph.copy_graph(experiment)
     prefix = "model." if is_experiment(changed) else ""
     found = [

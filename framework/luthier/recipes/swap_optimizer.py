@@ -1,4 +1,4 @@
-"""Another optimizer as a fiddler: what both have stays."""
+"""Another optimizer as a fiddler: arguments that both have are kept."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def swap_optimizer(experiment: fdl.Buildable, recipe: optim.Optimizer | Callable
     """Return an experiment with another optimizer; arguments of equal names are kept.
 
     Learning rate, weight decay, its mask and clipping have one name in all recipes, so they stay,
-    with their tags, sharing and history. What the new recipe does not take is dropped, and what it
-    takes besides is left at its default; `--changes` lists what is kept, dropped and new. Equal
-    names need not mean equally good values: Lion wants a learning rate several times smaller.
+    with their tags, sharing and history. Arguments that the new recipe does not take are dropped,
+    and its other arguments have their defaults; `--changes` lists what is kept, dropped and new.
+    Equal names need not mean equally good values: Lion needs a learning rate several times smaller.
 
         luthier show configs.lm.quickstart 'fiddler:swap_optimizer(luthier.optim.lion)' --changes
 
     Args:
       experiment: A graph of an experiment; it is not changed.
-      recipe: A recipe of `luthier.optim`, or a node of one, whose own arguments win.
+      recipe: A recipe of `luthier.optim`, or a node of one, whose own arguments take precedence.
 
     Raises:
       BadInput: The new recipe needs an argument that the old one does not have.
@@ -33,6 +33,8 @@ def swap_optimizer(experiment: fdl.Buildable, recipe: optim.Optimizer | Callable
     given = dict(recipe.__arguments__) if isinstance(recipe, fdl.Config) else {}
     target: Any = recipe.__fn_or_cls__ if isinstance(recipe, fdl.Config) else recipe
     node = changed.optimizer
+    # Fiddle changes the class in place, so that tags, sharing and history of arguments are kept; a
+    # new node with the same values would lose them.
     fdl.update_callable(node, target, drop_invalid_args=True)
     for name, value in given.items():
         graph.set_value(changed, f"optimizer.{name}", value)

@@ -1,4 +1,4 @@
-"""Smoke-test configs of large experiments, and constants that are set by their names."""
+"""Smoke-test configs of large experiments, and shared values that are set by name."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from luthier.parallel import AXES
 from luthier.recipes.scale import EVEN, HEADS, WIDTHS, GraphSizes
 from luthier.recipes.selection import is_experiment
 
-# Constants that many places share, set by their names, as a fiddler.
+# Shared values set by name, as a fiddler.
 
 
 def shared(experiment: fdl.Buildable, **values: Any) -> Any:
-    """Return an experiment whose shared constants have other values, with what is computed of them.
+    """Return an experiment with other shared values, and everything that is computed from them.
 
-    A constant that stands in a place by itself is also set there; this reaches those of which
-    places are only computed.
+    A shared value that a setting holds directly can also be set there; this reaches those that
+    settings only compute with.
 
         luthier show configs.lm.quickstart 'fiddler:shared(length=64)' --changes
 
     Args:
       experiment: A graph of an experiment or of a part of one; it is not changed.
-      values: Values by the names of constants.
+      values: New values by the names of shared values.
 
     Raises:
-      BadInput: No constant has such a name.
+      BadInput: There is no shared value of that name.
     """
+    # Values inside of arithmetic have no path, so the graph is walked, and each expression down to
+    # its operands. Several values may have one name: all of them are set.
     changed = graph.copy_graph(experiment)
     found: dict[str, list[Any]] = {}
     for place in graph.walk(changed, defaults=False):
@@ -62,7 +64,7 @@ def shared(experiment: fdl.Buildable, **values: Any) -> Any:
 
 
 def constants(node: Any) -> Iterator[Any]:
-    """Yield the constants that a value is made of: itself, or those of its arithmetic."""
+    """Yield the constants of a value: itself, or those of its arithmetic."""
     if is_constant(node):
         yield node
     elif graph.is_value_node(node):
@@ -70,18 +72,18 @@ def constants(node: Any) -> Iterator[Any]:
             yield from constants(operand)
 
 
-# Schedules in few steps: the order of what happens stays, and nothing falls out.
+# Schedules in few steps: their parts keep their order, and none is lost.
 
 _LISTS = ("boundaries",)
 """Lists of step numbers, beside settings that end with `_steps`."""
 
 
 def shorten(changed: fdl.Buildable, steps: int) -> None:
-    """Make a run of few steps of an experiment, in place, with all parts of its schedules.
+    """Shorten an experiment to few steps, in place, with all parts of its schedules.
 
-    The longest schedule ends with the run. Numbers of steps keep their order, and those that
-    differ still do, so that the run may take a few steps more than asked for. Evaluations and
-    checkpoints come at least twice.
+    The longest schedule ends with the run. Numbers of steps keep their order, and those that differ
+    still do, so that the run may take a few steps more than requested. Evaluations and checkpoints
+    run at least twice.
 
     Args:
       changed: A graph of an experiment; one that is not longer keeps its steps.
@@ -100,7 +102,7 @@ def shorten(changed: fdl.Buildable, steps: int) -> None:
 
 
 def _squeezed(found: Sequence[int], steps: int) -> dict[int, int]:
-    """Return what each number becomes: at its share of the longest, and after the one before."""
+    """Map each number of steps: in proportion to the longest, but after the one before."""
     numbers: dict[int, int] = {}
     last = 0
     for number in found:
@@ -109,7 +111,9 @@ def _squeezed(found: Sequence[int], steps: int) -> dict[int, int]:
 
 
 def _numbers(optimizer: Any) -> Iterator[tuple[int, Callable[[int], None]]]:
-    """Yield numbers of steps with what sets them: plain ones, and constants, once each."""
+    """Yield numbers of steps with their setters: plain ones, and constants, once each."""
+    # By name: only the optimizer's settings that end with `_steps`, and lists of boundaries, are
+    # numbers of steps. A constant may be in several expressions, and must be set once.
     seen: set[int] = set()
     for place in list(graph.walk(optimizer, defaults=False, once=True)):
         parts = place.path.replace("[", ".").split(".")
@@ -143,22 +147,22 @@ LENGTH = 32
 VOCABULARY = 512
 EXPERTS = 4
 DEVICES = 8
-"""What an axis that fills the mesh is taken to fill it up to."""
+"""Assumed number of devices, for the size of an axis that fills the mesh."""
 
 _MESH = "parallelism.mesh"
 _BATCH = "parallelism.rules.activations.batch"
 _ROWS = (TokenNode, data.Synthetic, layers.LearnedPositions)
-"""What has the length of rows of tokens."""
+"""Classes whose `length` is that of rows of tokens."""
 
 
 def tiny(experiment: fdl.Buildable, axis_size: int = 2) -> Any:
     """Return a smoke-test config: the same parts, small, on a mesh of the same axes.
 
-    Mesh axes in use, and axes across slices, have two devices; copies along `data`, where there are
-    none, fill the devices that are left. Layers, widths, heads, experts, rows, microbatches and
-    steps are as few as these allow, and schedules shrink with the steps. Rows are short; text is
-    read as bytes, so that no vocabulary is needed, unless data holds tokens already. Nothing is
-    restored, and nothing goes to Weights & Biases. Runs stand below a name of their own.
+    Mesh axes in use, and axes across slices, have two devices; `data`, if it is not in use, fills
+    the remaining devices. Layers, widths, heads, experts, rows, microbatches and steps are as few
+    as these allow, and schedules shrink with the steps. Rows are short; text is read as bytes, so
+    that no vocabulary is needed, unless data holds tokens already. Nothing is restored, and nothing
+    is sent to Weights & Biases. Runs have a name of their own.
 
         luthier train configs.lm.quickstart fiddler:tiny
 
@@ -169,6 +173,8 @@ def tiny(experiment: fdl.Buildable, axis_size: int = 2) -> Any:
     Raises:
       BadInput: The graph is of no experiment.
     """
+    # The mesh comes first, because heads, layers, experts and rows must stay divisible by its axes;
+    # batches come last, because their rows depend on it and on the microbatches.
     if not is_experiment(experiment):
         raise BadInput(
             Problem("a model alone has no smoke-test config", remedy="give an experiment")
@@ -209,12 +215,14 @@ def _mesh_sizes(changed: Any) -> dict[str, int]:
 
 
 def _shrink_model(changed: Any, sizes: dict[str, int]) -> None:
+    # Layers: a multiple of one block of alternating kinds, and in a pipeline of stages times
+    # repeats.
     for place in _settings(changed, "num_experts"):
         _at_most(changed, place.path, max(EXPERTS, sizes["expert"]))
     try:
         model = GraphSizes(changed)
     except BadInput:
-        return  # a model without sizes that we know stays as it is
+        return  # a model without known sizes stays as it is
     repeats = [graph.evaluate(place.value) for place in _settings(changed, "repeats")]
     blocks = model.num_kinds * (sizes["stage"] * max(repeats, default=1) if _pipes(changed) else 1)
     model.deepen(min(model.num_layers, -(-LAYERS // blocks) * blocks))
@@ -223,7 +231,8 @@ def _shrink_model(changed: Any, sizes: dict[str, int]) -> None:
 
 
 def _units(changed: Any, units: int, shards: int) -> int:
-    """Return the least width, in units, of which the shards have equal parts."""
+    """Return the smallest width, in units, of which all shards get an equal part."""
+    # At least two heads remain.
     numbers = [graph.evaluate(p.value) for name in HEADS for p in _settings(changed, name)]
     heads = [number // units for number in numbers if number > 1]
     for fewer in range(1, units):
@@ -233,7 +242,9 @@ def _units(changed: Any, units: int, shards: int) -> int:
 
 
 def _narrow(changed: Any) -> None:
-    """Halve all widths together, while heads and layers stay as wide as they must be."""
+    """Halve all widths together, as often as heads and layers stay large enough."""
+    # Together, because widths are related (heads times their size is the width of the model): by
+    # one factor the relations hold. Computed widths follow by themselves.
     places = [place for name in (*WIDTHS, "head_dim") for place in _settings(changed, name)]
     places = [place for place in places if not _is_computed(place.value)]
     numbers = [graph.evaluate(place.value) for place in places]
@@ -261,7 +272,7 @@ def _shrink_data(changed: Any) -> None:
             if any(_is_a(place.owner, cls) for cls in _ROWS):
                 _at_most(changed, place.path, LENGTH)
     if any(not _is_a(place.value, data.Packed) for place in texts):
-        return  # tokens that are there already keep their vocabulary
+        return  # data that consists of tokens keeps its vocabulary
     for place in _places(changed):
         if place.part == "tokenizer" and not _is_a(place.value, data.TrainedBpe):
             graph.set_value(changed, place.path, fdl.Config(data.Bytes))

@@ -19,6 +19,8 @@ def resnet(
 
     Source: He et al. 2015, arXiv:1512.03385, table 1, with the stride of version 1.5.
     """
+    # The last norm of each block starts at zero, so that a block is the identity at first (Goyal et
+    # al. 2017, arXiv:1706.02677, section 5.1).
     norm = fdl.Partial(layers.BatchNorm)
     return fdl.Partial(
         models.ResNet,
@@ -53,7 +55,7 @@ def small_images(model: fdl.Partial[models.ResNet]) -> fdl.Partial[models.ResNet
     """Return the network for images of few pixels: a stem of 3 x 3 at stride 1.
 
     Args:
-      model: What `resnet` returned; it is changed.
+      model: The result of `resnet`; it is changed.
     """
     model.stem = fdl.Partial(layers.SmallStem, norm=model.stem.norm)
     return model
@@ -65,7 +67,7 @@ def group_normalized(
     """Return the network with group in place of batch normalization: rows do not see each other.
 
     Args:
-      model: What `resnet` returned; it is changed.
+      model: The result of `resnet`; it is changed.
       num_groups: Groups that channels are cut into.
 
     Source: Wu and He 2018, arXiv:1803.08494, section 4.1.

@@ -220,7 +220,7 @@ def open_session(
                 # From here on stacks, crash reports and the command that resumes the run have a
                 # place.
                 watch.opened(directory.path, again, distributed.process_index())
-                distributed.tell_parent(run=str(directory.path.absolute()), again=again)
+                distributed.notify_parent(run=str(directory.path.absolute()), again=again)
                 try:
                     with _open_loop(
                         session,

@@ -345,12 +345,12 @@ class Watch:
         The report is withdrawn when they are heard from again.
         """
         if not silent:
-            distributed.tell_parent(silent=None)
+            distributed.notify_parent(silent=None)
             return
         place = self._dump()
         verb = "is" if len(silent) == 1 else "are"
         line = f"{_named(silent)} ended, {verb} stopped, or cannot be reached; stacks: {place}"
-        distributed.tell_parent(silent=line)
+        distributed.notify_parent(silent=line)
 
     def _bark(self, standing: Liveness) -> None:
         place = self._dump()

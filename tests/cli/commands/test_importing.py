@@ -90,12 +90,12 @@ def test_what_has_no_like_is_refused_and_nothing_written(here, capsys):
     Path("gpt.json").write_text(json.dumps(content))
     assert main(["import", "pax", "gpt.json", "--output", "x.py"]) == 2
     assert capsys.readouterr().err == (
-        "luthier: task.model.lm_tpl: ngrammer_tpl of TransformerLm is Ngrammer, which has no like "
-        "here; understood is None\n"
+        "luthier: task.model.lm_tpl: ngrammer_tpl of TransformerLm is Ngrammer, which has no "
+        "equivalent here; supported: None\n"
     )
     assert not Path("x.py").exists()
     assert main(["import", "pax", "gpt.json", "--output", "x.py", "--partial"]) == 0
-    assert "ngrammer_tpl = Ngrammer (TransformerLm): understood is None" in capsys.readouterr().out
+    assert "ngrammer_tpl = Ngrammer (TransformerLm): supported: None" in capsys.readouterr().out
 
 
 def test_its_help_imports_neither_jax_nor_fiddle():

@@ -56,7 +56,7 @@ def test_bad_input_of_one_process_ends_all(processes):
     first, second = processes(2, several)
     assert type(first) is BadInput
     assert str(first) == (
-        "process 1 of 2 says: data: there is no file\nprocess 1 of 2 says: nor another"
+        "process 1 of 2 reports: data: there is no file\nprocess 1 of 2 reports: nor another"
     )
     assert type(second) is DataError
     assert str(second) == "data: there is no file\nnor another"

@@ -7,7 +7,7 @@ from luthier.parallel.distributed import explain, farewell, rendezvous
 GLOO = "UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [127.0.0.1]:51632"
 
 
-def test_a_failed_collective_is_told_as_what_ended_the_other_process(processes):
+def test_a_failed_collective_is_explained_by_what_ended_the_other_process(processes):
     def several(index):
         if index == 1:
             farewell("the disk is full")
@@ -17,7 +17,7 @@ def test_a_failed_collective_is_told_as_what_ended_the_other_process(processes):
     assert str(processes(2, several)[0]) == "process 1 of 2 ended: the disk is full"
 
 
-def test_where_nobody_said_a_word_the_failure_itself_is_told(processes, monkeypatch):
+def test_without_a_farewell_the_failure_itself_is_reported(processes, monkeypatch):
     monkeypatch.setattr(rendezvous, "HEARTBEAT_SECONDS", 0.01)
     (error, _) = processes(2, lambda index: explain(jax.errors.JaxRuntimeError(GLOO)))
     assert str(error) == f"one of the 2 processes cannot be reached: {GLOO}"

@@ -51,7 +51,7 @@ def test_all_go_on_when_all_have_come_and_the_port_is_free_again(address):
         assert _call(address, *those) == ["went on"] * 4
 
 
-def test_whoever_differs_is_told_to_all(address):
+def test_a_process_that_differs_is_reported_to_all(address):
     those = [
         _process(0, 3, **{"the version of jax": "0.10.2", "the source of luthier": "aa"}),
         _process(1, 3, **{"the version of jax": "0.10.2", "the source of luthier": "bb"}),
@@ -81,16 +81,16 @@ def test_whoever_differs_is_told_to_all(address):
         ),
         (
             [_process(0, 3), _process(1, 3, "n1"), _process(1, 3, "n1")],
-            "two processes say that they are process 1 of 3 (on n1); give each of them a "
+            "two processes claim to be process 1 of 3 (on n1); give each of them a "
             "--process-id of its own",
         ),
         (
             [_process(0, 2), _process(7, 2)],
-            "there is no process 7 of 2, as the one on n7 says it is; processes are counted from 0",
+            "there is no process 7 of 2 (claimed on n7); processes are counted from 0",
         ),
     ],
 )
-def test_a_wrong_count_or_number_is_told_to_all(address, those, line):
+def test_a_wrong_count_or_number_is_reported_to_all(address, those, line):
     found = _call(address, *those)
     assert found[0].splitlines()[0] == line
     assert set(found) == {found[0]}
@@ -126,7 +126,7 @@ def test_what_is_missing_does_not_hide_who_differs():
     assert second.what == "process 2 of 3 differs in a: 2, where process 0 has 1"
 
 
-def test_a_missing_process_0_is_told_with_its_address(address):
+def test_a_missing_process_0_is_reported_with_its_address(address):
     (found,) = _call(address, _process(1, 2), seconds=0.2)
     assert found == (
         f"process 0 does not answer at {address} within 0 s: Connection refused; start process 0 "
@@ -134,7 +134,7 @@ def test_a_missing_process_0_is_told_with_its_address(address):
     )
 
 
-def test_a_port_that_is_taken_is_told(address):
+def test_a_port_that_is_in_use_is_reported(address):
     with socket.create_server(("", int(address.rpartition(":")[2]))):
         (found,) = _call(address, _process(0, 2), seconds=0.2)
     port = address.rpartition(":")[2]
@@ -163,7 +163,7 @@ def test_a_run_that_has_begun_takes_in_no_more(address):
     (found,) = _call(address, _process(1, 2))
     thread.join()
     assert found == (
-        f"what answers at {address} is no process 0 that waits for others; the run goes on "
+        f"the process at {address} is not a process 0 that waits for others; the run continues "
         "without this process, or the port has another user"
     )
 

@@ -8,11 +8,11 @@ from luthier.errors import BadInput
 from luthier.parallel.distributed import Attendance, Membership, rendezvous
 
 
-def test_the_environment_tells_what_it_knows():
-    told = Membership.of_environment(
+def test_a_membership_is_read_from_the_environment():
+    membership = Membership.of_environment(
         {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:8476", "JAX_NUM_PROCESSES": "4"}
     )
-    assert told == Membership("10.0.0.1:8476", 4, None)
+    assert membership == Membership("10.0.0.1:8476", 4, None)
     assert Membership.of_environment({}) == Membership()
     patient = Membership.of_environment({"LUTHIER_JOIN_SECONDS": "600"})
     assert patient == Membership(join_seconds=600.0)
@@ -64,7 +64,7 @@ def test_one_process_calls_no_roll(calls):
 
 
 def _in_slurm(monkeypatch, tasks=2, step=0):
-    told = {
+    variables = {
         "SLURM_JOB_ID": "4711",
         "SLURM_STEP_ID": str(step),
         "SLURM_STEP_NODELIST": "n[1-2]",
@@ -72,11 +72,11 @@ def _in_slurm(monkeypatch, tasks=2, step=0):
         "SLURM_PROCID": "1",
         "SLURM_LOCALID": "0",
     }
-    for name, text in told.items():
+    for name, text in variables.items():
         monkeypatch.setenv(name, text)
 
 
-def test_what_a_cluster_tells_is_found_before_the_roll_call(calls, monkeypatch):
+def test_the_cluster_is_detected_before_the_rendezvous(calls, monkeypatch):
     _in_slurm(monkeypatch)
     rendezvous.join(Membership(), {})
     (address, mine, _), given = calls
@@ -142,8 +142,8 @@ except BadInput as error:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout == (
-        "no cluster is found here that tells which process this is [set by --distributed]; give "
-        "--coordinator HOST:PORT --num-processes N --process-id I\n"
+        "no cluster was detected, so the index of this process is unknown [set by "
+        "--distributed]; give --coordinator HOST:PORT --num-processes N --process-id I\n"
     ), done.stderr
 
 

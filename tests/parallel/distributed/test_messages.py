@@ -4,14 +4,16 @@ import time
 import pytest
 
 from luthier.parallel.distributed import (
+    NOTES_VARIABLE,
     GaveUp,
     Notes,
+    ProcessLost,
     Rounds,
+    ended,
     farewell,
     from_primary,
     gather,
     is_several,
-    messages,
     process_count,
     process_index,
 )
@@ -30,8 +32,8 @@ def test_all_processes_get_the_answer_of_the_primary(processes):
         sums = [rounds.exchange((index, number), decide) for number in range(5)]
         return sums, gather(f"of {index}"), from_primary(lambda: f"by {index}"), is_several()
 
-    def decide(said):
-        return [sum(index for index, _ in said), {number for _, number in said}.pop()]
+    def decide(values):
+        return [sum(index for index, _ in values), {number for _, number in values}.pop()]
 
     expected = (
         [[6, number] for number in range(5)],
@@ -61,7 +63,7 @@ def test_whoever_waits_hears_why_another_process_ended(processes):
 
     first, _, third = processes(3, several)
     for error in (first, third):
-        assert isinstance(error, messages.ProcessLost)
+        assert isinstance(error, ProcessLost)
         assert str(error) == "process 1 of 3 ended: there is no such file"
         assert error.exit_code == 1
 
@@ -92,14 +94,14 @@ def test_what_the_service_itself_says_is_raised(processes, service, monkeypatch)
             raise error
 
 
-def test_process_0_stays_until_the_others_have_said_farewell(processes):
+def test_process_0_stays_until_the_others_have_left(processes):
     late = threading.Event()
 
     def several(index):
         if index == 1:
             late.wait(0.2)
         farewell(f"of {index}")
-        return messages.ended()
+        return ended()
 
     first, _ = processes(2, several)
     assert first == {0: "of 0", 1: "of 1"}
@@ -108,8 +110,8 @@ def test_process_0_stays_until_the_others_have_said_farewell(processes):
     assert time.monotonic() - start >= 0.5
 
 
-def test_the_parent_is_told_whom_a_thread_waits_for_in_vain(processes, tmp_path, monkeypatch):
+def test_the_parent_learns_which_process_a_thread_waits_for(processes, tmp_path, monkeypatch):
     kept = Notes(tmp_path / "notes.json")
-    monkeypatch.setenv(messages.VARIABLE, str(kept.path))
+    monkeypatch.setenv(NOTES_VARIABLE, str(kept.path))
     processes(2, lambda index: farewell("no disk") if index else gather(index))
     assert kept.read() == {"lost": "process 1 of 2 ended: no disk"}

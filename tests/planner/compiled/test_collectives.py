@@ -4,8 +4,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.parallel import make_mesh
-from luthier.planner.compiled.collectives import collectives, total
-from luthier.planner.compiled.hlo import parse
+from luthier.planner.compiled import collectives, parse, total
 
 SUM = "f32[16] all-reduce(%a), replica_groups"
 SIZES = {"data": 2, "fsdp": 4}
@@ -42,7 +41,7 @@ def module_of(line):
         ),
     ],
 )  # fmt: skip
-def test_groups_are_told_as_mesh_axes(line, kind, axes, num_bytes, wire_bytes):
+def test_groups_are_reported_as_mesh_axes(line, kind, axes, num_bytes, wire_bytes):
     (found,) = collectives(module_of(line), SIZES, [0] * 8)
     assert (found.kind, " ".join(found.axes), found.count) == (kind, axes, 1)
     assert (found.num_bytes, found.wire_bytes) == (num_bytes, wire_bytes)
@@ -63,7 +62,7 @@ def test_an_axis_that_crosses_slices_is_named_within_and_between_them():
         assert (found.axes, found.is_across_slices) == (("part of data",), across)
 
 
-def test_what_leaves_a_slice_is_told_apart():
+def test_what_leaves_a_slice_is_counted_apart():
     across = "f32[16] all-reduce(%a), replica_groups=[4,2]<=[2,4]T(1,0)"
     (found,) = collectives(module_of(across), SIZES, [0] * 4 + [1] * 4)
     assert found.is_across_slices

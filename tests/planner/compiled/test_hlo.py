@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.planner.compiled.hlo import arrays_of, parse
+from luthier.planner.compiled import arrays_of, parse
 
 TEXT = """\
 HloModule jit_step, is_scheduled=true
@@ -43,11 +43,13 @@ def test_instructions_are_read_with_their_operands_and_scopes():
     assert module.tables["main"]["loop"].called == {"condition": ("condition",), "body": ("body",)}
 
 
-def test_a_loop_without_a_told_length_is_counted_by_its_condition():
+def test_a_loop_without_a_known_trip_count_is_counted_by_its_condition():
     module = parse(TEXT)
     assert module.trips(module.tables["main"]["loop"]) == 13
-    told = TEXT.replace("body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"7"}}')
-    module = parse(told)
+    annotated = TEXT.replace(
+        "body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
+    )
+    module = parse(annotated)
     assert module.trips(module.tables["main"]["loop"]) == 7
     times = {i.name: n for i, n, _ in module.walk()}
     assert (times["a"], times["y"]) == (1, 7)

@@ -1,8 +1,7 @@
 import jax
 import jax.numpy as jnp
 
-from luthier.planner.compiled.hlo import parse
-from luthier.planner.compiled.memory import at_peak, memory_of
+from luthier.planner.compiled import at_peak, memory_of, parse
 
 TEXT = """\
 HloModule m, is_scheduled=true
@@ -60,5 +59,5 @@ def test_it_is_near_the_compilers_own_sum():
     found = at_peak(parse(compiled.as_text()))
     stacked = [t for t in found if t.array.shape == (16, 512, 256)]
     assert stacked  # what every layer keeps for the backward pass
-    told = memory_of(compiled).temporaries
-    assert 0.7 * told < sum(t.num_bytes for t in found) < 1.3 * told
+    expected = memory_of(compiled).temporaries
+    assert 0.7 * expected < sum(t.num_bytes for t in found) < 1.3 * expected

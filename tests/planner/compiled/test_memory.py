@@ -3,7 +3,7 @@ import types
 import jax
 import jax.numpy as jnp
 
-from luthier.planner.compiled.memory import memory_of, refusal
+from luthier.planner.compiled import memory_of, refusal
 
 
 def test_memory_is_what_the_compiler_counts():
@@ -41,14 +41,14 @@ def test_of_a_tpu_the_peak_counts():
 
 
 def test_a_refusal_is_read():
-    told = refusal(
+    reason = refusal(
         RuntimeError(
             "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. "
             "Used 26.72G of 15.75G hbm. Exceeded hbm capacity by 10.97G."
         )
     )
-    assert (told.needed, told.limit) == (int(26.72 * 2**30), int(15.75 * 2**30))
-    assert told.line == "Used 26.72G of 15.75G hbm"
+    assert (reason.needed, reason.limit) == (int(26.72 * 2**30), int(15.75 * 2**30))
+    assert reason.line == "Used 26.72G of 15.75G hbm"
     other = refusal(
         RuntimeError("RESOURCE_EXHAUSTED: the temporaries (1.5M) exceeds available HBM (1M)")
     )

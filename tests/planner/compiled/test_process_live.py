@@ -10,8 +10,7 @@ import pytest
 
 import luthier
 from luthier import graph as graphs
-from luthier.planner import process
-from luthier.planner.targets import missing_compiler, read
+from luthier.planner import plan_apart, targets
 from luthier.program.materialize import materialize
 from tests.compiling import quick_step
 
@@ -66,7 +65,7 @@ def test_a_training_goes_on_beside_a_plan_bit_for_bit(graph, tmp_path, monkeypat
 
     def plan():
         if not reports:
-            reports.append(process.plan_apart(graph, "cpu:4"))
+            reports.append(plan_apart(graph, "cpu:4"))
 
     beside = trained(plan)
     assert (reports[0].subject.level, reports[0].subject.devices["count"]) == ("compile", 4)
@@ -89,7 +88,7 @@ def _is_key(x):
 @pytest.mark.parametrize("text", ["cpu:4", "v5e-4", "h100:4"])
 def test_a_plan_needs_no_network_at_all(graph, text, monkeypatch, tmp_path):
     """In a network of its own, which has no device but an unreachable loopback."""
-    missing = missing_compiler(read(text))
+    missing = targets.missing_compiler(targets.read(text))
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([unshare, "-rn", "true"], check=False).returncode:
         pytest.skip("a process cannot have a network of its own here")
@@ -98,5 +97,5 @@ def test_a_plan_needs_no_network_at_all(graph, text, monkeypatch, tmp_path):
     alone = tmp_path / "python"
     alone.write_text(f'#!/bin/sh\nexec {unshare} -rn {sys.executable} "$@"\n')
     alone.chmod(0o755)
-    monkeypatch.setattr(process.sys, "executable", str(alone))
-    assert process.plan_apart(graph, text).subject.level == "compile"
+    monkeypatch.setattr(sys, "executable", str(alone))
+    assert plan_apart(graph, text).subject.level == "compile"

@@ -1,7 +1,7 @@
 import pytest
 
+from luthier.planner import targets
 from luthier.planner.process import Estimates, silent, timed
-from luthier.planner.targets import read
 
 
 @pytest.fixture(autouse=True)
@@ -9,13 +9,13 @@ def _own_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def test_phases_are_told_and_timed():
-    told, timings = [], {}
-    with timed(timings, "compile", told.append, 12.0):
+def test_phases_are_reported_and_timed():
+    messages, timings = [], {}
+    with timed(timings, "compile", messages.append, 12.0):
         pass
-    with timed(timings, "compile", told.append):
+    with timed(timings, "compile", messages.append):
         pass
-    assert told == [
+    assert messages == [
         {"phase": "compile", "seconds_left": 12.0},
         {"phase": "compile", "seconds_left": None},
     ]
@@ -26,10 +26,10 @@ def test_phases_are_told_and_timed():
 
 def test_times_are_learned_for_each_kind_of_compiler():
     program = "%0 = add\n" * 100
-    first = Estimates(read("v5e-16")).seconds(program)
+    first = Estimates(targets.read("v5e-16")).seconds(program)
     assert first == pytest.approx(3.0)
-    Estimates(read("v5e-16")).keep(program, 10.0)
-    assert Estimates(read("v4-8")).seconds(program * 2) == pytest.approx(20.0)
-    Estimates(read("v4-8")).keep(program, 20.0)
-    assert Estimates(read("v4-8")).seconds(program) == pytest.approx(15.0)
-    assert Estimates(read("h100:8")).seconds(program) == pytest.approx(0.6)
+    Estimates(targets.read("v5e-16")).keep(program, 10.0)
+    assert Estimates(targets.read("v4-8")).seconds(program * 2) == pytest.approx(20.0)
+    Estimates(targets.read("v4-8")).keep(program, 20.0)
+    assert Estimates(targets.read("v4-8")).seconds(program) == pytest.approx(15.0)
+    assert Estimates(targets.read("h100:8")).seconds(program) == pytest.approx(0.6)

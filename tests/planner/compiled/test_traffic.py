@@ -2,8 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.planner.compiled.collectives import memory_traffic
-from luthier.planner.compiled.hlo import parse
+from luthier.planner.compiled import memory_traffic, parse
 
 TEXT = """\
 HloModule m, is_scheduled=true

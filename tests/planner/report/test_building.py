@@ -2,10 +2,7 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.planner import report
-from luthier.planner.planning import checked_program
-from luthier.planner.roofline import Roofline
-from luthier.planner.targets import read
+from luthier.planner import Roofline, checked_program, report, targets
 
 
 @pytest.fixture(scope="module")
@@ -14,12 +11,12 @@ def outline():
         graphs.resolve("configs.lm.quickstart"),
         ["parallelism.mesh.fsdp=8", "parallelism.mesh.data=1"],
     )
-    slice = read("v5e-8")
+    slice = targets.read("v5e-8")
     program = checked_program(graph, jax.devices()[:8])
     return report.outline(graph, program, slice, slice.chip), program
 
 
-def test_shapes_tell_bytes_and_rows(outline):
+def test_shapes_give_bytes_and_rows(outline):
     fields, program = outline
     assert fields["mesh"] == {"fsdp": 8}
     assert fields["rows"] == {"per_step": 8, "per_device": 1, "accumulation": 1}
@@ -36,15 +33,15 @@ def test_shapes_tell_bytes_and_rows(outline):
     assert all(row["reason"] for row in fields["sharding"])
 
 
-def test_a_step_tells_the_run():
+def test_a_step_gives_the_time_of_the_run():
     found = Roofline({"compute": 0.5, "links": 0.25})
-    told = report.step_of(found, {"full": 8, "hardware": 9}, tokens=100, steps=10, peak=32.0)
-    assert told["mfu"] == {"full": 0.5}
-    assert (told["binding"], told["step_seconds"], told["run_seconds"]) == ("compute", 0.5, 5.0)
-    assert told["tokens_per_day"] == 100 / 0.5 * 86_400
+    step = report.step_of(found, {"full": 8, "hardware": 9}, tokens=100, steps=10, peak=32.0)
+    assert step["mfu"] == {"full": 0.5}
+    assert (step["binding"], step["step_seconds"], step["run_seconds"]) == ("compute", 0.5, 5.0)
+    assert step["tokens_per_day"] == 100 / 0.5 * 86_400
 
 
-def test_scopes_are_told_as_people_read_them():
+def test_scopes_are_formatted_for_readers():
     scope = "jit(step)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/dot"
     assert report.readable(scope) == "backward / computed again / dot"
     assert report.readable("") == ""

@@ -2,11 +2,11 @@ import jax
 import jax.numpy as jnp
 
 import luthier
-from luthier.planner.roofline import flops_by_dtype
+from luthier.planner import flops_by_dtype
 from luthier.tasks.flops import count
 
 
-def test_products_are_told_by_type_and_loops_by_their_length():
+def test_products_are_counted_by_type_and_loops_by_their_length():
     def run(x, ws, v):
         def layer(x, w):
             return (x @ w).astype(jnp.bfloat16), None

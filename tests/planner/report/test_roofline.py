@@ -1,11 +1,11 @@
 import pytest
 
+from luthier.planner import targets
 from luthier.planner.roofline import roofline
-from luthier.planner.targets import CHIPS
 
 
 def test_the_longest_term_binds():
-    chip = CHIPS["v5e"]
+    chip = targets.CHIPS["v5e"]
     found = roofline(
         chip,
         16,
@@ -22,12 +22,12 @@ def test_the_longest_term_binds():
 
 
 def test_what_is_unknown_is_left_out():
-    found = roofline(CHIPS["h100"], 8, {"float32": 1, "bfloat16": 1})
+    found = roofline(targets.CHIPS["h100"], 8, {"float32": 1, "bfloat16": 1})
     assert list(found.seconds_by_term) == ["compute"]
     assert found.step_seconds == pytest.approx(1 / 494.7e12 / 8 + 1 / 989.4e12 / 8)
 
 
 def test_types_have_peaks_of_their_own():
-    chip = CHIPS["h100"]
+    chip = targets.CHIPS["h100"]
     slow = roofline(chip, 1, {"float32": 10**12}, precision="highest").step_seconds
     assert slow == pytest.approx(1e12 / 66.9e12)

@@ -2,9 +2,21 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from luthier.planner.search.activity import Compiler, follow, parts_of_scan
-from luthier.planner.search.labels import BATCH, Manual
-from luthier.planner.search.model import MeshLayout, peak, residual_bytes
+from luthier.planner import targets
+from luthier.planner.search import (
+    BATCH,
+    COMPILERS,
+    Activity,
+    Buffer,
+    Compiler,
+    Manual,
+    MeshLayout,
+    ProgramStep,
+    follow,
+    parts_of_scan,
+    peak,
+    residual_bytes,
+)
 
 B, D, F, L = 16, 8, 32, 3
 ONE = MeshLayout({}, {}, {})
@@ -27,7 +39,7 @@ def gradient(remat):
     return follow(jaxpr, labels, [True, True, False])
 
 
-def test_what_layers_keep_is_told_by_name():
+def test_residuals_of_layers_are_reported_by_name():
     policy = jax.checkpoint_policies.save_only_these_names("mlp_up")
     named = residual_bytes(gradient(lambda f: jax.checkpoint(f, policy=policy)), ONE)
     entering = {"name": "what enters a layer", "bytes_per_device": L * B * D * 4}
@@ -39,7 +51,7 @@ def test_recomputation_lowers_the_peak():
     assert peak(gradient(jax.checkpoint), ONE) < peak(gradient(lambda f: f), ONE)
 
 
-def test_layouts_divide_what_they_share_out():
+def test_layouts_divide_what_they_shard():
     activity = gradient(jax.checkpoint)
     rules = {BATCH: ("data", "fsdp"), "mlp": ("tensor",)}
     parameters = {"embed": ("fsdp",), "mlp": ("tensor",)}
@@ -93,7 +105,7 @@ def test_what_is_read_by_element_has_the_axes_of_what_comes_of_it():
     assert {buffer.labels for buffer in activity.buffers} == {(BATCH, None)}
 
 
-def test_sums_of_gradients_are_whole_before_they_are_shared_out():
+def test_sums_of_gradients_are_whole_before_they_are_sharded():
     passing = [b for step in gradient(jax.checkpoint).steps for i in step.inner for b in inner(i)]
     assert {(b.size, b.labels) for b in passing} == {
         (D * F * 4, ("embed", "mlp")),
@@ -162,7 +174,7 @@ def test_what_only_a_gradient_needs_may_wait_for_the_layers():
     assert kinds(Compiler(delays=False)) == ["loop", "gradient", "loop"]
 
 
-def test_the_parts_of_a_scan_are_told_by_their_ranks():
+def test_the_parts_of_a_scan_are_found_by_their_ranks():
     def scanned(carry, other, constant, stacked):
         def body(carries, row):
             first, second = carries
@@ -175,3 +187,18 @@ def test_the_parts_of_a_scan_are_told_by_their_ranks():
     named = [equation.params.get(name) for name in ("num_consts", "num_carry")]
     assert parts_of_scan(equation) == (1, 2)
     assert named in ([None, None], [1, 2])
+
+
+def test_an_activity_starts_empty_and_shares_nothing_with_others():
+    one, other = Activity(), Activity()
+    one.buffers.append(Buffer(4, ("batch",)))
+    one.steps.append(ProgramStep(makes=[0]))
+    assert (other.buffers, other.steps, ProgramStep().makes) == ([], [], [])
+
+
+def test_every_platform_has_a_compiler():
+    assert set(COMPILERS) == {*(chip.platform for chip in targets.CHIPS.values()), "cpu"}
+
+
+def test_processors_do_what_the_program_says():
+    assert COMPILERS["cpu"] == Compiler()

@@ -2,8 +2,8 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.planner.planning import checked_program
-from luthier.planner.search.search import (
+from luthier.planner import checked_program
+from luthier.planner.search import (
     RematChange,
     apply_candidate,
     can_change,

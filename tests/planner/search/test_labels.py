@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.planner.search.labels import Manual, contracted, out_labels, reshaped, spread_back
+from luthier.planner.search import Manual, contracted, out_labels, reshaped, spread_back
 
 B, L, D, H = "batch", "length", "embed", "heads"
 
@@ -52,7 +52,7 @@ def test_a_gather_of_rows_has_the_axes_of_indices_and_of_rows():
     assert out_labels(equation, given) == [(B, L, D)]
 
 
-def test_a_product_tells_what_it_sums_over():
+def test_contracted_axes_of_a_product():
     sum_over_rows = lambda x, y: jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())))
     equation, found = labels_of(sum_over_rows, [(4, 8), (4, 6)], [(B, D), (B, H)])
     assert contracted(equation, [(B, D), (B, H)]) == (B,)
@@ -63,7 +63,7 @@ TABLE = {"batch": ("stage", "data", "fsdp"), "length": ("sequence",), "experts":
 SIZES = {"stage": 2, "data": 1, "fsdp": 4, "sequence": 2, "expert": 8}
 
 
-def test_mesh_axes_tell_logical_axes():
+def test_mesh_axes_imply_logical_axes():
     manual = Manual(TABLE, SIZES)
     spec = jax.sharding.PartitionSpec
     assert manual.constrained(spec("sequence", ("stage", "fsdp")), (None, None)) == (L, B)

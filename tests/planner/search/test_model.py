@@ -4,11 +4,8 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.planner.planning import checked_program
-from luthier.planner.search import model
-from luthier.planner.search.activity import Activity, Buffer, Compiler, Exchange, ProgramStep
-from luthier.planner.search.model import trace
-from luthier.planner.targets import CHIPS
+from luthier.planner import checked_program, targets
+from luthier.planner.search import Activity, Buffer, Compiler, Exchange, ProgramStep, model, trace
 
 PARAMETERS = {"embed": ("fsdp",), "mlp": ("tensor",)}
 ACTIVATIONS = {"batch": ("data", "fsdp"), "mlp": ("tensor",), "embed": ()}
@@ -65,7 +62,7 @@ def test_the_layout_is_that_of_the_program(program):
 def test_estimates_fall_with_more_devices_and_with_accumulation(program):
     traced = trace(program)
     own = model.layout_of(program)
-    chip = CHIPS["v5e"]
+    chip = targets.CHIPS["v5e"]
     one = dataclasses.replace(own, sizes=dict.fromkeys(own.sizes, 1))
     held = [model.temporary_bytes(traced.activity, each, "tpu") for each in (one, own)]
     assert held[1] < held[0] / 3

@@ -5,10 +5,8 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.planner.planning import checked_program
-from luthier.planner.search import search
-from luthier.planner.search.model import layout_of, trace
-from luthier.planner.search.search import (
+from luthier.planner import checked_program, targets
+from luthier.planner.search import (
     STORAGES,
     Candidate,
     Estimate,
@@ -16,11 +14,13 @@ from luthier.planner.search.search import (
     batch_bytes,
     estimates,
     find,
+    layout_of,
     proposals,
+    search,
     state_bytes,
     stored_otherwise,
+    trace,
 )
-from luthier.planner.targets import CHIPS
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def program(graph):
 @pytest.fixture(scope="module")
 def found(graph, program):
     make = lambda changed: checked_program(changed, jax.devices()[:8])
-    return estimates(graph, program, CHIPS["v5e"], 8, make)
+    return estimates(graph, program, targets.CHIPS["v5e"], 8, make)
 
 
 @pytest.mark.full
@@ -83,7 +83,7 @@ def test_better_layouts_come_first_by_turns_the_fastest_and_the_smallest():
 @pytest.mark.full
 def test_layers_that_are_written_out_come_last(graph, program):
     make = lambda changed: checked_program(changed, jax.devices()[:8])
-    rows, _ = find(graph, program, CHIPS["v5e"], 8, make, trace(program), None, 2, True)
+    rows, _ = find(graph, program, targets.CHIPS["v5e"], 8, make, trace(program), None, 2, True)
     stacks = [row["overrides"][-1] for row in rows[-3:]]
     assert stacks == ["model.stack=luthier.layers.Unrolled(remat=luthier.layers.NoRemat())"] * 3
     assert [row["overrides"][:-1] for row in rows[-3:]] == [
@@ -95,17 +95,19 @@ def test_layers_that_are_written_out_come_last(graph, program):
 
 
 @pytest.mark.full
-def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(
+def test_where_nothing_fits_the_reason_and_alternatives_are_reported(
     graph, program, found, monkeypatch
 ):
     make = lambda changed: checked_program(changed, jax.devices()[:8])
-    chip = dataclasses.replace(CHIPS["v5e"], memory_bytes=2**20, usable=1.0)
+    chip = dataclasses.replace(targets.CHIPS["v5e"], memory_bytes=2**20, usable=1.0)
     known = (graph, program, chip, 8, make, trace(program))
     rows, notes = find(*known, 2**20, 3, False)
     assert rows == []
     assert len(notes) == 1
     start = "no layout fits 8 devices: the state takes "
-    assert re.fullmatch(start + r".* on each, and the least of all layouts [\d.]+ MiB.*", notes[0])
+    assert re.fullmatch(
+        start + r".* on each, and the smallest of all layouts [\d.]+ MiB.*", notes[0]
+    )
     monkeypatch.setattr(search, "estimates", lambda *known: found)
     rows, notes = find(*known, 2**40, 3, False)
     assert (len(rows), notes) == (3, [])
@@ -114,7 +116,7 @@ def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(
 @pytest.mark.full
 def test_a_state_that_takes_less_is_the_last_resort(graph):
     make = lambda changed: checked_program(changed, jax.devices()[:8])
-    stored = list(stored_otherwise(graph, CHIPS["v5e"], 8, make))
+    stored = list(stored_otherwise(graph, targets.CHIPS["v5e"], 8, make))
     assert [storage for storage, _ in stored] == list(STORAGES)
     least = [min(e.needed_bytes for e in rows) for _, rows in stored]
     assert least[0] > least[2]

@@ -2,8 +2,8 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.planner.planning import checked_program
-from luthier.planner.search.model import trace
+from luthier.planner import checked_program
+from luthier.planner.search import trace
 
 REMAT = "model.stack=luthier.layers.Scanned(remat=luthier.layers.FullRemat())"
 

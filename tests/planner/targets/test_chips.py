@@ -1,10 +1,10 @@
 import pytest
 
-from luthier.planner.targets import CHIPS, GpuChip, TpuChip
+from luthier.planner import GpuChip, TpuChip, targets
 
 
 def test_every_row_has_a_source_and_plausible_numbers():
-    for name, chip in CHIPS.items():
+    for name, chip in targets.CHIPS.items():
         assert name == chip.name
         assert chip.source
         assert 2**32 < chip.memory_bytes < 2**39
@@ -16,8 +16,8 @@ def test_every_row_has_a_source_and_plausible_numbers():
 
 
 def test_the_limit_is_what_a_program_can_have():
-    assert CHIPS["v5e"].limit_bytes == int(15.75 * 2**30)
-    assert CHIPS["h100"].limit_bytes == 84_942_979_072 * 3 // 4
+    assert targets.CHIPS["v5e"].limit_bytes == int(15.75 * 2**30)
+    assert targets.CHIPS["h100"].limit_bytes == 84_942_979_072 * 3 // 4
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_the_limit_is_what_a_program_can_have():
     ],
 )
 def test_the_peak_depends_on_type_and_precision(chip, dtype, precision, expected):
-    assert CHIPS[chip].peak(dtype, precision) == pytest.approx(expected)
+    assert targets.CHIPS[chip].peak(dtype, precision) == pytest.approx(expected)

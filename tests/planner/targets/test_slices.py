@@ -1,7 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.planner.targets import CpuSlice, GpuSlice, TpuSlice, read
+from luthier.planner import CpuSlice, GpuSlice, TpuSlice, targets
 
 # How many devices, of which shape and in how many slices, as the vendors have them.
 SLICES = {
@@ -30,17 +30,17 @@ SLICES = {
 
 @pytest.mark.parametrize("text", SLICES)
 def test_names_stand_for_slices(text):
-    found = read(text)
+    found = targets.read(text)
     shape = found.shape if isinstance(found, TpuSlice) else None
     assert (found.num_devices, shape, found.num_slices) == SLICES[text]
-    again = read(str(found))
+    again = targets.read(str(found))
     assert again == found
 
 
 def test_a_slice_is_named_as_its_compiler_names_it():
-    assert read("v4-8").topology_name == "v4:2x2x1"
-    assert read("h200:8x4").topology_name == "4x1x8"
-    assert read("cpu:3") == CpuSlice(3)
+    assert targets.read("v4-8").topology_name == "v4:2x2x1"
+    assert targets.read("h200:8x4").topology_name == "4x1x8"
+    assert targets.read("cpu:3") == CpuSlice(3)
 
 
 @pytest.mark.parametrize(
@@ -48,21 +48,24 @@ def test_a_slice_is_named_as_its_compiler_names_it():
     [
         ("h10:8", "--slice: no device is called 'h10'; did you mean h100?; there are cpu, v2, "),
         ("v5f-16", "no device is called 'v5f'; did you mean v5p"),
-        ("v4-6", "--slice: there is no slice 'v4-6'; did you mean v4-64"),
+        ("v4-6", "--slice: there is not a slice 'v4-6'; did you mean v4-64"),
         ("v5e:4", "'v5e:4': chips of a v5e are along 2 dimensions; write v5e:4x4"),
         ("v4:4x4", "chips of a v4 are along 3 dimensions; write v4:2x2x1"),
-        ("h100", "'h100' says not how many; write cpu:8, v5e-16, v4:2x2x1, 2xv5e-16, h100:8"),
+        (
+            "h100",
+            "'h100' has no number of devices; write cpu:8, v5e-16, v4:2x2x1, 2xv5e-16, h100:8",
+        ),
         ("h100-8", "cannot read 'h100-8'; write h100:8 for one host, h100:8x4 for four"),
         ("2xh100:8", "cannot read '2xh100:8'"),
-        ("v5e-0", "'v5e-0' is of no devices"),
+        ("v5e-0", "'v5e-0' has no devices"),
         ("cpu:100000", "cpu:100000 has 100000 devices, and at most 16384 can be planned"),
         ("h100:8x8192", "h100:8x8192 has 65536 devices, and at most 16384 can be planned"),
         ("eight", "cannot read 'eight'"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_the_nearest(text, message):
+def test_unreadable_slices_are_refused_with_the_nearest(text, message):
     with pytest.raises(BadInput) as caught:
-        read(text)
+        targets.read(text)
     assert message in str(caught.value)
 
 
@@ -74,8 +77,8 @@ def test_a_device_of_ones_own_is_a_node():
         "compute_capability=(9, 0), num_cores=78, fpus_per_core=128, "
         "shared_memory_per_core=233472, l2_cache_bytes=62914560, clock_ghz=1.98)"
     )
-    found = read(f"luthier.planner.GpuSlice(chip={chip}, devices_per_host=8)")
+    found = targets.read(f"luthier.planner.GpuSlice(chip={chip}, devices_per_host=8)")
     assert isinstance(found, GpuSlice)
     assert (found.num_devices, found.chip.name, str(found)) == (8, "h20", "h20:8")
-    with pytest.raises(BadInput, match="is no slice"):
-        read("luthier.parallel.Mesh(data=8)")
+    with pytest.raises(BadInput, match="is not a slice"):
+        targets.read("luthier.parallel.Mesh(data=8)")

@@ -23,7 +23,7 @@ def test_one_size_is_of_the_experts_and_the_shared_one():
     assert graphs.evaluate(graph.block.mlp.shared.hidden_dim) == 40
 
 
-def test_dispatch_is_dropless_unless_told(num_parameters):
+def test_dispatch_is_dropless_by_default(num_parameters):
     assert with_experts(llama(**SIZES), num_experts=8, k=3).block.mlp.dispatch == fdl.Config(
         layers.Dropless
     )

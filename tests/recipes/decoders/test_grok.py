@@ -46,14 +46,14 @@ def test_number_of_parameters_is_that_of_the_name(parameters):
 
 
 def test_initial_values_are_those_of_pax(parameters):
-    told = {n: v.get_metadata()["initializer"] for n, v in parameters.items()}
+    initializers = {n: v.get_metadata()["initializer"] for n, v in parameters.items()}
     up, down = (f"Uniform(limit={(3 / inputs) ** 0.5})" for inputs in (6144, 32_768))
     for name in CHECKPOINT:
         attends = name.startswith("attention")
         drawn = "Normal(stddev=0.023)" if attends else down if "down" in name else up
-        assert told[f"blocks.{name}"] == drawn, name
-    assert told["blocks.attention.key.bias"] == "Zeros()"
-    assert told["embedding.table"] == "Normal(stddev=1.0)"
+        assert initializers[f"blocks.{name}"] == drawn, name
+    assert initializers["blocks.attention.key.bias"] == "Zeros()"
+    assert initializers["embedding.table"] == "Normal(stddev=1.0)"
 
 
 @pytest.mark.full

@@ -26,12 +26,12 @@ def test_number_of_parameters(num_parameters, abstract):
 
 
 def test_experts_are_of_the_initializer_of_the_others(abstract):
-    told = {
+    initializers = {
         ".".join(map(str, path)): variable.get_metadata()["initializer"]
         for path, variable in nnx.to_flat_state(nnx.state(abstract(mixtral_8x7b()), nnx.Param))
     }
-    assert {told[n] for n in told if ".mlp." in n} == {"Normal(stddev=0.02)"}
-    assert len(jax.tree.leaves(told)) == 13
+    assert {initializers[n] for n in initializers if ".mlp." in n} == {"Normal(stddev=0.02)"}
+    assert len(jax.tree.leaves(initializers)) == 13
 
 
 @pytest.mark.slow

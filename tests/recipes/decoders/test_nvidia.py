@@ -35,8 +35,8 @@ def test_experts_take_the_place_of_the_mlp_without_biases(abstract):
     experts = made.blocks.mlp.experts
     assert experts.up.kernel.shape == (2, 4, 64, 256)
     assert experts.up.bias is experts.down.bias is None
-    told = experts.down.kernel.get_metadata()["initializer"]
-    assert told == f"Uniform(limit={(3 / 256) ** 0.5})"
+    initializer = experts.down.kernel.get_metadata()["initializer"]
+    assert initializer == f"Uniform(limit={(3 / 256) ** 0.5})"
 
 
 def test_the_llama_has_biases_and_a_tied_embedding_of_base_a(abstract):

@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import optim
 from luthier.errors import BadInput
-from luthier.recipes.fine_tuning import freeze, train_only
+from luthier.recipes import freeze, train_only
 
 NAMES = ("embedding.table", "blocks.attention.query.kernel", "blocks.mlp.up.kernel", "norm.scale")
 
@@ -39,7 +39,7 @@ def test_masks_of_ones_own_and_broken_patterns_are_refused(experiment):
     with pytest.raises(BadInput, match="cannot be narrowed"):
         freeze(experiment, "x")
     for change in (freeze, train_only):
-        with pytest.raises(BadInput, match="no regular expression"):
+        with pytest.raises(BadInput, match="not a regular expression"):
             change(graphs.resolve("configs.lm.quickstart"), "(")
 
 

@@ -8,8 +8,7 @@ import pytest
 from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.recipes import encoders
-from luthier.recipes.foreign import config_of, model_of
-from luthier.recipes.foreign.essence import differences, essence
+from luthier.recipes.foreign import config_of, differences, essence, model_of
 
 GOLDENS = Path(__file__).parents[2] / "models" / "goldens"
 SIZES = {"vocab_size": 61, "dim": 32, "num_layers": 2, "num_heads": 4, "hidden_dim": 48}
@@ -63,7 +62,7 @@ def test_a_model_without_pooler_is_of_the_family_still():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"hidden_act": "gelu_fast"}, "sets hidden_act to 'gelu_fast'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
@@ -71,8 +70,8 @@ def test_a_model_without_pooler_is_of_the_family_still():
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
     ],
 )
-def test_what_our_models_cannot_do_is_refused(change, said):
-    with pytest.raises(BadInput, match=said):
+def test_what_our_models_cannot_do_is_refused(change, message):
+    with pytest.raises(BadInput, match=message):
         model_of(golden("bert") | change)
 
 

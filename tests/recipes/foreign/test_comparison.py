@@ -5,9 +5,8 @@ import pytest
 from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import BadInput, CheckpointError
-from luthier.recipes.fine_tuning import lora
-from luthier.recipes.foreign import config_of, model_of
-from luthier.recipes.foreign.comparison import compare
+from luthier.recipes import lora
+from luthier.recipes.foreign import compare, config_of, model_of
 
 SIZES = {"vocab_size": 11, "width": 2, "depth": 3, "tied": False, "pad": 1}
 CHANGES = (
@@ -123,7 +122,7 @@ def test_dropout_of_attention_is_applied(family, families):
     assert graphs.get(model_of(config), "vocab_size") == 11
 
 
-def test_a_model_of_ones_own_is_told_as_not_compared(families):
+def test_a_custom_model_is_reported_as_not_compared(families):
     class Wider(layers.GatedMlp):
         pass
 

@@ -188,7 +188,7 @@ def test_the_nearest_family_is_named():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"model_type": "lama"}, "'lama', which belongs to no known family"),
         ({"hidden_size": None, "vocab_size": None}, "no hidden_size"),
@@ -196,9 +196,9 @@ def test_the_nearest_family_is_named():
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type to 'yarn'"),
     ],
 )
-def test_a_config_that_is_not_understood_is_refused(change, said, families):
+def test_a_config_that_is_not_understood_is_refused(change, message, families):
     config = config_of(families["llama"](**SIZES))[1]
-    with pytest.raises((BadInput, CheckpointError), match=said) as caught:
+    with pytest.raises((BadInput, CheckpointError), match=message) as caught:
         model_of(config | change)
     assert len(caught.value.problems) == sum(value is None for value in change.values()) or 1
 

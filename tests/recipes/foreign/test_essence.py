@@ -2,7 +2,7 @@ import fiddle as fdl
 
 from luthier import graph as graphs
 from luthier import layers
-from luthier.recipes.foreign.essence import differences, essence
+from luthier.recipes.foreign import differences, essence
 
 SIZES = {"vocab_size": 11, "width": 2, "depth": 3, "tied": False, "pad": 1}
 

@@ -1,5 +1,4 @@
-from luthier.recipes.foreign import gemma
-from luthier.recipes.foreign.settings import Settings
+from luthier.recipes.foreign import Settings, gemma
 
 SETTINGS = {
     "vocab_size": 11,

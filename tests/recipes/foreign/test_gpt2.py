@@ -1,10 +1,9 @@
-from luthier.recipes.foreign import gpt2
-from luthier.recipes.foreign.settings import Settings
+from luthier.recipes.foreign import Settings, gpt2
 
 SETTINGS = {"vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
 
 
-def test_the_hidden_size_is_four_times_the_width_where_nothing_is_said():
+def test_the_hidden_size_is_four_times_the_width_by_default():
     model = gpt2.read(Settings(SETTINGS))
     assert gpt2.write(model)["n_inner"] == 32
     assert gpt2.write(gpt2.read(Settings(SETTINGS | {"n_inner": 5})))["n_inner"] == 5

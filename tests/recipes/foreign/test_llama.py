@@ -1,5 +1,4 @@
-from luthier.recipes.foreign import llama
-from luthier.recipes.foreign.settings import Settings
+from luthier.recipes.foreign import Settings, llama
 
 SETTINGS = {
     "vocab_size": 11,

@@ -3,10 +3,11 @@ import pytest
 
 from luthier import layers
 from luthier.errors import BadInput
-from luthier.recipes.foreign.settings import Settings, is_tied, rope_parameters, value_at
+from luthier.recipes.foreign import Settings
+from luthier.recipes.foreign.settings import is_tied, rope_parameters, value_at
 
 
-def test_all_that_is_missing_or_not_understood_is_told_at_once():
+def test_all_missing_or_unknown_settings_are_reported_at_once():
     settings = Settings({"a": None, "b": "text", "c": 3})
     assert settings.need("a") == settings.need("b") == 1
     assert settings.need("c") == 3

@@ -6,8 +6,7 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.recipes import encoders
-from luthier.recipes.foreign import config_of, model_of
-from luthier.recipes.foreign.essence import differences, essence
+from luthier.recipes.foreign import config_of, differences, essence, model_of
 
 GOLDENS = Path(__file__).parents[2] / "models" / "goldens"
 SIZES = {

@@ -12,7 +12,7 @@ from luthier import data
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.cli import main
-from luthier.recipes.published import c4_training, c4_validation
+from luthier.recipes import published
 from tests.compiling import quick_step
 from tests.object_stores import environment, serving
 from tools import make_c4_shards
@@ -22,15 +22,15 @@ LENGTH, GROUP, DOCUMENTS, SHARDS = 32, 16, 90, 3
 EXPERIMENT = f'''"""The quickstart on C4."""
 from configs.lm import quickstart
 from luthier.graph import value
-from luthier.recipes.published import c4_training, c4_validation
+from luthier.recipes import published
 
 
 def experiment(folder: str):
     """Train on C4."""
     graph = quickstart.experiment()
     folder, length = value(folder, name="folder"), value({LENGTH}, name="length")
-    graph.data = c4_training(folder=folder, length=length, documents_per_group={GROUP})
-    graph.evaluations["held_out"].data = c4_validation(folder=folder, length=length)
+    graph.data = published.c4_training(folder=folder, length=length, documents_per_group={GROUP})
+    graph.evaluations["held_out"].data = published.c4_validation(folder=folder, length=length)
     graph.model.vocab_size = 400
     return graph
 '''
@@ -67,7 +67,7 @@ def experiment(tmp_path, monkeypatch):
 
 
 def training(folder, kind="tfrecord"):
-    graph = c4_training(length=LENGTH, folder=folder, documents_per_group=GROUP)
+    graph = published.c4_training(length=LENGTH, folder=folder, documents_per_group=GROUP)
     if kind == "parquet":
         pattern = f"{folder}/c4/en/3.0.4/*.parquet"
         graph.source.records = fdl.Config(data.Parquet, pattern=pattern)
@@ -106,7 +106,7 @@ def test_training_rows_are_cut_from_joined_documents(kind, folders):
 
 
 def test_validation_rows_begin_as_the_records_do(folders):
-    node = graphs.build(c4_validation(length=LENGTH, folder=folders("tfrecord")))
+    node = graphs.build(published.c4_validation(length=LENGTH, folder=folders("tfrecord")))
     texts = make_c4_shards.texts(DOCUMENTS + 12)[DOCUMENTS:]
     expected = [node.tokenizer.encode(text)[:LENGTH] for text in texts]
     batch = all_rows(node)

@@ -7,7 +7,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.optim import Layout
-from luthier.recipes.published import nvidia_adafactor, nvidia_adam, pax_adafactor
+from luthier.recipes import published
 
 SHAPES = {"query": (6, 4, 5), "up": (6, 9), "bias": (9,)}
 LAYOUTS = {n: Layout(s, None, 1 if n != "bias" else None) for n, s in SHAPES.items()}
@@ -23,7 +23,7 @@ def rms(x):
     return np.sqrt(np.mean(x * x))
 
 
-@pytest.mark.parametrize("recipe", [nvidia_adam, nvidia_adafactor])
+@pytest.mark.parametrize("recipe", [published.nvidia_adam, published.nvidia_adafactor])
 def test_the_rate_is_that_of_the_formula_at_ten_steps(recipe):
     schedule = graphs.build(recipe().learning_rate)
     found = [float(schedule(step)) for step in STEPS]
@@ -57,7 +57,7 @@ def adafactor(t, g, w, memory, weight_decay=1e-3):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("recipe", "step_of"), [(nvidia_adam, adam), (nvidia_adafactor, adafactor)]
+    ("recipe", "step_of"), [(published.nvidia_adam, adam), (published.nvidia_adafactor, adafactor)]
 )
 def test_three_steps_are_those_of_the_formulas(recipe, step_of):
     generator = np.random.default_rng(0)
@@ -82,6 +82,6 @@ def test_three_steps_are_those_of_the_formulas(recipe, step_of):
 
 
 def test_berts_adafactor_clips_at_five_and_decays_more():
-    node = pax_adafactor(2.5e-4, weight_decay=1e-2)
+    node = published.pax_adafactor(2.5e-4, weight_decay=1e-2)
     assert (node.clip_norm, node.weight_decay, node.momentum) == (5.0, 1e-2, 0.9)
     assert graphs.build(node.decay_mask)("blocks.attention_norm.bias"), "everything decays"

@@ -5,7 +5,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import layers, planner
 from luthier.errors import BadInput
-from luthier.recipes.stacks import remat
+from luthier.recipes import remat
 
 
 def _policy(graph, path="model.stack.remat"):

@@ -5,7 +5,8 @@ from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import BadInput
 from luthier.graph import add, multiply, value
-from luthier.recipes.tiny import constants, shared
+from luthier.recipes import shared
+from luthier.recipes.tiny import constants
 
 
 def test_a_constant_moves_all_that_is_computed_of_it():

@@ -8,8 +8,7 @@ from luthier import checkpoint, data, layers, parallel, trainer
 from luthier import graph as graphs
 from luthier.cli.listing import find
 from luthier.errors import BadInput
-from luthier.recipes import decoders, fsdp, pipeline
-from luthier.recipes.tiny import tiny
+from luthier.recipes import decoders, fsdp, pipeline, tiny
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 REFERENCES = [listed.reference for listed in find(CONFIGS) if not listed.arguments]

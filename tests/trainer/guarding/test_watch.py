@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from luthier.parallel import distributed
-from luthier.parallel.distributed import Liveness, Notes
+from luthier.parallel.distributed import NOTES_VARIABLE, Liveness, Notes
 from luthier.records import Watchdog
 from luthier.trainer import Watch
 
@@ -81,7 +81,7 @@ def test_silent_processes_are_reported_anew_when_they_change_and_no_more_when_al
     tmp_path, monkeypatch
 ):
     notes, standings = Notes(tmp_path / "notes"), [Liveness()]
-    monkeypatch.setenv("LUTHIER_NOTES", str(notes.path))
+    monkeypatch.setenv(NOTES_VARIABLE, str(notes.path))
     monkeypatch.setattr(distributed, "is_several", lambda: True)
     monkeypatch.setattr(distributed, "process_count", lambda: 4)
     heartbeats = Mock(standing=lambda: standings[-1])

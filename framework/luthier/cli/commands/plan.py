@@ -115,7 +115,7 @@ def _report(
             level=level,
             packages=packages,
             search=arguments.search,
-            tell=progress.update,
+            on_progress=progress.update,
         )
     return plan_apart(
         graph,
@@ -123,7 +123,7 @@ def _report(
         level="compile",
         packages=packages,
         search=arguments.search,
-        tell=progress.update,
+        on_progress=progress.update,
     )
 
 

@@ -1,7 +1,8 @@
-"""Several processes, on one or many hosts, that train together."""
+"""Several processes that train together: rendezvous, messages and heartbeats."""
 
 from luthier.parallel.distributed.heartbeats import Heartbeats, Liveness
 from luthier.parallel.distributed.messages import (
+    NOTES_VARIABLE,
     GaveUp,
     Notes,
     ProcessLost,
@@ -16,9 +17,9 @@ from luthier.parallel.distributed.messages import (
     from_primary,
     gather,
     is_several,
+    notify_parent,
     process_count,
     process_index,
-    tell_parent,
     together,
 )
 from luthier.parallel.distributed.rendezvous import (
@@ -32,6 +33,7 @@ from luthier.parallel.distributed.rendezvous import (
 
 __all__ = [
     "JOIN_SECONDS",
+    "NOTES_VARIABLE",
     "Attendance",
     "GaveUp",
     "Heartbeats",
@@ -53,8 +55,8 @@ __all__ = [
     "gather",
     "is_several",
     "join",
+    "notify_parent",
     "process_count",
     "process_index",
-    "tell_parent",
     "together",
 ]

@@ -1,7 +1,8 @@
-"""Heartbeats: how far each process of a run is, and which one is silent.
+"""Heartbeats: the progress of each process of a run, and which processes are silent.
 
-Every process tells the store of the coordination service now and then how far it is; the primary
-reads all of that, and writes down in one place how things stand, which the others read.
+Every process regularly writes its progress to the key-value store of JAX's coordination service.
+The primary reads all of these, and writes one summary, which the others read: N + 1 keys, and no
+process but the primary reads more than one.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _TIMEOUT_MILLISECONDS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Liveness:
-    """How the processes of a run stand, as the primary saw them last.
+    """Liveness of the processes of a run, as the primary saw it last.
 
     Args:
-      progress: What each process told of how far it is, a list of numbers, by its number.
-      silent: The processes that were not heard of for a while.
+      progress: Reported progress by process: a list of numbers that grow.
+      silent: Processes without a recent heartbeat.
     """
 
     progress: dict[int, list[int]] = dataclasses.field(default_factory=dict)
@@ -40,7 +41,7 @@ class Liveness:
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """The silent processes; where there are none, those that are less far than another."""
+        """The silent processes; where there are none, those whose progress is behind another's."""
         if self.silent or not self.progress:
             return self.silent
         furthest = max(self.progress.values())
@@ -48,12 +49,13 @@ class Liveness:
 
 
 class Judge:
-    """Tells which processes are silent: those whose heartbeat was seen to change too long ago.
+    """Failure detector: a process is silent if its heartbeat has not changed for too long.
 
-    Only the judge's own clock counts.
+    Heartbeats carry a counter, not a time, and are timed by the clock of the detector alone: clocks
+    of hosts differ, and may jump.
 
     Args:
-      count: How many processes there are.
+      count: Number of processes.
       now: The clock, in seconds.
     """
 
@@ -62,11 +64,11 @@ class Judge:
         self._seen: dict[int, tuple[str, float]] = {i: ("", now()) for i in range(count)}
 
     def judge(self, heartbeats: dict[int, str]) -> Liveness:
-        """Return how things stand.
+        """Update the detector, and return the liveness.
 
         Args:
-          heartbeats: The last heartbeat of each process that ever had one: JSON of a counter and
-            of how far it is.
+          heartbeats: The last heartbeat of each process that has sent one: JSON of a counter and
+            its progress.
         """
         now = self._now()
         for index, text in heartbeats.items():
@@ -80,8 +82,10 @@ class Judge:
 class Heartbeats:
     """Exchanges heartbeats in a thread of its own, between `start` and `stop`.
 
+    A thread, because the main one waits in collectives just when others want to know about it.
+
     Args:
-      at: Returns how far this process is, numbers that grow.
+      at: Returns the progress of this process: numbers that grow.
     """
 
     def __init__(self, at: Callable[[], Sequence[int]]):
@@ -98,17 +102,17 @@ class Heartbeats:
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._answered = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more; does not wait for a coordinator that does not answer."""
+        """Stop the thread, without waiting long for a coordinator that does not answer."""
         self._stopped.set()
         self._thread.join(2 * HEARTBEAT_SECONDS)
 
     def standing(self) -> Liveness:
-        """Return how the processes stand; process 0 is silent when it does not answer this one."""
+        """Return the liveness; process 0 counts as silent when it does not answer this process."""
         standing = self._standing
         quiet = time.monotonic() - self._answered
         if self._index != 0 and quiet > SILENT_SECONDS:
@@ -121,8 +125,11 @@ class Heartbeats:
         number = 0
         while not self._stopped.wait(HEARTBEAT_SECONDS):
             number += 1
+            # The counter changes with every heartbeat, so that a process whose progress stands
+            # still (it compiles, it reads data) is not taken for a silent one.
             heartbeat = json.dumps({"number": number, "at": list(self._at())})
             try:
+                # One key per process, overwritten: the store must not grow with the run.
                 client.key_value_set(f"{_HEARTBEATS}{index}", heartbeat, allow_overwrite=True)
                 if judge is not None:
                     found = client.key_value_dir_get(_HEARTBEATS)
@@ -133,12 +140,15 @@ class Heartbeats:
                 else:
                     self._read(client)
             except jax.errors.JaxRuntimeError:
-                continue  # Whoever asks for the standing learns how long this has been so.
+                continue  # `standing` reports how long the coordinator has not answered
 
     def _read(self, client: Any) -> None:
-        told = json.loads(client.blocking_key_value_get(_STANDING, _TIMEOUT_MILLISECONDS))
-        progress = {int(i): list(place) for i, place in told["progress"].items()}
-        self._standing = Liveness(progress, tuple(told["silent"]))
+        # Blocking, with a time limit: at first there is no summary yet, and a coordinator that is
+        # gone must not hold up the thread. Only a read that succeeds counts as an answer of the
+        # coordinator.
+        summary = json.loads(client.blocking_key_value_get(_STANDING, _TIMEOUT_MILLISECONDS))
+        progress = {int(i): list(place) for i, place in summary["progress"].items()}
+        self._standing = Liveness(progress, tuple(summary["silent"]))
         self._answered = time.monotonic()
 
 

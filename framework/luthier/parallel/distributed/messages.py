@@ -1,4 +1,4 @@
-"""Small values between the processes of a run, and what these must have in common."""
+"""Exchange of small values between the processes of a run, and agreement on what they share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from luthier.errors import BadInput, LuthierError, Problem
 
-# What a process tells the parent process that watches it.
+# Notes of a process for the parent process that watches it.
 
-VARIABLE = "LUTHIER_NOTES"
-"""The environment variable with the file of a process's notes."""
+NOTES_VARIABLE = "LUTHIER_NOTES"
+"""The environment variable with the path of a process's notes."""
 
 
 _LOCK = threading.Lock()
@@ -25,6 +25,8 @@ _LOCK = threading.Lock()
 
 class Notes:
     """A file of notes about one process, which that process writes and its parent reads.
+
+    A file, because the parent must be able to read it after JAX has aborted the process.
 
     Args:
       path: The file; it may be missing.
@@ -34,34 +36,36 @@ class Notes:
         self.path = pathlib.Path(path)
 
     def read(self) -> dict[str, Any]:
-        """Return all notes by name; empty while there are none."""
+        """Return all notes by name; empty if there are none."""
         try:
             return json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
 
     def add(self, **notes: Any) -> None:
-        """Add notes, JSON values by name; whoever reads sees all of them or none."""
+        """Add notes, JSON values by name, atomically."""
         building = self.path.with_suffix(".tmp")
-        with _LOCK:  # several threads of a process have notes
+        with _LOCK:  # several threads of a process write notes
             building.write_text(json.dumps(self.read() | notes), encoding="utf-8")
             os.replace(building, self.path)
 
 
-def tell_parent(**notes: Any) -> None:
-    """Leave notes for the parent process, where one watches this process.
+def notify_parent(**notes: Any) -> None:
+    """Write notes for the parent process, if one watches this process.
 
     Args:
       **notes: JSON values by name.
     """
-    if path := os.environ.get(VARIABLE):
+    if path := os.environ.get(NOTES_VARIABLE):
         Notes(path).add(**notes)
 
 
-# Small values between the processes of a run, through JAX's coordination service.
+# Exchange of small values between the processes of a run, through JAX's coordination service.
 #
-# Nothing here touches a device: a value is JSON text in the store of the coordination service, so
-# that exchanges may go on beside the steps, and before any backend has started.
+# Nothing here touches a device: a value is JSON text in the key-value store of the coordination
+# service, so that exchanges may run concurrently with the steps, and before any backend has
+# started. JAX's own helpers (`multihost_utils`) use a collective, which would wait in the queue of
+# a device.
 
 POLL_MILLISECONDS = 500
 FAREWELL_SECONDS = 8.0
@@ -74,10 +78,10 @@ class ProcessLost(LuthierError):
 
 
 class GaveUp(Exception):
-    """Whoever waited for the others has something better to do.
+    """Waiting for another process was given up.
 
     Args:
-      process: Whom it waited for.
+      process: The process that was waited for.
     """
 
     def __init__(self, process: int):
@@ -86,12 +90,12 @@ class GaveUp(Exception):
 
 
 class Rounds:
-    """Exchanges of small values: every process gives one, and the primary answers all of them.
+    """Exchanges of small values: every process sends one, and the primary answers all of them.
 
-    All processes hold rounds of the same name, and call `exchange` equally often.
+    All processes have an object of the same name, and call `exchange` equally often.
 
     Args:
-      name: What the exchanges are about.
+      name: Name of the exchanges, unique within a run.
     """
 
     def __init__(self, name: str):
@@ -104,17 +108,21 @@ class Rounds:
         decide: Callable[[Sequence[Any]], _T],
         give_up: Callable[[], bool] = lambda: False,
     ) -> _T:
-        """Give a value and return the answer, which is the same for all.
+        """Send a value and return the answer, which is the same for all.
 
         Args:
-          mine: What this process has to say; JSON values.
-          decide: Called by the primary, from the values of all processes to the answer.
-          give_up: Whether waiting has become pointless.
+          mine: The value of this process; JSON values.
+          decide: Called by the primary with the values of all processes; returns the answer.
+          give_up: Returns whether to stop waiting.
 
         Raises:
-          GaveUp: `give_up` said so.
+          GaveUp: `give_up` returned True.
           ProcessLost: Another process has ended.
         """
+        # Keys have the number of the round, which every process counts for itself: the n-th call of
+        # one meets the n-th call of all others. Through the primary, 2 (N - 1) messages suffice,
+        # and one process decides. The answer goes through JSON in the primary, too, so that all
+        # return equal values (tuples become lists everywhere).
         number, self._number = self._number, self._number + 1
         state = _state()
         if state.client is None:
@@ -129,7 +137,9 @@ class Rounds:
         answer = json.dumps(decide([mine, *map(json.loads, others)]))
         state.client.key_value_set(f"{place}/answer", answer)
         if number:
-            # Whoever gave something to this round has read the answer of the one before.
+            # Only the last round is kept, or the store would grow with the run. It is safe to
+            # delete: a process that has sent a value to this round has read the answer of the one
+            # before.
             state.client.key_value_delete(f"{self._place}/{number - 1}/")
         return json.loads(answer)
 
@@ -158,30 +168,30 @@ def gather(value: Any, give_up: Callable[[], bool] = lambda: False) -> list[Any]
     """Return the values of all processes, in their order; all of them call this.
 
     Args:
-      value: What this process has to say; JSON values.
-      give_up: Whether waiting has become pointless.
+      value: The value of this process; JSON values.
+      give_up: Returns whether to stop waiting.
 
     Raises:
-      GaveUp: `give_up` said so.
+      GaveUp: `give_up` returned True.
       ProcessLost: Another process has ended.
     """
     return _rounds.exchange(value, list, give_up)
 
 
 def from_primary(make: Callable[[], _T]) -> _T:
-    """Return what the primary process makes, in all of them.
+    """Return a value that the primary process makes, in all processes.
 
     Args:
-      make: Called in the primary only; what it returns are JSON values.
+      make: Called in the primary only; returns JSON values.
     """
     return _rounds.exchange(None, lambda _: make())
 
 
 def ask(name: str) -> Any:
-    """Return what process 0 says to a question, which it awaits; not called by process 0.
+    """Return the answer of process 0 to a question, which it awaits; not called by process 0.
 
     Args:
-      name: The question; asked once in a run.
+      name: Name of the question; asked once in a run.
 
     Raises:
       ProcessLost: Another process has ended.
@@ -195,9 +205,9 @@ def answer(name: str, process: int, make: Callable[[], Any]) -> None:
     """Wait for the question of another process, and answer it; called by process 0.
 
     Args:
-      name: The question.
-      process: Who asks.
-      make: Returns the answer, JSON values; called when the question has come.
+      name: Name of the question.
+      process: The process that asks.
+      make: Returns the answer, JSON values; called when the question has arrived.
 
     Raises:
       ProcessLost: Another process has ended.
@@ -208,14 +218,13 @@ def answer(name: str, process: int, make: Callable[[], Any]) -> None:
 
 
 def farewell(text: str) -> None:
-    """Tell the other processes in one line why this one ends.
-
-    Process 0 holds what all of them read, and JAX ends them when it is gone: it waits a while until
-    they have said farewell too.
+    """Report to the other processes in one line why this one ends.
 
     Args:
       text: The line.
     """
+    # Process 0 hosts the store that all of them read, and JAX aborts them when it is gone. So it
+    # waits, for a limited time, until they have written their reasons too.
     state = _state()
     if state.client is None:
         return
@@ -228,13 +237,13 @@ def farewell(text: str) -> None:
 
 
 def ended() -> dict[int, str]:
-    """Return what processes that have ended said last, by process."""
+    """Return the last lines of processes that have ended, by process."""
     found = _state().client.key_value_dir_get(_ENDED)
     return {int(key.rpartition("/")[2]): text for key, text in found}
 
 
 def lost() -> ProcessLost | None:
-    """Return the error about a process that said that it ends, if one did."""
+    """Return the error about another process that reported its end, if one did."""
     index, count = process_index(), process_count()
     for number, text in sorted(ended().items()):
         if number != index:
@@ -243,7 +252,11 @@ def lost() -> ProcessLost | None:
 
 
 def _read(key: str, process: int, give_up: Callable[[], bool]) -> str:
-    """Wait for the value of a process, in naps: nobody can wake whoever waits in the service."""
+    """Wait for the value of a process, in short intervals."""
+    # A blocking read of the store cannot be interrupted, and it does not end when the other process
+    # does. So it times out every POLL_MILLISECONDS, and in between it is looked at whether somebody
+    # has left (`lost`) or waiting has become pointless. The status is in the text of the error
+    # only.
     import jax
 
     while True:
@@ -254,23 +267,24 @@ def _read(key: str, process: int, give_up: Callable[[], bool]) -> str:
                 raise
         if give_up():
             raise GaveUp(process)
-        if (told := lost()) is not None:
-            # The thread that trains may wait in a collective, for ever: the parent ends it.
-            tell_parent(lost=str(told))
-            raise told
+        if (failure := lost()) is not None:
+            # The thread that trains may wait in a collective forever: the parent ends this process.
+            notify_parent(lost=str(failure))
+            raise failure
 
 
 def _state() -> Any:
-    # JAX has no public access to the store; Orbax and others take the same way.
+    # JAX has no public access to the client of the coordination service and its key-value store;
+    # Orbax uses the same private module.
     from jax._src import distributed
 
     return distributed.global_state
 
 
-# What the processes of a run must have in common, and failing together.
+# Agreement on what processes must have in common, and failing together.
 
 AGREE_SECONDS = 120.0
-"""How far apart processes may get ready, which may have to read much first."""
+"""Tolerated time between the first and the last process to get ready, which may read much first."""
 
 _REMEDY = "start all hosts with the same command, source and versions"
 
@@ -279,7 +293,7 @@ def agree(facts: Mapping[str, str]) -> None:
     """Compare facts with all other processes; with one process there is nothing to compare.
 
     Args:
-      facts: What must be the same everywhere, by what it is called.
+      facts: Values that must be the same everywhere, by name.
 
     Raises:
       BadInput: Processes differ; one line for each fact and process that differs from process 0.
@@ -289,19 +303,19 @@ def agree(facts: Mapping[str, str]) -> None:
         return
     deadline = time.monotonic() + AGREE_SECONDS
     try:
-        told = gather(dict(facts), lambda: time.monotonic() > deadline)
+        gathered = gather(dict(facts), lambda: time.monotonic() > deadline)
     except GaveUp as waited:
         what = f"process {waited.process} of {process_count()} is not ready"
         raise ProcessLost(f"{what} {AGREE_SECONDS:.0f} s after process {process_index()}") from None
-    if problems := differences(told):
+    if problems := differences(gathered):
         raise BadInput(problems)
 
 
 def differences(facts: Sequence[Mapping[str, str]]) -> list[Problem]:
-    """Return how processes differ from the first of them.
+    """Return a problem for each difference of a process from the first.
 
     Args:
-      facts: Those of every process, in their order.
+      facts: The facts of every process, in their order.
     """
     first, problems = facts[0], []
     for index, other in enumerate(facts):
@@ -323,6 +337,10 @@ def together() -> Iterator[None]:
     Raises:
       BadInput: This process found some, or another one did.
     """
+    # Without it, one process would raise, and the others wait for it in their next collective. All
+    # take part in the exchange, also those without an error. A process with problems of its own
+    # raises these; the others raise those of the first that has some. Other exceptions pass
+    # through, and reach the other processes by `farewell`.
     if not is_several():
         yield
         return
@@ -339,18 +357,19 @@ def together() -> Iterator[None]:
     if theirs:
         index, lines = theirs[0]
         count = len(everything)
-        raise BadInput(Problem(f"process {index} of {count} says: {line}") for line in lines)
+        raise BadInput(Problem(f"process {index} of {count} reports: {line}") for line in lines)
 
 
 def decided(make: Callable[[], _T]) -> _T:
-    """Return what the primary makes, in all processes; its bad input becomes that of all.
+    """Return a value that the primary makes, in all processes; they share its bad input.
 
     Args:
-      make: Called in the primary only; what it returns are JSON values.
+      make: Called in the primary only; returns JSON values.
 
     Raises:
-      BadInput: What `make` raised.
+      BadInput: `make` raised it.
     """
+    # The primary raises its own exception, with its traceback; the others one with the same lines.
     if not is_several():
         return make()
     found: list[BadInput] = []
@@ -368,18 +387,18 @@ def decided(make: Callable[[], _T]) -> _T:
     return value  # type: ignore[return-value]
 
 
-# How far the clock of a host is from that of process 0.
+# Offset of a host's clock from that of process 0.
 
-_NUM_ASKED = 8
+_NUM_SAMPLES = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Skew:
-    """How a clock differs from that of process 0.
+    """Offset of a clock from that of process 0.
 
     Args:
       seconds: By how much it is ahead.
-      uncertainty_seconds: The difference may be off by so much.
+      uncertainty_seconds: Bound of the error of the offset.
     """
 
     seconds: float
@@ -387,24 +406,26 @@ class Skew:
 
 
 def clock_skew() -> Skew:
-    """Return how the clock of this process differs from that of process 0; all of them call this.
+    """Return the offset of this process's clock from that of process 0; all of them call this.
 
-    Process 0 is asked for its time again and again; the fastest answer tells most.
+    Process 0 is asked for its time several times; the fastest answer has the smallest uncertainty.
 
     Source: D. L. Mills, 1991, "Internet Time Synchronization: The Network Time Protocol".
 
     Raises:
       ProcessLost: Another process has ended.
     """
+    # If an answer takes d seconds, the other clock was read within these: taking the middle, the
+    # error is at most d / 2.
     if process_index():
-        return min((_asked(number) for number in range(_NUM_ASKED)), key=_uncertainty)
+        return min((_sample(number) for number in range(_NUM_SAMPLES)), key=_uncertainty)
     for process in range(1, process_count()):
-        for number in range(_NUM_ASKED):
+        for number in range(_NUM_SAMPLES):
             answer(f"clock/{number}", process, time.time)
     return Skew(0.0, 0.0)
 
 
-def _asked(number: int) -> Skew:
+def _sample(number: int) -> Skew:
     before = time.time()
     theirs = ask(f"clock/{number}")
     after = time.time()

@@ -1,4 +1,4 @@
-"""How the processes of a run meet before JAX joins them."""
+"""Rendezvous of the processes of a run, before `jax.distributed.initialize` joins them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from luthier.parallel.distributed.messages import (
 
 # The rendezvous of a run: all its processes meet before JAX joins them.
 #
-# Process 0 listens where JAX's coordinator will, and every other process comes there and tells who
-# it is, in a line of JSON. When all have come, or one of them does not fit, or the time is over,
-# process 0 answers each of them with what is wrong: all processes end with the same lines. JAX
-# itself would wait for whoever is missing and then abort, and processes of different versions may
-# not understand each other there.
+# Process 0 listens where JAX's coordinator will, and every other process connects there and sends
+# who it is, in a line of JSON. When all have come, or one of them does not fit, or the time is
+# over, process 0 answers each of them with the problems: all processes end with the same lines. JAX
+# itself would wait for missing processes and then abort, and processes of different versions may
+# not understand each other there. Afterwards the port is free again, for the coordinator of JAX.
 
 JOIN_SECONDS = 20.0
-"""How far apart the processes of a run may start, where nothing else is said."""
+"""Default of the time between the starts of the first and the last process of a run."""
 
 _BIND = "JAX_COORDINATOR_BIND_ADDRESS"
 _LARGEST_BYTES = 1 << 20
@@ -46,13 +46,13 @@ _MOST_NAMED = 8
 
 @dataclasses.dataclass(frozen=True)
 class Attendance:
-    """What a process tells at the rendezvous.
+    """The message of a process at the rendezvous.
 
     Args:
-      process: Which one it is, from 0.
-      processes: How many it believes the run to have.
-      facts: What must be the same everywhere, by what it is called.
-      host: The name of its machine.
+      process: Its index, from 0.
+      processes: Number of processes that it was started with.
+      facts: Values that must be the same everywhere, by name.
+      host: Name of its machine.
     """
 
     process: int
@@ -62,15 +62,15 @@ class Attendance:
 
 
 def call_roll(address: str, mine: Attendance, seconds: float = JOIN_SECONDS) -> None:
-    """Return when all processes of the run have come and none of them differs from process 0.
+    """Wait until all processes of the run have come and none of them differs from process 0.
 
     Args:
       address: Host and port of process 0; the port is free again afterwards.
-      mine: What this process tells.
-      seconds: How long the others are waited for.
+      mine: The message of this process.
+      seconds: Maximum time to wait for the others.
 
     Raises:
-      BadInput: Some process did not come, or differs; the same lines in all that came.
+      BadInput: A process did not come, or differs; the same lines in all that came.
     """
     host, _, port = address.rpartition(":")
     lines = (_preside if mine.process == 0 else _attend)(host, int(port), mine, seconds)
@@ -79,7 +79,11 @@ def call_roll(address: str, mine: Attendance, seconds: float = JOIN_SECONDS) -> 
 
 
 def _preside(host: str, port: int, mine: Attendance, seconds: float) -> list[str]:
-    """Receive the others, and tell them the verdict."""
+    """Receive the others, and send them the verdict."""
+    # Connections stay open until the verdict: it needs all of them, and an open connection is how a
+    # process notices that process 0 has died. Strangers at the port (a health check, a scanner)
+    # send no valid line and are ignored. Once one process does not fit, the run cannot start: the
+    # others get a short time to arrive, so that all of them are told, instead of all of the time.
     came, doubles, expected = {0: mine}, [], mine.processes
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
@@ -98,7 +102,7 @@ def _preside(host: str, port: int, mine: Attendance, seconds: float) -> list[str
             known = came.setdefault(other.process, other)
             doubles += [] if known is other else [(known, other)]
             if known is not other or not _fits(other, mine.processes):
-                # Nobody can tell any more how many will come.
+                # How many will come is unknown now: as many as the largest claim.
                 expected = max(expected, other.processes)
                 deadline = min(deadline, time.monotonic() + _STRAGGLE_SECONDS)
         lines = [str(problem) for problem in verdict(came, doubles, seconds)]
@@ -113,7 +117,9 @@ def _fits(other: Attendance, count: int) -> bool:
 
 
 def _listen(port: int) -> socket.socket:
-    """Return what listens where JAX's coordinator will."""
+    """Return a server socket where JAX's coordinator will listen."""
+    # On all interfaces unless JAX is told otherwise, and for IPv4 and IPv6 at once where the system
+    # can: the address that the others were given may be of either family.
     place, family = ("", port), socket.AF_INET
     if bound := os.environ.get(_BIND):
         name, _, number = bound.rpartition(":")
@@ -130,7 +136,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _hear(connection: socket.socket) -> Attendance | None:
-    """Return what somebody says who came; None where it is no process of luthier."""
+    """Return the message of a process; None from anything that is not a process of luthier."""
     connection.settimeout(_SPEAK_SECONDS)
     try:
         return Attendance(**json.loads(_read_line(connection)))
@@ -139,9 +145,10 @@ def _hear(connection: socket.socket) -> Attendance | None:
 
 
 def _attend(host: str, port: int, mine: Attendance, seconds: float) -> list[str]:
-    """Come to process 0, and return its verdict."""
+    """Connect to process 0, and return its verdict."""
     with _reach(host.strip("[]"), port, seconds) as connection:
-        # It counts from when it began to listen, which was before it was reached.
+        # Process 0 counts its time from when it began to listen, before this connection: its
+        # verdict comes within `seconds`, or a straggler's time later.
         connection.settimeout(seconds + _STRAGGLE_SECONDS)
         try:
             connection.sendall(json.dumps(dataclasses.asdict(mine)).encode() + b"\n")
@@ -153,12 +160,13 @@ def _attend(host: str, port: int, mine: Attendance, seconds: float) -> list[str]
     try:
         return [str(line) for line in json.loads(answer)]
     except ValueError:
-        what = f"what answers at {host}:{port} is no process 0 that waits for others"
-        remedy = "the run goes on without this process, or the port has another user"
+        what = f"the process at {host}:{port} is not a process 0 that waits for others"
+        remedy = "the run continues without this process, or the port has another user"
         return [str(Problem(what, remedy=remedy))]
 
 
 def _reach(host: str, port: int, seconds: float) -> socket.socket:
+    # Process 0 may start later than this one, so a refused connection is tried again.
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -193,16 +201,18 @@ def verdict(
     doubles: Sequence[tuple[Attendance, Attendance]],
     seconds: float,
 ) -> list[Problem]:
-    """Return what keeps processes from being one run.
+    """Return the problems that keep processes from being one run.
 
     Args:
-      came: What each process told that came, by its index.
-      doubles: Pairs that told the same index.
-      seconds: How long all were waited for.
+      came: Messages of the processes that came, by index.
+      doubles: Pairs of messages with the same index.
+      seconds: Time that was waited for all of them.
     """
+    # Wrong indices and counts come first, alone: as long as they are wrong, which processes are
+    # absent, or whose facts are compared, is a guess.
     count, problems = came[0].processes, []
     for first, second in doubles:
-        what = f"two processes say that they are process {first.process} of {count}"
+        what = f"two processes claim to be process {first.process} of {count}"
         where = first.host if first.host == second.host else f"{first.host} and {second.host}"
         remedy = "give each of them a --process-id of its own"
         problems.append(Problem(f"{what} (on {where})", remedy=remedy))
@@ -214,7 +224,7 @@ def verdict(
             )
             problems.append(Problem(what, remedy="give all of them the same --num-processes"))
         elif index >= count:
-            what = f"there is no process {index} of {count}, as the one on {other.host} says it is"
+            what = f"there is no process {index} of {count} (claimed on {other.host})"
             problems.append(Problem(what, remedy="processes are counted from 0"))
     if not problems:
         absent = [index for index in range(count) if index not in came]
@@ -237,10 +247,10 @@ def _absent(absent: Sequence[int], count: int, seconds: float) -> list[Problem]:
 # How a process joins the others of its run.
 
 HEARTBEAT_SECONDS = 15
-"""After this long without a heartbeat a process counts as dead, and JAX ends all the others."""
+"""Time without a heartbeat after which a process counts as dead, and JAX ends all the others."""
 
 CONNECT_SECONDS = 60
-"""How long JAX may take to join processes that have all come to the rendezvous."""
+"""Maximum time for JAX to join processes that have all come to the rendezvous."""
 
 PATIENCE = "LUTHIER_JOIN_SECONDS"
 
@@ -251,14 +261,14 @@ _ONE_TASK = re.compile(r"1(\(x\d+\))?")
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """Which process of a run this is. What is None is found in the environment of the cluster.
+    """Membership of this process in a run. None means: detect it from the cluster's environment.
 
     Args:
-      coordinator_address: Host and port of process 0, as `10.0.0.1:8476`.
-      num_processes: How many processes the run has.
-      process_id: Which one this is, from 0.
+      coordinator_address: Host and port of process 0, such as `10.0.0.1:8476`.
+      num_processes: Number of processes of the run.
+      process_id: Index of this process, from 0.
       local_device_ids: The devices of this machine that the process uses; None means all.
-      join_seconds: How long the other processes are waited for.
+      join_seconds: Maximum time to wait for the other processes.
     """
 
     coordinator_address: str | None = None
@@ -269,15 +279,15 @@ class Membership:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Membership:
-        """Return what `JAX_COORDINATOR_ADDRESS`, `_NUM_PROCESSES` and `_PROCESS_ID` say.
+        """Read `JAX_COORDINATOR_ADDRESS`, `_NUM_PROCESSES` and `_PROCESS_ID` from an environment.
 
-        `LUTHIER_JOIN_SECONDS` says how long the other processes are waited for.
+        `LUTHIER_JOIN_SECONDS` is the maximum time to wait for the other processes.
 
         Args:
           environment: Such as `os.environ`.
 
         Raises:
-          BadInput: A number cannot be read.
+          BadInput: A number is malformed.
         """
         numbers: dict[str, int | None] = {}
         for name in ("num_processes", "process_id"):
@@ -297,21 +307,24 @@ class Membership:
 def join(membership: Membership, facts: Mapping[str, str]) -> None:
     """Join the other processes of the run, before JAX starts its backends.
 
-    What is not given is detected: SLURM, Open MPI, Kubernetes and Cloud TPU tell it.
+    Missing values are detected from the environment of SLURM, Open MPI, Kubernetes or Cloud TPU.
 
     Args:
-      membership: Which process this is.
-      facts: What must be the same in all processes, by what it is called.
+      membership: Membership of this process.
+      facts: Values that must be the same in all processes, by name.
 
     Raises:
-      BadInput: It cannot be told which process this is, the others cannot be reached, or differ.
+      BadInput: The index of this process is unknown, or the others cannot be reached, or differ.
     """
-    told: list[str] = []
+    # Detection comes first, because the rendezvous needs its result. So JAX gets complete
+    # arguments, and its own detection, which would run again, is switched off. Its warnings are
+    # hints about a cluster that was nearly detected: they go into the error, not to the terminal.
+    hints: list[str] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = located(membership)
-            told += [str(warning.message) for warning in caught]
+            hints += [str(warning.message) for warning in caught]
         index, count = found.process_id, found.num_processes
         if found.coordinator_address and index is not None and count is not None and count > 1:
             mine = Attendance(index, count, facts)
@@ -325,24 +338,26 @@ def join(membership: Membership, facts: Mapping[str, str]) -> None:
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, TypeError, RuntimeError, OSError) as error:
-        raise _refusal(membership, error, told) from error
+        raise _refusal(membership, error, hints) from error
     if _has_machine_to_itself(membership):
-        # JAX gives a task of SLURM one GPU, whatever its machine has.
+        # JAX gives each SLURM task one GPU of its machine. A task that has the machine to itself
+        # gets all of them.
         for kind in ("cuda", "rocm"):
             with contextlib.suppress(AttributeError):
                 _config.update(f"jax_{kind}_visible_devices", "all")
 
 
 def located(membership: Membership) -> Membership:
-    """Return a membership with what the environment of a cluster tells of the rest.
+    """Return a membership with missing values detected from the environment of the cluster.
 
     Args:
-      membership: What is known.
+      membership: The known values.
     """
     if membership.num_processes is not None and membership.local_device_ids is None:
         return membership
     _choose_port()
-    # JAX tells what it detects to nobody but itself.
+    # JAX detects clusters only inside `jax.distributed.initialize`, which returns nothing. The
+    # private class is the only way to know the result before that.
     from jax._src.clusters import ClusterEnv
 
     address, count, index, devices = ClusterEnv.auto_detect_unset_distributed_params(
@@ -362,7 +377,7 @@ def _local_devices() -> list[int] | None:
 
 
 def _choose_port() -> None:
-    """Keep two runs in one allocation of SLURM apart: JAX takes the same port for both."""
+    """Keep two runs in one allocation of SLURM apart: JAX derives one port from the job's id."""
     job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
     if job and step and job.isdecimal() and step.isdecimal():
         port = 61440 + (int(job) + 97 * int(step)) % 4096
@@ -375,12 +390,12 @@ def _has_machine_to_itself(membership: Membership) -> bool:
     return membership.num_processes is None and not chosen and bool(_ONE_TASK.fullmatch(tasks))
 
 
-def _refusal(membership: Membership, error: Exception, told: Sequence[str]) -> BadInput:
+def _refusal(membership: Membership, error: Exception, hints: Sequence[str]) -> BadInput:
     reason = " ".join(str(error).split())
     if isinstance(error, ValueError) and "defined" in reason:
-        what = "no cluster is found here that tells which process this is"
-        if told:
-            what += f" ({' '.join(told[0].split())})"
+        what = "no cluster was detected, so the index of this process is unknown"
+        if hints:
+            what += f" ({' '.join(hints[0].split())})"
         remedy = "give --coordinator HOST:PORT --num-processes N --process-id I"
         return BadInput(Problem(what, "", "--distributed", remedy))
     if membership.coordinator_address is None:
@@ -390,7 +405,7 @@ def _refusal(membership: Membership, error: Exception, told: Sequence[str]) -> B
     return BadInput(Problem(what, "", "--coordinator", remedy))
 
 
-# Telling the end of another process from an error of one's own.
+# Distinguishing the end of another process from an error of this one.
 
 _CONTACT = re.compile(
     r"gloo|nccl|rccl|connection (closed|reset|refused)|socket closed|UNAVAILABLE|"
@@ -400,15 +415,16 @@ _CONTACT = re.compile(
 
 
 def explain(error: Exception) -> Exception:
-    """Return the error about the process that ended, where an error comes of that.
-
-    A collective of which one process has ended fails in the others, and does not tell which one.
-    It may have told the others itself; if not, JAX finds out by its heartbeats, and then ends this
-    process too: whoever watches it reads the name in its log.
+    """Return an error that names the process that ended, if that is what caused an error.
 
     Args:
-      error: What was raised.
+      error: The error that was raised.
     """
+    # If one process ends, collectives fail in the others, with errors of Gloo or NCCL that do not
+    # say which one it was. It may have reported its end itself (`farewell`), perhaps a moment later
+    # than the connection broke: so that is waited for. If it could not, JAX finds out by its
+    # heartbeats within HEARTBEAT_SECONDS and aborts this process too; its parent reads the name in
+    # the log.
     if isinstance(error, LuthierError) or not is_several():
         return error
     if not (isinstance(error, jax.errors.JaxRuntimeError) and _CONTACT.search(str(error))):
@@ -416,8 +432,8 @@ def explain(error: Exception) -> Exception:
     deadline = time.monotonic() + 2 * HEARTBEAT_SECONDS
     while time.monotonic() < deadline:
         try:
-            if (told := lost()) is not None:
-                return told
+            if (reported := lost()) is not None:
+                return reported
         except jax.errors.JaxRuntimeError:
             break
         time.sleep(0.5)

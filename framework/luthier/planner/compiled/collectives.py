@@ -1,4 +1,4 @@
-"""Collectives of a compiled program: along which axes of the mesh, how often, how many bytes."""
+"""Collectives of a compiled program: mesh axes, counts and bytes, read from its HLO text."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ KINDS = (
     "collective-broadcast",
 )
 PART = "part of "
-"""Before the axes of groups that are no whole axes, such as those within or between slices."""
+"""Prefix of the axes of groups that do not span whole axes, such as those within a slice."""
 
+# XLA prints the groups of a collective in three forms, by version and by how regular they are:
+#   replica_groups=mesh['a'=2,'b'=4] {'a'}           named axes of a mesh
+#   replica_groups=[4,2]<=[2,4]T(1,0)                 an iota, reshaped and transposed
+#   replica_groups={{0,1},{2,3}}                      listed
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\) )?\s*\{([^}]*)\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
-# Between TPU slices, the hosts exchange what devices send to them.
+# Between TPU slices (Megascale), a collective is a `send` to the host, which the hosts exchange.
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _START = "async-collective-start"
 _CHANNEL = re.compile(r"channel_id=(\d+)")
@@ -41,10 +45,10 @@ class Collective:
       kind: Such as `all-gather`.
       axes: The mesh axes that it runs along; `part of` them where a group is smaller, as the
         devices of one slice are on an axis that crosses slices.
-      count: How many run in a step.
-      num_bytes: Bytes that they bring to each device, or that each device gives to their sum.
+      count: Number that run in a step.
+      num_bytes: Bytes that each device receives by a gather, or contributes to a sum.
       wire_bytes: Bytes that each device sends, by a ring.
-      is_across_slices: Whether they leave a slice.
+      is_across_slices: Whether they cross slices.
     """
 
     kind: str
@@ -65,6 +69,8 @@ def collectives(
       sizes: Mesh axis to number of devices, in the order of the mesh.
       slice_of: The slice of every device, in the order of the mesh.
     """
+    # The text is read because no API of JAX lists collectives. What runs in loops counts by their
+    # trips; a group of one device exchanges nothing.
     found: dict[Any, list[int]] = {}
     for instruction, times, computation in _once(module):
         kind = _kind(instruction, computation)
@@ -97,6 +103,8 @@ def _once(module: Module) -> Iterator[tuple[Instruction, int, str]]:
     that compute meanwhile, which may be those of a loop, and in the one that waits for it: all on
     one channel. It runs where it is started.
     """
+    # Counted by instruction, such a program had three times its collectives. A channel identifies a
+    # collective only within fusions: elsewhere it runs where it stands.
     found = [row for row in module.walk() if _kind(row[0], row[2]) is not None]
     channels = [_channel(module, instruction, where) for instruction, _, where in found]
     starts = [module.fused_by(where).startswith(_START) for _, _, where in found]
@@ -128,6 +136,8 @@ def _kind(instruction: Instruction, computation: str) -> str | None:
 
 def _bytes(kind: str, operand: int, size: int) -> tuple[int, int]:
     """Return the bytes of a collective, and those that a device sends for it."""
+    # Rings of n devices: a gather passes each shard on n - 1 times; a reduce-scatter sends n - 1 of
+    # n shards; an all-reduce is both, one after the other.
     if kind == "all-gather":
         return operand * size, operand * (size - 1)
     if kind == "all-reduce":
@@ -139,6 +149,7 @@ def _bytes(kind: str, operand: int, size: int) -> tuple[int, int]:
 
 def _groups(instruction: Instruction, num_devices: int) -> list[tuple[int, ...]]:
     """Return the groups of devices that exchange, by their number in the mesh."""
+    # Device ids in HLO are positions in the device assignment, which is the flattened mesh.
     rest = instruction.rest
     if found := _PAIRS.search(rest):
         pairs = re.findall(r"\{(\d+),(\d+)\}", found.group(1))
@@ -149,6 +160,7 @@ def _groups(instruction: Instruction, num_devices: int) -> list[tuple[int, ...]]
         shape = [int(size) for size in axes.values()]
         order = [i for i, name in enumerate(axes) if name not in taken]
         order += [i for i, name in enumerate(axes) if name in taken]
+        # The axes that are exchanged along come last, so that each row is one group.
         size = int(np.prod([int(axes[name]) for name in taken if name in axes]))
         ids = _ids(found.group(2), num_devices).reshape(shape).transpose(order)
         return [tuple(map(int, row)) for row in ids.reshape(-1, max(size, 1))]
@@ -163,7 +175,7 @@ def _groups(instruction: Instruction, num_devices: int) -> list[tuple[int, ...]]
 
 
 def _across(slice_of: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the devices that stand at the same place of every slice."""
+    """Return the groups of devices that are at the same place of every slice."""
     members: dict[int, list[int]] = {}
     for device, number in enumerate(slice_of):
         members.setdefault(number, []).append(device)
@@ -171,15 +183,15 @@ def _across(slice_of: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _ids(order: str | None, num_devices: int) -> Any:
-    """Return the devices in the order of a printed mesh: by number, or as its `device_ids` say."""
+    """Return the devices in the order of a printed mesh: by number, or by its `device_ids`."""
     ids = np.arange(num_devices)
     if not order:
         return ids
-    told = re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", order)
-    if told is None:
+    iota = re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", order)
+    if iota is None:
         return np.array(_numbers(order))
-    ids = ids.reshape(_numbers(told.group(1)))
-    return ids.transpose(_numbers(told.group(2))).ravel() if told.group(2) else ids.ravel()
+    ids = ids.reshape(_numbers(iota.group(1)))
+    return ids.transpose(_numbers(iota.group(2))).ravel() if iota.group(2) else ids.ravel()
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -188,6 +200,8 @@ def _numbers(text: str | None) -> list[int]:
 
 def _axes(groups: Sequence[Sequence[int]], kind: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the mesh axes along which groups run."""
+    # An axis is one along which any member of a group differs from the first. Groups that are
+    # smaller than the product of their axes are a part of these, as within a slice.
     shape = tuple(sizes.values())
     varying: set[int] = set()
     for group in groups:
@@ -208,6 +222,7 @@ def total(found: Sequence[Collective], is_across_slices: bool) -> int:
 
 # Bytes that a compiled step moves between a device and its memory.
 
+# Instructions that move nothing by themselves; those that call computations are entered instead.
 _FREE = (
     "parameter", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
     "constant", "after-all", "optimization-barrier", "partition-id", "replica-id",
@@ -219,11 +234,12 @@ _DEVICE = 0
 def memory_traffic(module: Module) -> int:
     """Return the bytes that one device reads and writes in a step.
 
-    What is fused is read and written once; of slices, the slice alone is counted.
+    A fusion reads its operands and writes its results once; of a slice, the slice alone is counted.
 
     Args:
       module: The compiled program.
     """
+    # Not XLA's `cost_analysis`, which counts the body of a loop once.
     return _of(module, module.entry)
 
 
@@ -245,6 +261,8 @@ def _moved(module: Module, instruction: Instruction, table: Mapping[str, Instruc
     reads = [table[name] for name in instruction.operands]
     if instruction.opcode == "fusion":
         return _by_fusion(module.computations[instruction.called["calls"][0]], instruction, reads)
+    # A slice or an update in place moves its part, however large the whole array is: read and
+    # written. What starts asynchronously is written by its end, which is not counted again.
     if instruction.opcode in _PARTS:
         return 2 * _in_memory(instruction)
     if instruction.opcode in ("dynamic-update-slice", "scatter"):
@@ -256,6 +274,10 @@ def _moved(module: Module, instruction: Instruction, table: Mapping[str, Instruc
 def _by_fusion(
     body: Sequence[Instruction], fusion: Instruction, reads: Sequence[Instruction]
 ) -> int:
+    """Return the bytes that a fusion moves: the parts of parameters that it reads, and results."""
+    # Scanned layers make this matter: a fusion that takes one layer's slice from a stack has the
+    # whole stack as its operand, and one that writes a residual into a stack has it as its result.
+    # As operands they would be counted once per layer, in full.
     users: dict[str, list[Instruction]] = {}
     for inner in body:
         for name in inner.operands:
@@ -279,7 +301,7 @@ def _by_fusion(
 
 
 def _renamed(instruction: Instruction, table: Mapping[str, Instruction]) -> Instruction:
-    """Return what an instruction gives by another shape."""
+    """Return the instruction behind bitcasts."""
     while instruction.opcode == "bitcast":
         instruction = table[instruction.operands[0]]
     return instruction

@@ -1,6 +1,7 @@
-"""Compiled programs as the compiler prints them: computations, instructions, loops and their trips.
+"""Parser of HLO text, as compilers print it: computations, instructions, loops and their trips.
 
-Only the printed form is the same on all backends; XLA's own sums count the body of a loop once.
+The text is the only form of a compiled program that all backends give; XLA's own sums
+(`cost_analysis`) count the body of a loop once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ _ITEM_BYTES = {
     "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8,
     "c128": 16, "f4e2m1fn": 0.5,
 }  # fmt: skip
+# One line of HLO text is one instruction:
+#   [ROOT] %name = shape opcode(operands), attribute=..., calls=%computation, metadata={...}
+# and one computation is a block of them: `%name (parameters) -> shape {`, up to a line with `}`.
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _HEAD = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\) -> .*\{$")
 _NAME = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
@@ -34,7 +38,7 @@ class HloArray:
     Args:
       dtype: Type, as XLA writes it.
       shape: Sizes of the dimensions.
-      space: Memory that it is in: 0 is the device's, 5 the host's, others are on the chip.
+      space: Memory space: 0 is the device's, 5 the host's, others are on the chip.
     """
 
     dtype: str
@@ -57,12 +61,12 @@ class Instruction:
 
     Args:
       name: Its name.
-      opcode: What it does.
-      arrays: What it gives; several where it gives a tuple.
-      operands: Names of what it reads.
+      opcode: Its operation.
+      arrays: Its results; several where it returns a tuple.
+      operands: Names of the instructions that it reads.
       called: Names of the computations that it runs, by their role.
       rest: Its attributes, as they are printed.
-      is_root: Whether it gives the result of its computation.
+      is_root: Whether it is the result of its computation.
     """
 
     name: str
@@ -75,12 +79,12 @@ class Instruction:
 
     @functools.cached_property
     def num_bytes(self) -> int:
-        """Bytes of what it gives."""
+        """Bytes of its results."""
         return sum(array.num_bytes for array in self.arrays)
 
     @property
     def scope(self) -> str:
-        """Where in the program it comes from: the names around it, then the operation."""
+        """Origin in the traced program: the name scopes around it, then the operation."""
         found = _SCOPE.search(self.rest)
         return found.group(1) if found else ""
 
@@ -114,7 +118,7 @@ class Module:
         }
 
     def fused_by(self, computation: str) -> str:
-        """Return the name of the fusion that runs a computation; nothing where none does.
+        """Return the name of the fusion that runs a computation; empty if there is none.
 
         Args:
           computation: Its name.
@@ -122,18 +126,20 @@ class Module:
         return self._fusions.get(computation, "")
 
     def trips(self, loop: Instruction) -> int:
-        """Return how often the body of a loop runs; 1 where nobody can tell.
+        """Return how often the body of a loop runs; 1 where that is unknown.
 
         Args:
           loop: A `while` instruction.
         """
-        told = _TRIPS.search(loop.rest)
-        if told:
-            return int(told.group(1))
+        # Compilers annotate loops of known length; where one has not (yet), the condition compares
+        # the counter with a constant.
+        known = _TRIPS.search(loop.rest)
+        if known:
+            return int(known.group(1))
         return _counted(self.computations.get(loop.called["condition"][0], ()))
 
     def walk(self) -> Iterator[tuple[Instruction, int, str]]:
-        """Yield the instructions that run, how often, and the computation that they stand in.
+        """Yield the instructions that run, how often, and the computation that they belong to.
 
         Loops, branches and calls are entered, and so are fusions and asynchronous starts; what
         reductions apply to their elements is not.
@@ -147,6 +153,7 @@ class Module:
                 body = instruction.called["body"][0]
                 yield from self._walk(body, times * self.trips(instruction))
                 continue
+            # `to_apply` of a reduction is its operator for two scalars, and no code of its own.
             for role in ("calls", "branch_computations", "to_apply"):
                 if role == "to_apply" and instruction.opcode != "call":
                     continue
@@ -158,8 +165,10 @@ def parse(text: str) -> Module:
     """Return a compiled program from its printed form.
 
     Args:
-      text: What `Compiled.as_text` returns.
+      text: The result of `Compiled.as_text`.
     """
+    # Lines that are neither the head of a computation, nor an instruction, nor a `}` (the module's
+    # own head, comments) are skipped.
     computations: dict[str, tuple[Instruction, ...]] = {}
     entry, name, body = "", "", list[Instruction]()
     for line in text.splitlines():
@@ -177,6 +186,9 @@ def parse(text: str) -> Module:
 
 
 def _instruction(line: str) -> Instruction | None:
+    # Not one regular expression: shapes of tuples nest, and operands may contain parentheses, so
+    # both ends are found by counting. Calls are searched before the metadata, whose names are free
+    # text.
     named = _NAME.match(line)
     if named is None:
         return None
@@ -197,7 +209,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def arrays_of(text: str) -> tuple[HloArray, ...]:
-    """Return the arrays of a printed shape, those of tuples within tuples too.
+    """Return the arrays of a printed shape, including those of nested tuples.
 
     Args:
       text: A shape, such as `(f32[2,3]{1,0}, s32[])`.
@@ -231,7 +243,9 @@ def _closing(text: str) -> int:
 
 
 def _counted(condition: tuple[Instruction, ...]) -> int:
-    """Return the bound that a loop's counter is compared with, from zero in steps of one."""
+    """Return the bound that a loop's counter is compared with."""
+    # The loops of `lax.scan` count from zero in steps of one, so the constant in the comparison is
+    # the number of turns.
     table = {instruction.name: instruction for instruction in condition}
     root = next((i for i in condition if i.is_root), None)
     while root is not None and root.opcode == "fusion":  # the comparison alone, fused

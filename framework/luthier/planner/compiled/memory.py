@@ -1,7 +1,8 @@
-"""What is alive when a compiled program needs most memory, found from its schedule.
+"""Memory of a compiled program: the arrays that are alive at its peak, and the compiler's totals.
 
-The compiler says how much that is; this tells what it is. Buffers that arguments come in and
-results go out by are not counted: they are known by name.
+The compiler gives totals only (`memory_analysis`). The arrays are found from its schedule, which is
+the order of the instructions in its HLO text. Buffers of arguments and results are not counted:
+they are known by name.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import jax
 
 from luthier.planner.compiled.hlo import HloArray, Instruction, Module
 
-# What gives a name to what is there already.
+# Instructions whose results are their operands' buffers, by another name.
 _NAMES = ("parameter", "get-tuple-element", "tuple", "bitcast", "while", "optimization-barrier")
 _NOTHING = ("constant", "after-all", "partition-id", "replica-id", "iota")
 _IN_PLACE = ("dynamic-update-slice", "scatter")
-# What starts a copy gives what it reads once more: as which of its results.
+# Asynchronous copies return their operand among their results: at which index.
 _READ_BY_START = {
     "copy-start": 1,
     "slice-start": 0,
@@ -29,7 +30,7 @@ _READ_BY_START = {
 _DEVICE = 0
 
 Buffer = tuple[str, str, int]
-"""Computation, instruction, and which of the arrays that the instruction gives."""
+"""Computation, instruction, and index of the result of the instruction."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,8 @@ class LiveTensor:
 
     Args:
       array: Its shape and type on one device.
-      scope: Where in the program it is made: the names around it, then the operation.
-      opcode: The compiler's instruction that makes it.
+      scope: Origin in the traced program: the name scopes around it, then the operation.
+      opcode: The instruction that allocates it.
     """
 
     array: HloArray
@@ -68,6 +69,8 @@ def at_peak(module: Module) -> list[LiveTensor]:
 
 
 class _Peaks:
+    """Liveness analysis of HLO: the peak of each computation, once."""
+
     def __init__(self, module: Module):
         self._module = module
         self._known: dict[str, tuple[int, list[Buffer]]] = {}
@@ -79,6 +82,11 @@ class _Peaks:
         return self._known[computation]
 
     def _peak(self, computation: str) -> tuple[int, list[Buffer]]:
+        # A sweep over the schedule. `held` maps each name to the buffers behind it (aliases through
+        # tuples, loops and updates in place are resolved), so a buffer's last use is that of any of
+        # its names. While an instruction runs, the peak of what it calls is added. Results of the
+        # entry are outputs, which are counted elsewhere; those of an inner computation are alive to
+        # its end. Only own buffers count here: those of the caller are counted there.
         body = self._module.computations[computation]
         held = self._buffers(computation, body)
         last: dict[Buffer, int] = {}
@@ -108,7 +116,8 @@ class _Peaks:
         return most, kept
 
     def _inside(self, instruction: Instruction) -> tuple[int, list[Buffer]]:
-        """Return what is alive in the computations that an instruction runs."""
+        """Return the peak of the computations that an instruction runs, and the buffers of it."""
+        # Fusions are not entered: inside, values are in registers.
         names = {"while": "body", "call": "to_apply", "conditional": "branch_computations"}
         called = instruction.called.get(names.get(instruction.opcode, ""), ())
         peaks = [self.of(name) for name in called if name in self._module.computations]
@@ -119,6 +128,8 @@ class _Peaks:
         instruction: Instruction, dying: Sequence[Buffer], alive: Mapping[Buffer, int]
     ) -> int:
         """Return the bytes of a dying operand that the result of a fusion can take over."""
+        # Buffer assignment lets an elementwise (loop) fusion write over an operand of the same
+        # size.
         if instruction.opcode != "fusion" or "kind=kLoop" not in instruction.rest:
             return 0
         sizes = {alive[b] for b in dying if b[1] != instruction.name}
@@ -127,7 +138,7 @@ class _Peaks:
     def _buffers(
         self, computation: str, body: Sequence[Instruction]
     ) -> dict[str, tuple[frozenset[Buffer], ...]]:
-        """Return the buffers behind every array that every instruction gives."""
+        """Return the buffers behind every result of every instruction."""
         held: dict[str, tuple[frozenset[Buffer], ...]] = {}
         for instruction in body:
             reads = [held[name] for name in instruction.operands if name in held]
@@ -140,6 +151,11 @@ class _Peaks:
         instruction: Instruction,
         reads: Sequence[tuple[frozenset[Buffer], ...]],
     ) -> tuple[frozenset[Buffer], ...]:
+        """Return the buffers behind each result of an instruction."""
+        # In order: what allocates nothing; one member of a tuple; names for what exists (when
+        # members cannot be matched one to one, each result stands for all: too long alive, never
+        # too short); copies that return their operand; updates in place. All else allocates, unless
+        # its memory is on the chip or on the host.
         number, opcode = len(instruction.arrays), instruction.opcode
         nothing = (frozenset[Buffer](),) * number
         if opcode == "parameter" or opcode in _NOTHING:
@@ -165,7 +181,9 @@ class _Peaks:
         )
 
     def _place_of_update(self, instruction: Instruction) -> int | None:
-        """Return which operand is changed in place, if one is."""
+        """Return the index of the operand that is updated in place, if one is."""
+        # A fusion updates in place if its root, behind shape and dtype changes, is an update of one
+        # of its parameters, behind the same: then XLA gives both one buffer.
         if instruction.opcode in _IN_PLACE:
             return 0
         if instruction.opcode != "fusion" or len(instruction.arrays) != 1:
@@ -189,7 +207,7 @@ def _flat(leaves: Sequence[frozenset[Buffer]]) -> list[Buffer]:
     return [buffer for leaf in leaves for buffer in leaf]
 
 
-# Memory of a compiled program, and what compilers say where there is too little.
+# Totals by the compiler, and its errors where memory does not suffice.
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _TPU = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", re.IGNORECASE)
@@ -203,10 +221,10 @@ class CompiledMemory:
     """Bytes on one device, as the compiler counts them.
 
     Args:
-      arguments: Of the state and the batch that go in.
-      outputs: Of what comes out and is not in the place of an argument.
-      temporaries: Of all that lives within a step beside them, where most is alive.
-      host: Of what waits in the memory of the host.
+      arguments: Bytes of the state and the batch.
+      outputs: Bytes of results that do not reuse the buffer of a donated argument.
+      temporaries: Bytes of temporaries at the peak.
+      host: Bytes that are offloaded to the memory of the host.
     """
 
     arguments: int
@@ -216,30 +234,29 @@ class CompiledMemory:
 
     @property
     def needed(self) -> int:
-        """All that a device must have room for."""
+        """Bytes that a device needs in all."""
         return self.arguments + self.outputs + self.temporaries
 
 
 def memory_of(compiled: Any) -> CompiledMemory | None:
-    """Return the memory of a compiled program; None where the compiler does not tell.
-
-    The temporaries that a TPU's compiler counts hold the places of donated arguments a second time;
-    what it compares with the memory of the device, and refuses, is its peak. That in turn counts
-    what lives in the memory of a core, which decides for small programs only; so the less of both
-    is taken. Elsewhere temporaries are what is allocated beside the arguments.
+    """Return the memory of a compiled program; None where the compiler gives none.
 
     Args:
-      compiled: What `Lowered.compile` returns.
+      compiled: The result of `Lowered.compile`.
     """
-    told = compiled.memory_analysis()
-    if told is None:
+    stats = compiled.memory_analysis()
+    if stats is None:
         return None
-    arguments = told.argument_size_in_bytes
-    outputs = told.output_size_in_bytes - told.alias_size_in_bytes
-    temporaries = told.temp_size_in_bytes
+    arguments = stats.argument_size_in_bytes
+    outputs = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    temporaries = stats.temp_size_in_bytes
+    # The temporaries that the TPU compiler counts include donated arguments a second time; what it
+    # compares with the device's memory, and refuses, is its peak. The peak in turn includes what is
+    # in the memory of a core, which matters for small programs only. So the smaller of the two is
+    # taken. On other platforms temporaries are what is allocated beside the arguments.
     if _platform_of(compiled) == "tpu":
-        temporaries = min(temporaries, max(0, told.peak_memory_in_bytes - arguments - outputs))
-    host = told.host_argument_size_in_bytes + told.host_temp_size_in_bytes
+        temporaries = min(temporaries, max(0, stats.peak_memory_in_bytes - arguments - outputs))
+    host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
     return CompiledMemory(arguments, outputs, temporaries, host)
 
 
@@ -251,12 +268,12 @@ def _platform_of(compiled: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """What a compiler says of a program that does not fit.
+    """A compiler's error about a program that does not fit.
 
     Args:
-      needed: Bytes that the program needs on one device; None where it is not said.
-      limit: Bytes that there are; None where it is not said.
-      line: The compiler's own words, in one line.
+      needed: Bytes that the program needs on one device; None where the error does not have it.
+      limit: Bytes that are available; None where the error does not have it.
+      line: The compiler's own message, in one line.
     """
 
     needed: int | None
@@ -265,11 +282,13 @@ class Refusal:
 
 
 def refusal(error: Exception) -> Refusal | None:
-    """Return what a compiler's error says of memory; None where it is about something else.
+    """Return the error of a compiler that ran out of memory; None where it is about something else.
 
     Args:
-      error: What `Lowered.compile` raised.
+      error: The exception that `Lowered.compile` raised.
     """
+    # JAX has one exception for all errors of XLA, so kind and numbers are in its text only; `_TPU`
+    # and `_EXCEEDS` are the wordings that are known.
     text = " ".join(str(error).split())
     if "RESOURCE_EXHAUSTED" not in text:
         return None

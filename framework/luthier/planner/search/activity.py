@@ -1,4 +1,11 @@
-"""How the compilers of kinds of devices use memory; calibrated against their own counts."""
+"""Liveness analysis of a traced gradient: its buffers, when they live, and what devices exchange.
+
+It is an abstract interpreter of jaxprs. Each value carries the logical axes of its dimensions
+(`labels`), so that one trace, made as for one device, serves every mesh: `model` divides the bytes
+of a buffer by the mesh axes that a layout gives to its labels. The factors in which compilers
+differ are in `COMPILERS`; they are calibrated against the compilers' own counts
+(`tools/bench_plan.py calibration`).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +24,7 @@ from luthier.planner.search.labels import (
     contracted,
     num_elements,
     out_labels,
+    shape_of,
     spread_back,
     together,
 )
@@ -24,19 +32,22 @@ from luthier.planner.search.labels import (
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """How a compiler of one kind of devices uses memory.
+    """Model of how a compiler for one kind of device uses memory.
 
     Args:
-      slack: How many steps a buffer outlives its last reader, because others run beside it.
-      ahead: Whether parameters for the next product are gathered while a step runs, a loop, too.
-      keeps_copies: Whether parameters in the narrower type that is computed in are kept from
-        before the first layer on, laid out as the parameters.
-      narrows: Whether products are of bfloat16 unless more is asked: what is computed for them by
-        element, and weights that a loop collects for them, is stored so.
-      compares: Whether single elements that are put into place are found by comparing positions,
-        in whatever reads them.
-      delays: Whether products that only a gradient needs wait for the last loop of layers. A TPU's
-        compiler does so in some programs, and its reasons do not show in what it is given.
+      slack: Number of steps that a buffer outlives its last reader, because operations run
+        concurrently.
+      ahead: Whether the parameters of the next product (or loop) are gathered while a step runs.
+      keeps_copies: Whether copies of the parameters in the narrower compute dtype exist from before
+        the first layer on, sharded like the parameters.
+      narrows: Whether matrix products read bfloat16 unless a higher precision is requested:
+        elementwise results computed for them, and weights that a loop collects for them, are then
+        stored as bfloat16.
+      compares: Whether scatters of single elements are lowered to comparisons of positions
+        (one-hot) that are fused into the consumer, so that they need no buffer.
+      delays: Whether products that only a gradient needs are scheduled after the last loop of
+        layers. The TPU compiler does so in some programs, for reasons that do not show in the
+        jaxpr.
     """
 
     slack: int = 0
@@ -47,12 +58,14 @@ class Compiler:
     delays: bool = True
 
 
+# Chosen by the first six cases of `tools/bench_plan.py`; the others are held out. They describe
+# schedulers, not programs, so they may move with any release of XLA: run the calibration again.
 COMPILERS: Mapping[str, Compiler] = {
     "tpu": Compiler(keeps_copies=True, narrows=True, compares=True, delays=False),
     "gpu": Compiler(slack=4, ahead=True),
     "cpu": Compiler(),
 }
-"""By platform."""
+"""Compiler model by platform."""
 
 
 # Buffers of a program, and the steps that make and end them, by logical axes.
@@ -60,12 +73,12 @@ COMPILERS: Mapping[str, Compiler] = {
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A value that has memory.
+    """A value that is materialized in memory.
 
     Args:
       size: Bytes over all devices.
       labels: Logical axis of every dimension.
-      name: What people call it, where it is a residual.
+      name: Name for reports: that of a residual (`checkpoint_name`), or the primitive.
     """
 
     size: int
@@ -75,13 +88,13 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """What devices must send each other, as far as it is known without a mesh.
+    """A collective, described in logical axes because the mesh is not known yet.
 
     Args:
-      value: What is exchanged.
-      over: The logical axes whose mesh axes it is exchanged along; none for a parameter that is
-        gathered along all axes that activations are not split by.
-      times: How often in a step.
+      value: The buffer that is exchanged.
+      over: Logical axes whose mesh axes the result is summed over; empty for a parameter, which is
+        gathered along the mesh axes that split it as a parameter but not as an activation.
+      times: Executions per step.
     """
 
     value: Buffer
@@ -91,17 +104,19 @@ class Exchange:
 
 @dataclasses.dataclass
 class ProgramStep:
-    """One step of a program: what it makes, what dies after it, and what runs inside of it.
+    """One step of a program: the buffers that it allocates, reads and frees.
 
     Args:
-      makes: Buffers that it makes.
-      ends: Buffers that nothing reads after it.
-      passing: Parameters and sums of gradients that are whole while it runs.
-      inner: What runs inside: the body of a loop, or the sides of a branch.
-      times: How often that runs.
-      is_product: Whether it is a product.
-      is_gradient: Whether it is a product that only a gradient needs.
-      is_by_element: Whether what it makes can take the place of what dies.
+      makes: Buffers that it allocates (indices into `Activity.buffers`).
+      ends: Buffers whose last use it is.
+      passing: Transient buffers that are unsharded while it runs: gathered parameters, and
+        gradients before their reduce-scatter.
+      inner: Activities that run inside: the body of a loop, or the sides of a branch.
+      times: How often the inner activity runs.
+      is_product: Whether it is a matrix product.
+      is_gradient: Whether it is a product that sums over the batch, so that only a gradient needs
+        it.
+      is_by_element: Whether its result may reuse the memory of an operand that dies in it.
       reads: Buffers that it reads.
     """
 
@@ -118,15 +133,15 @@ class ProgramStep:
 
 @dataclasses.dataclass
 class Activity:
-    """Buffers of a program, and the steps that make and end them; what is given has its own.
+    """Buffers of a program, and the steps that allocate and free them.
 
     Args:
-      buffers: All that have memory.
-      steps: What is done, in order.
-      exchanges: What devices send each other.
-      residuals: What loops keep for the backward pass.
-      given: Buffers whose memory is counted outside.
-      copies: Parameters of layers in the narrower type that is computed in, by their number.
+      buffers: All values that are materialized.
+      steps: The steps, in order of execution.
+      exchanges: Collectives between devices.
+      residuals: Values that loops stack for the backward pass.
+      given: Buffers of the caller (arguments of a loop's body): read here, counted there.
+      copies: Parameters of layers in the narrower compute dtype, by argument number.
     """
 
     buffers: list[Buffer] = dataclasses.field(default_factory=list)
@@ -137,31 +152,51 @@ class Activity:
     copies: dict[Any, Buffer] = dataclasses.field(default_factory=dict)
 
 
-# What a program keeps in memory at a time, for any mesh: buffers, and when they live.
-#
-# The compiler fuses what is computed by element into what reads it. So only some values are taken
-# to have a buffer: results of products, reductions, loops and moves, and what products read.
+# The interpreter. XLA fuses elementwise operations into their consumers, so that most values of a
+# jaxpr never exist in memory. Instead of imitating its fusion pass, one rule is used, which the
+# calibration holds to a tenth: a value is materialized if it is the result of a product, a
+# reduction, a loop or a data movement (`_MADE`), or the computed operand of a product.
+# All others only carry `sources`, the buffers that they are recomputed from: whoever reads such a
+# value reads these, and keeps them alive.
+
+# Calls without a schedule of their own: their body is followed in place.
 
 _INLINED = {
     "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2", "custom_jvp_call",
     "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
+# Views: the same elements by another name, shape or dtype, without a buffer of their own. A cast
+# is one as long as it is fused into what reads it; `_renamed` says when it is not.
 _NAMES = {
     "name", "reshape", "transpose", "squeeze", "sharding_constraint", "optimization_barrier",
     "copy", "convert_element_type", "broadcast_in_dim", "reduce_precision", "pvary",
 }  # fmt: skip
+# Primitives whose result is materialized, and all that start with `reduce_`.
 _MADE = {
     "dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated", "gather", "sort",
     "scatter", "scatter-add", "scatter_add", "concatenate", "dynamic_slice", "top_k", "cumsum",
     "argmax", "argmin", "while", "pad", "random_bits", "threefry2x32", "all_gather", "all_to_all",
     "psum", "psum_invariant", "psum_scatter", "reduce_scatter", "ppermute", "dynamic_update_slice",
 }  # fmt: skip
+# A part of a parameter is still one: it is gathered where a product reads it.
 _PARTS = {"dynamic_slice", "slice", "select_n"}
 _PRODUCTS = {"dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated"}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
+    """The abstract value of a variable.
+
+    Args:
+      labels: Logical axis of every dimension.
+      sources: Buffers that must be alive to compute it.
+      name: Name for reports.
+      parameter: The parameter, or part of one, that it is; None for everything else.
+      is_view: Whether nothing was computed since `sources` were: then a product that reads it
+        reads these, and it needs no buffer.
+      number: Argument of the program that it is; -1 if none.
+    """
+
     labels: Labels
     sources: frozenset[int]
     name: str = ""
@@ -171,28 +206,34 @@ class _Value:
 
 
 def follow(
-    jaxpr: Any,
+    jaxpr: jex_core.ClosedJaxpr,
     labels: Sequence[Labels],
     is_parameter: Sequence[bool],
     manual: Manual | None = None,
     compiler: Compiler | None = None,
 ) -> Activity:
-    """Return the activity of a program.
+    """Analyze the buffers, their lifetimes and the collectives of a program.
 
     Args:
       jaxpr: A `ClosedJaxpr`.
       labels: Logical axes of every argument.
       is_parameter: Whether an argument is a parameter, which is gathered where it is used.
-      manual: What tells the logical axes of mesh axes; None where the program names no mesh.
-      compiler: What it is compiled by; None means one that does what the program says.
+      manual: Translation of mesh axes to logical axes; None where the program names no mesh.
+      compiler: Model of the compiler; None means one that executes the program as it is written.
     """
     compiler = compiler or Compiler()
     values = []
     for i, (var, own) in enumerate(zip(jaxpr.jaxpr.invars, labels, strict=True)):
         whole = Buffer(_bytes(var.aval), own) if is_parameter[i] else None
         values.append(_Value(own, frozenset(), parameter=whole, number=i))
+    # Labels flow forwards from the arguments. Values that are made from nothing (masks, noise,
+    # zeros) have none, and would be counted as replicated, though the compiler shards them like
+    # their consumers. So each pass also collects, in `known`, the labels that consumers require,
+    # and the next one starts from these. Three passes suffice for one loop between the two ends:
+    # the first learns what is required of the loop's results, the second carries it through the
+    # body, and the third to what feeds the loop. Only the last activity is kept.
     known: dict[Any, Labels] = {}
-    for _ in range(3):  # what is read by element has the axes of what comes of it
+    for _ in range(3):
         made = Activity()
         follower = _Follower(made, 1, manual or Manual({}, {}), known, compiler)
         outs = follower.run(jaxpr.jaxpr, values)
@@ -203,6 +244,16 @@ def follow(
 
 
 class _Follower:
+    """Interprets one jaxpr, and those that it calls, into an `Activity`.
+
+    Args:
+      activity: Takes buffers, steps and exchanges.
+      times: How often the program runs in a step: the product of the lengths of the loops around.
+      manual: Translation of mesh axes to logical axes, at this depth of `shard_map`.
+      known: Labels that consumers required in earlier passes; shared by all followers.
+      compiler: Model of the compiler.
+    """
+
     def __init__(
         self,
         activity: Activity,
@@ -215,11 +266,12 @@ class _Follower:
         self._compiler = compiler
         self._read: dict[Any, bool] = {}
 
-    def run(self, jaxpr: Any, given: Sequence[_Value]) -> list[_Value]:
+    def run(self, jaxpr: jex_core.Jaxpr, given: Sequence[_Value]) -> list[_Value]:
         """Follow a program; return its results."""
+        # Variables are compared by identity, so one set serves the jaxprs that are inlined, too.
         self._read |= _read_by_products(jaxpr)
         env: dict[Any, _Value] = dict(zip(jaxpr.invars, given, strict=True))
-        for var in jaxpr.constvars:
+        for var in jaxpr.constvars:  # constants of the trace: no labels, and not counted
             env[var] = _plain(var.aval)
         needed = _needed(jaxpr)
         for equation in needed:
@@ -233,7 +285,10 @@ class _Follower:
     def _value(env: Mapping[Any, _Value], var: Any) -> _Value:
         return _plain(var.aval) if isinstance(var, jex_core.Literal) else env[var]
 
-    def _equation(self, equation: Any, given: list[_Value]) -> list[_Value]:
+    def _equation(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
+        # Structured primitives first, then calls (inlined). What is left gets labels by the rules
+        # of `labels`, merged with those that consumers required, and is then one of three kinds:
+        # a view, a materialized result, or an elementwise result that is fused.
         name = equation.primitive.name
         if name == "scan":
             return self._scan(equation, given)
@@ -243,6 +298,7 @@ class _Follower:
             return self._cond(equation, given)
         if name in _INLINED:
             inner = next(_jaxprs(equation.params), None)
+            # A call whose operands are not one to one those of its jaxpr counts as elementwise.
             if inner is not None and len(inner.invars) == len(given):
                 self._share(equation.outvars, inner.outvars)
                 outs = self.run(inner, given)
@@ -251,11 +307,14 @@ class _Follower:
         sources = frozenset[int]().union(*(v.sources for v in given))
         every = out_labels(equation, [v.labels for v in given])
         every = [*every, *every[:1] * (len(equation.outvars) - len(every))]
+        # A constraint is the author's decision on the layout, also where it replicates: it goes
+        # before what consumers would like.
         if name == "sharding_constraint":
             every = [self._manual.constrained(equation.params["sharding"].spec, every[0])]
         else:
             every = [
-                self._told(v, labels) for v, labels in zip(equation.outvars, every, strict=True)
+                self._with_required(v, labels)
+                for v, labels in zip(equation.outvars, every, strict=True)
             ]
         if name in _NAMES:
             return [self._renamed(equation, given, every[0], sources)]
@@ -265,6 +324,8 @@ class _Follower:
             if is_made:
                 value = self._make(var, labels, sources, given, equation, f"({name})")
             else:
+                # Computed from no buffer (from constants or parameters): cheap to compute again
+                # wherever it is read, so it is never stored.
                 computed = _Value(labels, sources, f"({name})", is_view=not sources)
                 value = self._kept(equation.outvars[0], computed, given)
             if name in _PARTS:
@@ -276,9 +337,17 @@ class _Follower:
         return made
 
     def _renamed(
-        self, equation: Any, given: list[_Value], labels: Labels, sources: frozenset[int]
+        self,
+        equation: jex_core.JaxprEqn,
+        given: list[_Value],
+        labels: Labels,
+        sources: frozenset[int],
     ) -> _Value:
-        """Return a value by another name, shape or type."""
+        """Return a value by another name, shape or dtype."""
+        # A parameter stays one, so that the product that reads it gathers it as it is then: cast
+        # first, then gathered in the narrow dtype. The copy that a loop casts for one layer is
+        # noted for all of its turns: compilers with `keeps_copies` cast the stacked parameters
+        # once, before the loop. By argument, because forward and backward share the copy.
         name, var = equation.primitive.name, equation.outvars[0]
         called = equation.params["name"] if name == "name" else given[0].name
         parameter, number = given[0].parameter, given[0].number
@@ -288,27 +357,30 @@ class _Follower:
             if is_narrower and number >= 0 and self._times > 1:
                 self._made.copies[number] = Buffer(size * self._times, labels)
             parameter = Buffer(size, labels, parameter.name)
+        # A cast activation is other bytes than its source: a product that reads it needs a buffer.
         is_copy = name == "convert_element_type" and bool(sources) and parameter is None
         is_view = given[0].is_view and not is_copy
         value = _Value(labels, sources, called, parameter, is_view, number)
         return self._kept(var, value, given)
 
     def _share(self, variables: Sequence[Any], others: Sequence[Any]) -> None:
-        """Tell the axes of variables to others that stand for the same values, or for turns."""
+        """Pass required labels from variables to others that stand for the same values."""
+        # Between a loop and its body a stacked value has one dimension more outside: the leading
+        # one is dropped on the way in, and unlabelled on the way out.
         for var, other in zip(variables, others, strict=True):
             if isinstance(var, jex_core.Literal) or isinstance(other, jex_core.Literal):
                 continue
             if var in self._known:
                 more = len(other.aval.shape) - len(var.aval.shape)
-                told = (*(None,) * more, *self._known[var])[max(-more, 0) :]
-                self._known.setdefault(other, told)
+                axes = (*(None,) * more, *self._known[var])[max(-more, 0) :]
+                self._known.setdefault(other, axes)
 
-    def _told(self, var: Any, labels: Labels) -> Labels:
-        """Return the axes of a value with those that what reads it told before."""
+    def _with_required(self, var: Any, labels: Labels) -> Labels:
+        """Merge a value's labels with those that its consumers required in the previous pass."""
         return together(labels, self._known.get(var))
 
     def _kept(self, var: Any, value: _Value, given: Sequence[_Value]) -> _Value:
-        """Return a value that is fused, or has a buffer because a product reads it."""
+        """Return a fused value, or a materialized one because a product reads it."""
         if value.is_view or var not in self._read:
             return value
         return self._make(var, value.labels, value.sources, given, None, value.name)
@@ -319,38 +391,52 @@ class _Follower:
         labels: Labels,
         sources: frozenset[int],
         given: Sequence[_Value],
-        equation: Any,
+        equation: jex_core.JaxprEqn | None,
         name: str = "",
     ) -> _Value:
+        """Materialize a value: append its buffer, its step, and the collectives that it needs.
+
+        `equation` is None where an elementwise value is stored because a product reads it.
+        """
         step = ProgramStep(makes=[len(self._made.buffers)], reads=sorted(sources))
         size = self._bytes(var.aval, labels)
-        if equation is None and not self._read[var]:  # products of what they are given
+        if equation is None and not self._read[var]:  # read at default precision only
             size = self._narrowed(var.aval, size)
+        # The gradient of `take_along_axis` on the logits is the usual case: as a buffer it would be
+        # as large as the logits.
         if self._compiler.compares and _is_placing(equation) and BATCH in labels:
             size = 0
         buffer = Buffer(size, labels, name)
         self._made.buffers.append(buffer)
         if equation is not None and equation.primitive.name in _PRODUCTS:
             step.is_product = True
+            # FSDP: a parameter that a product reads is gathered first, and whole for that long.
             for value in given[:2]:
                 if value.parameter is not None:
                     step.passing.append(value.parameter)
                     self._made.exchanges.append(Exchange(value.parameter, (), self._times))
             if equation.primitive.name == "dot_general":
+                # A contraction over a sharded dimension leaves partial sums on each device, which
+                # are added up along its mesh axes. One over the batch is a weight's gradient: each
+                # device has all of it, unsharded, until the reduce-scatter.
                 over = contracted(equation, [v.labels for v in given])
                 step.is_gradient = BATCH in over
                 if step.is_gradient and BATCH not in labels:
-                    step.passing.append(buffer)  # before the sum over devices it is whole
+                    step.passing.append(buffer)
                 if over:
                     self._made.exchanges.append(Exchange(buffer, over, self._times))
+        # The gradient of an embedding table is a scatter-add of rows of the batch: whole, too.
         is_sum = name.startswith("(scatter") and BATCH not in labels
         if is_sum and any(BATCH in v.labels for v in given):
             step.passing.append(buffer)
         self._made.steps.append(step)
         return _Value(labels, frozenset(step.makes), name)
 
-    def _shard_map(self, equation: Any, given: list[_Value]) -> list[_Value]:
-        """Follow what runs on each place of some mesh axes, with its own parts."""
+    def _shard_map(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
+        """Follow a `shard_map`, whose body sees the shards of one place on its manual axes."""
+        # Shapes inside are those of a shard. Buffers are counted over all devices everywhere, so
+        # `_bytes` multiplies by the places that `within` knows (see `Manual.places`); labels come
+        # from the specs, which name mesh axes, not logical ones.
         params, within = equation.params, self._manual.within(equation.params)
         inner = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
         entering = [
@@ -367,8 +453,12 @@ class _Follower:
             for v, spec in zip(outs, params["out_specs"], strict=True)
         ]
 
-    def _cond(self, equation: Any, given: list[_Value]) -> list[_Value]:
-        """Follow the sides of a branch; each starts with the same, and one of them runs."""
+    def _cond(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
+        """Follow the sides of a branch, of which one runs."""
+        # Each side is an activity of its own, beginning with the same operands; `model.peak` takes
+        # the larger. The operands are alive anyway (`_enter` gives the side a buffer of which the
+        # memory is counted outside). All sides write the same results, so these get one buffer
+        # each, out here. Exchanges of all sides are added up, though one side runs: an upper bound.
         sources = frozenset[int]().union(*(v.sources for v in given))
         step, every = ProgramStep(reads=sorted(sources)), list[list[_Value]]()
         for branch in equation.params["branches"]:
@@ -395,15 +485,20 @@ class _Follower:
             labels = every[0][i].labels
             for outs in every[1:]:
                 labels = together(labels, outs[i].labels)
-            labels = self._told(var, labels)
+            labels = self._with_required(var, labels)
             step.makes.append(len(self._made.buffers))
             self._made.buffers.append(Buffer(self._bytes(var.aval, labels), labels, "(cond)"))
             results.append(_Value(labels, frozenset(step.makes[-1:]), "(cond)"))
-        step.is_by_element = True
+        step.is_by_element = True  # a result may take the place of an operand
         self._made.steps.append(step)
         return results
 
-    def _scan(self, equation: Any, given: list[_Value]) -> list[_Value]:
+    def _scan(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
+        """Follow a loop: one step, whose inner activity is that of one turn."""
+        # A carry lives in one buffer across all turns: that of its initial value, if that has one
+        # (XLA updates it in place), else a new one of the loop. A stacked result has a buffer for
+        # all turns; where it has rows of the batch, it is what the backward loop will read: a
+        # residual. Its leading axis is that of the stacked operands, `layers` for a stack.
         consts, carries = parts_of_scan(equation)
         length = equation.params["length"]
         stacked = given[consts + carries :]
@@ -420,8 +515,9 @@ class _Follower:
             if i < carries and given[consts + i].sources:
                 results.append(_Value(out.labels, given[consts + i].sources))
                 continue
-            labels = self._told(var, out.labels if i < carries else (leading, *out.labels))
+            labels = self._with_required(var, out.labels if i < carries else (leading, *out.labels))
             size = self._bytes(var.aval, labels)
+            # Weights that a loop collects for products outside of it are stored as these read them.
             size = size if out.parameter is None else self._narrowed(var.aval, size)
             buffer, index = Buffer(size, labels, out.name), len(self._made.buffers)
             self._made.buffers.append(buffer)
@@ -432,11 +528,19 @@ class _Follower:
         self._made.steps.append(step)
         return results
 
-    def _body(self, equation: Any, given: list[_Value]) -> tuple[Activity, list[_Value]]:
-        """Follow the body of a loop; a carry may have axes only after the first turn."""
+    def _body(
+        self, equation: jex_core.JaxprEqn, given: list[_Value]
+    ) -> tuple[Activity, list[_Value]]:
+        """Follow the body of a loop twice: a carry may get its labels in the first turn only."""
+        # A gradient's accumulator, for example, starts as zeros without labels; what the first turn
+        # adds has some, and so has the carry from then on. The activity of the second is kept.
+        # Inside, operands have no sources: their memory is counted outside.
         consts, carries = parts_of_scan(equation)
         length, body = equation.params["length"], next(_jaxprs(equation.params))
         inner_given = []
+        # Stacked operands lose their leading dimension; of a stack of parameters, a turn has one
+        # layer. A carry with rows of the batch is the residual stream: what enters a layer, which a
+        # backward loop with full remat keeps.
         for i, value in enumerate(given):
             value = dataclasses.replace(value, sources=frozenset(), is_view=True)
             if i >= consts + carries:
@@ -463,17 +567,20 @@ class _Follower:
         return inner, outs
 
     def _bytes(self, aval: Any, labels: Labels) -> int:
-        """Return the bytes of a value over all devices, of which a trace may see those of one."""
+        """Return the bytes of a value over all devices; inside `shard_map` a trace sees a shard."""
         return _bytes(aval) * self._manual.places(labels)
 
     def _narrowed(self, aval: Any, size: int) -> int:
-        """Return the bytes of a value that products read."""
+        """Return the bytes of a value that products read, at the width that they read it in."""
         per_element = _bytes(aval) // max(num_elements(aval), 1)
         return size * 2 // per_element if self._compiler.narrows and per_element > 2 else size
 
 
 def _enter(inner: Activity, value: _Value, size: int) -> _Value:
-    """Return an activation that a body reads; its memory is counted outside."""
+    """Give a body its own buffer for an activation that it reads, counted outside.
+
+    Parameters are counted as state, and what has no batch is not followed into the body.
+    """
     if value.parameter is not None or BATCH not in value.labels:
         return value
     index = len(inner.buffers)
@@ -483,13 +590,16 @@ def _enter(inner: Activity, value: _Value, size: int) -> _Value:
 
 
 def _of_layer(value: _Value, num_layers: int) -> Buffer | None:
-    """Return the parameter of one layer, where a value holds those of all."""
+    """Return the parameter of one layer from the stacked parameters of all."""
     whole = value.parameter
     return whole and Buffer(whole.size // num_layers, value.labels[1:], whole.name)
 
 
 def _delay_gradients(activity: Activity) -> None:
     """Move products that only a gradient needs behind the last loop, where compilers put them."""
+    # In the jaxpr, the gradient of the head comes before the backward loop. Nothing waits for it,
+    # so XLA for GPUs and CPUs runs it at the end; its operands, the last activations and the
+    # gradient of the logits, stay alive during the whole loop, which can be the peak.
     loops = [i for i, step in enumerate(activity.steps) if step.inner]
     if not loops:
         return
@@ -498,23 +608,31 @@ def _delay_gradients(activity: Activity) -> None:
     activity.steps[:] = [*kept, *late]
 
 
-def parts_of_scan(equation: Any) -> tuple[int, int]:
-    """Return how many constants and how many carries a scan has, from ranks alone.
+def parts_of_scan(equation: jex_core.JaxprEqn) -> tuple[int, int]:
+    """Return the numbers of constants and carries of a scan, from the ranks of its variables.
 
-    JAX 0.10 names both among the parameters, 0.12 does not.
+    JAX 0.10 has both among the equation's parameters (`num_consts`, `num_carry`), 0.12 does not. A
+    stacked operand or result has one dimension more outside the body than inside; constants and
+    carries have the same rank on both sides.
+
+    Args:
+      equation: A `scan`.
     """
     body = next(_jaxprs(equation.params))
     pairs = [*zip(equation.invars, body.invars, strict=True)]
-    stacked = sum(outer.aval.ndim > inner.aval.ndim for outer, inner in pairs)
+    stacked = sum(len(shape_of(outer)) > len(shape_of(inner)) for outer, inner in pairs)
     carries = sum(
-        outer.aval.ndim == inner.aval.ndim
+        len(shape_of(outer)) == len(shape_of(inner))
         for outer, inner in zip(equation.outvars, body.outvars, strict=True)
     )
     return len(pairs) - stacked - carries, carries
 
 
 def _close(activity: Activity, outs: Sequence[_Value]) -> None:
-    """Find where every buffer ends; what comes out lives on."""
+    """Set the step at which every buffer dies: its last reader, or its maker if nobody reads it.
+
+    Results outlive the program, and what is given belongs to the caller.
+    """
     last: dict[int, int] = {}
     for position, step in enumerate(activity.steps):
         for index in {*step.makes, *step.reads} - activity.given:
@@ -531,13 +649,14 @@ def _plain(aval: Any) -> _Value:
 
 def _bytes(aval: Any) -> int:
     dtype = getattr(aval, "dtype", None)
+    # `jnp.dtype` takes no extended dtype, such as that of random keys: two words of 32 bits each.
     if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return num_elements(aval) * 8
     return num_elements(aval) * jnp.dtype(dtype).itemsize
 
 
-def _needed(jaxpr: Any) -> list[Any]:
-    """Return the equations that the results depend on: a trace also builds what it does not use."""
+def _needed(jaxpr: jex_core.Jaxpr) -> list[jex_core.JaxprEqn]:
+    """Return the equations that the results depend on; XLA drops the others, a trace keeps them."""
     wanted = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)}
     kept = []
     for equation in reversed(jaxpr.eqns):
@@ -547,28 +666,30 @@ def _needed(jaxpr: Any) -> list[Any]:
     return kept[::-1]
 
 
-def _read_by_products(jaxpr: Any) -> dict[Any, bool]:
-    """Return the variables that products read, and whether in more than the default precision."""
+def _read_by_products(jaxpr: jex_core.Jaxpr) -> dict[Any, bool]:
+    """Return the variables that products read, and whether any at more than default precision."""
     found: dict[Any, bool] = {}
     for equation in jaxpr.eqns:
         if equation.primitive.name not in _PRODUCTS:
             continue
         asked = jax.tree.leaves(equation.params.get("precision"))
         is_exact = any(one not in (None, jax.lax.Precision.DEFAULT) for one in asked)
+        # Two operands; a third one, such as the group sizes of `ragged_dot`, is no factor.
         for var in equation.invars[:2]:
             if not isinstance(var, jex_core.Literal):
                 found[var] = found.get(var, False) or is_exact
     return found
 
 
-def _is_placing(equation: Any) -> bool:
-    """Return whether an equation puts single elements into place."""
+def _is_placing(equation: jex_core.JaxprEqn | None) -> bool:
+    """Return whether an equation scatters single elements, not windows."""
     if equation is None or not equation.primitive.name.startswith("scatter"):
         return False
     return not equation.params["dimension_numbers"].update_window_dims
 
 
-def _jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
+def _jaxprs(params: Mapping[str, Any]) -> Iterator[jex_core.Jaxpr]:
+    # Each primitive has a name of its own for its inner program, closed or open.
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         if key in params:
             yield getattr(params[key], "jaxpr", params[key])

@@ -1,4 +1,8 @@
-"""The gradient of an experiment's loss, traced once for all meshes."""
+"""Analytic model of memory and step time, from one trace of the gradient for all meshes.
+
+The gradient is traced once, its activity has logical axes, and each layout (`MeshLayout`) is a
+division by mesh axes: a millisecond each, and no compiler.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,14 @@ from luthier import graph as graphs
 from luthier import program as programs
 from luthier.parallel.rules import axis_product
 from luthier.planner.roofline import Roofline, flops_by_dtype, roofline
-from luthier.planner.search.activity import COMPILERS, Activity, Buffer, Compiler, follow
+from luthier.planner.search.activity import (
+    COMPILERS,
+    Activity,
+    Buffer,
+    Compiler,
+    Exchange,
+    follow,
+)
 from luthier.planner.search.labels import BATCH, LAYERS, STAGE, Manual
 from luthier.planner.targets import Chip
 
@@ -22,12 +33,12 @@ _ACCUMULATION = "training.accumulation"
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """What the gradient of one experiment keeps and computes.
+    """Memory and FLOPs of the gradient of one experiment.
 
     Args:
       activity: Buffers and exchanges, by logical axes.
-      flops: FLOPs over all devices by type, recomputation included.
-      names: Of the residuals that layers name.
+      flops: FLOPs over all devices by dtype, recomputation included.
+      names: Names that layers give to residuals (`checkpoint_name`).
     """
 
     activity: Activity
@@ -36,15 +47,16 @@ class Traced:
 
 
 def trace(program: programs.Program, platform: str = "cpu") -> Traced:
-    """Return what the gradient of an experiment keeps and computes.
-
-    It is traced on the mesh of the program, whose constraints tell logical axes, and without
-    accumulation; other layouts come later.
+    """Trace the gradient of an experiment, and analyze its memory and FLOPs.
 
     Args:
       program: The experiment's program on any devices.
-      platform: What it is compiled for: `tpu`, `gpu` or `cpu`.
+      platform: Platform to compile for: `tpu`, `gpu` or `cpu`.
     """
+    # On the program's own mesh, because layers constrain and `shard_map` by it (`labels.Manual`
+    # reads its axes back as logical ones). Without accumulation, so that the loop over microbatches
+    # is not in the trace: `MeshLayout.bytes_of` divides by their number instead. The order of the
+    # labels is that of the arguments as JAX flattens them: leaves, then the batch by sorted name.
     graph = graphs.apply(program.graph, [f"{_ACCUMULATION}=1"])
     single = program.of(graph)
     rules = program.experiment.parallelism.rules
@@ -69,6 +81,7 @@ def trace(program: programs.Program, platform: str = "cpu") -> Traced:
 
 
 def _names(jaxpr: Any) -> Iterator[str]:
+    # Of all programs inside, too: layers name their residuals inside of loops and of `checkpoint`.
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if equation.primitive.name == "name":
             yield equation.params["name"]
@@ -81,21 +94,23 @@ def _is_jaxpr(value: Any) -> bool:
     return hasattr(getattr(value, "jaxpr", value), "eqns")
 
 
-# Memory and time of a layout by an analytic model: no compiler, a millisecond for each layout.
+# Memory and time of a layout.
 
-_UPDATE = 7  # arrays of a parameter's size that Adam reads and writes in a step
+# Arrays of a parameter's size that Adam moves in a step: it reads the gradient, the parameter and
+# two moments, and writes the latter three.
+_UPDATE = 7
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshLayout:
-    """How an experiment is split.
+    """Sharding of an experiment.
 
     Args:
       sizes: Mesh axis to number of devices.
       parameters: Logical axis to mesh axes, for parameters.
       activations: The same for activations.
-      accumulation: Microbatches of a step.
-      across: Mesh axes that leave a slice.
+      accumulation: Microbatches per step.
+      across: Mesh axes that cross slices.
     """
 
     sizes: Mapping[str, int]
@@ -109,8 +124,10 @@ class MeshLayout:
 
         Args:
           labels: Its logical axes.
-          is_activation: By which rules.
+          is_activation: Whether the rules for activations apply, and not those for parameters.
         """
+        # As `parallel.specs.resolve`: first come, first served. Here the order of mesh axes does
+        # not matter, only their product.
         table = self.activations if is_activation else self.parameters
         used: dict[str, None] = {}
         for label in labels:
@@ -123,19 +140,20 @@ class MeshLayout:
 
         Args:
           buffer: The buffer.
-          is_gathered: Whether it is a parameter in use, laid out as activations are.
+          is_gathered: Whether it is a parameter in use, sharded as activations are.
         """
+        # What has rows of the batch is an activation, and as large as one microbatch.
         is_activation = BATCH in buffer.labels
         axes = self.axes_of(buffer.labels, is_activation or is_gathered)
         size = buffer.size / axis_product(axes, self.sizes)
         return size / self.accumulation if is_activation else size
 
 
-def layout_of(program: Any) -> MeshLayout:
-    """Return how a program is split.
+def layout_of(program: programs.Program) -> MeshLayout:
+    """Return how a program is sharded.
 
     Args:
-      program: A `luthier.program.Program`.
+      program: The experiment's program.
     """
     parallelism = program.experiment.parallelism
     across = parallelism.mesh.across_slices.sizes()
@@ -149,13 +167,15 @@ def layout_of(program: Any) -> MeshLayout:
 
 
 def temporary_bytes(activity: Activity, layout: MeshLayout, platform: str) -> int:
-    """Return the bytes on one device of what lives within a step.
+    """Return the bytes on one device of the temporaries of a step.
 
     Args:
-      activity: What the gradient's program keeps when.
-      layout: How it is split.
+      activity: The activity of the gradient.
+      layout: Sharding of the experiment.
       platform: `tpu`, `gpu` or `cpu`.
     """
+    # The larger of two moments: the peak of the gradient, beside which the sum over the earlier
+    # microbatches and the narrow copies of parameters are alive, or the update, with all gradients.
     compiler = COMPILERS[platform]
     gradients = sum(layout.bytes_of(b) for b in _results(activity))
     most = peak(activity, layout, compiler)
@@ -167,24 +187,29 @@ def temporary_bytes(activity: Activity, layout: MeshLayout, platform: str) -> in
 
 
 def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = None) -> float:
-    """Return the most bytes that are alive at a time on one device.
+    """Return the peak of live bytes on one device.
 
     Args:
-      activity: Of a program.
-      layout: How it is split.
-      compiler: Of which kind of devices; None means one that frees at once and does one thing
-        after the other.
+      activity: The activity of a program.
+      layout: Sharding of the experiment.
+      compiler: Model of the compiler; None means one that frees at once and runs sequentially.
     """
+    # A sweep over the steps. At each, there is alive: what was allocated and not yet freed; what
+    # the step holds unsharded (`passing`), and with prefetching what the next one does; and the
+    # peak of what runs inside, of which one side of a branch, or one turn of a loop, counts.
+    # Buffers are freed `slack` steps after their last reader.
     compiler = compiler or Compiler()
     sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
     passing = [sum(layout.bytes_of(b, is_gathered=True) for b in s.passing) for s in activity.steps]
     alive = most = 0.0
     waiting: list[float] = []
     for i, step in enumerate(activity.steps):
-        made, ended = (sum(sizes[k] for k in found) for found in (step.makes, step.ends))
+        made, ended = (sum(sizes[k] for k in group) for group in (step.makes, step.ends))
         alive += made
         whole = passing[i] + (sum(passing[i + 1 : i + 2]) if compiler.ahead else 0.0)
         within = max((peak(inner, layout, compiler) for inner in step.inner), default=0.0)
+        # A result may take over an operand that dies here if it has the same size: then it is
+        # counted once.
         dying = {sizes[k] for k in step.ends} if step.is_by_element else ()
         most = max(most, alive + whole + within - (made if made in dying else 0.0))
         waiting.append(ended)
@@ -194,20 +219,22 @@ def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = Non
 
 
 def _results(activity: Activity) -> list[Buffer]:
+    # Of the gradient's program, the buffers that nothing frees are the gradients.
     ended = {index for step in activity.steps for index in step.ends}
     return [b for index, b in enumerate(activity.buffers) if index not in ended]
 
 
 def residual_bytes(activity: Activity, layout: MeshLayout) -> list[dict[str, Any]]:
-    """Return what layers keep for the backward pass by name, the largest first.
+    """Return the residuals that layers keep for the backward pass by name, the largest first.
 
     Args:
-      activity: What the gradient's program keeps when.
-      layout: How it is split.
+      activity: The activity of the gradient.
+      layout: Sharding of the experiment.
     """
     sums: dict[str, float] = {}
     for buffer in activity.residuals:
         sums[buffer.name] = sums.get(buffer.name, 0.0) + layout.bytes_of(buffer)
+    # One name may have many buffers: a value for each stack, or unnamed ones by their primitive.
     rows = sorted(sums.items(), key=lambda item: -item[1])
     return [{"name": name, "bytes_per_device": int(size)} for name, size in rows if size >= 1]
 
@@ -215,17 +242,18 @@ def residual_bytes(activity: Activity, layout: MeshLayout) -> list[dict[str, Any
 def step_time(
     activity: Activity, layout: MeshLayout, chip: Chip, flops: Mapping[str, int], precision: str
 ) -> Roofline:
-    """Return the least time of a step by the analytic model.
+    """Return the roofline of a step by the analytic model.
 
     Args:
-      activity: What the gradient's program keeps when, and what devices exchange.
-      layout: How it is split.
-      chip: What is known of one device.
-      flops: FLOPs of the gradient's program over all devices, by type.
-      precision: Of float32 products.
+      activity: The activity of the gradient.
+      layout: Sharding of the experiment.
+      chip: Facts of one device.
+      flops: FLOPs of the gradient's program over all devices, by dtype.
+      precision: Precision of float32 products.
     """
     gradients = sum(layout.bytes_of(b) for b in _results(activity))
-    # A microbatch reads and writes the sum of gradients; the optimizer, them and its own state.
+    # A microbatch reads its gradients and the sum, and writes the sum; the optimizer, see
+    # `_UPDATE`.
     sums = 3 * layout.accumulation * gradients if layout.accumulation > 1 else 0.0
     moved = layout.accumulation * _traffic(activity, layout, 1) + sums + _UPDATE * gradients
     inside = outside = 0.0
@@ -243,8 +271,10 @@ def step_time(
     )
 
 
-def _sent(exchange: Any, layout: MeshLayout) -> tuple[float, float]:
+def _sent(exchange: Exchange, layout: MeshLayout) -> tuple[float, float]:
     """Return the bytes that a device sends for an exchange, within its slice and beyond."""
+    # All collectives are rings: among n devices each sends (n - 1) / n of the array per round. A
+    # gather and a reduce-scatter are one round; an all-reduce is both, so two.
     value, times = exchange.value, exchange.times
     if not exchange.over:  # a parameter is gathered along what activations do not split
         held = set(layout.axes_of(value.labels, False))
@@ -266,11 +296,16 @@ def _sent(exchange: Any, layout: MeshLayout) -> tuple[float, float]:
     sent = rounds * times * size * (number - 1) / number
     if not axes & layout.across:
         return sent, 0.0
+    # Hierarchical: a reduce-scatter within each slice leaves 1 / within of the bytes for the
+    # network.
     within = axis_product(tuple(axes - layout.across), layout.sizes)
     return sent, sent / within  # first within a slice, then across with what is left
 
 
 def _traffic(activity: Activity, layout: MeshLayout, times: int) -> float:
+    """Return the bytes between one device and its memory, of one microbatch."""
+    # Each step reads its operands and writes its results once: what is fused into it is free. Of
+    # the sides of a branch, the more expensive one counts.
     sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
     total = 0.0
     for step in activity.steps:

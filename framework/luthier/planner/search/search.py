@@ -1,4 +1,8 @@
-"""Layouts of an experiment on a slice: meshes, remat policies and microbatches, as overrides."""
+"""Search for layouts of an experiment on a slice: meshes, remat policies, microbatches.
+
+Layouts are enumerated, ranked by the analytic model (`model`), and proposed as overrides. Each
+remat policy is traced once, for all meshes and numbers of microbatches.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier import layers, losses
+from luthier import program as programs
 from luthier.errors import BadInput, ShardingError
 from luthier.graph import Graph
 from luthier.parallel import ArrayInfo, array_bytes, axis_product, format_bytes, place
@@ -28,16 +33,16 @@ SEARCHED = ("data", "fsdp", "tensor")
 """Mesh axes that are searched over; experts are, too, where there are any."""
 
 _POLICIES = (layers.NoRemat, layers.SaveProjections, layers.FullRemat)
-_KEPT = (
+# Residuals that are saved together, fewer and fewer: the output of attention saves most traffic.
+_SAVED = (
     ("query", "key", "value", "attention_context", "mlp_gate", "mlp_up"),
     ("query", "key", "value", "attention_context"),
     ("attention_context",),
 )
-"""Residuals that are kept together, fewer and fewer: what attention gives saves most traffic."""
 _CHUNKING, _PARTS = "task.chunking", (2, 4)
 _MESH, _ACCUMULATION = "parallelism.mesh", "training.accumulation"
 _STACKS = (layers.Scanned, layers.Unrolled, layers.Pipelined)
-_MOST_WRITTEN_OUT = 32
+_MOST_WRITTEN_OUT = 32  # the time of compiling grows with the layers that are written out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +50,8 @@ class RematChange:
     """A remat policy for every stack of layers.
 
     Args:
-      name: What it is called; empty for what the experiment has.
-      overrides: What sets it.
+      name: Name in reports; empty for the policy of the experiment.
+      overrides: Overrides that set it.
     """
 
     name: str
@@ -55,11 +60,11 @@ class RematChange:
 
 @dataclasses.dataclass(frozen=True)
 class StorageChange:
-    """What the state and the sums of gradients are stored in.
+    """Dtypes that the state and the sums of gradients are stored in.
 
     Args:
-      name: What it is called; empty for what the experiment has.
-      overrides: What sets it.
+      name: Description in reports; empty for the dtypes of the experiment.
+      overrides: Overrides that set them.
     """
 
     name: str
@@ -73,26 +78,28 @@ _STATE, _SUMS = (
 STORAGES = (
     StorageChange("the optimizer's state is stored in bfloat16", (_STATE,)),
     StorageChange(
-        "parameters (with masters), the optimizer's state and sums of gradients are in bfloat16",
+        "parameters (with master weights), the optimizer's state and sums of gradients are in "
+        "bfloat16",
         ("fiddler:luthier.recipes.bf16_masters", _STATE, _SUMS),
     ),
     StorageChange(
-        "parameters (without masters), the optimizer's state and sums of gradients are in bfloat16",
+        "parameters (without master weights), the optimizer's state and sums of gradients are in "
+        "bfloat16",
         ("fiddler:luthier.recipes.store_parameters(bfloat16)", _STATE, _SUMS),
     ),
 )
-"""What takes less memory and changes what is computed: only where no layout alone fits."""
+"""Changes that take less memory but change the results: proposed only where no layout fits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A layout.
+    """A layout to be ranked.
 
     Args:
       sizes: Mesh axis to number of devices in all.
-      remat: The policy.
-      accumulation: Microbatches of a step.
-      overrides: What makes the experiment have this layout; none where it has it.
+      remat: Remat policy.
+      accumulation: Microbatches per step.
+      overrides: Overrides that give the experiment this layout; empty where it has it.
     """
 
     sizes: Mapping[str, int]
@@ -106,37 +113,41 @@ def remats(graph: Graph, names: Sequence[str] = ()) -> list[RematChange]:
 
     Args:
       graph: The experiment graph.
-      names: Of the residuals that its layers name.
+      names: Names of the residuals in its layers.
     """
     paths = [place.path for place in graphs.walk(graph, once=True) if _is_stack(place.value)]
     own = {_policy(graph, path) for path in paths}
-    found = [RematChange("", ())]
+    # Policies without parameters first, then those that save named residuals, of the names that the
+    # layers of this model give. All stacks get the same policy.
+    changes = [RematChange("", ())]
     for policy in _POLICIES:
         if not paths or own == {policy}:
             continue
         overrides = tuple(_override(graph, path, f"{policy.__name__}()") for path in paths)
-        found.append(RematChange(policy.__name__, overrides))
-    for kept in _KEPT:
-        there = [name for name in kept if name in names]
+        changes.append(RematChange(policy.__name__, overrides))
+    for saved in _SAVED:
+        there = [name for name in saved if name in names]
         if paths and there:
             written = f"SaveNamed(names={there})"
             overrides = tuple(_override(graph, path, written) for path in paths)
-            found.append(RematChange(f"SaveNamed({', '.join(there)})", overrides))
-    return found
+            changes.append(RematChange(f"SaveNamed({', '.join(there)})", overrides))
+    return changes
 
 
-def written_out(graph: Graph, program: Any) -> RematChange | None:
-    """Return the policy that there is, with the layers of every loop written out.
+def written_out(graph: Graph, program: programs.Program) -> RematChange | None:
+    """Return the current remat policy with the layers of every loop unrolled.
 
-    What layers keep and what parameters get is then not copied into stacks and out of them.
+    Residuals and gradients of parameters are then not copied into stacked arrays and out of them.
 
     Args:
       graph: The experiment graph.
-      program: Its program; tells how many layers there are.
+      program: Its program; has the number of layers.
 
     Returns:
       The policy; None where no layers are in loops, or so many that compiling takes long.
     """
+    # The override replaces the whole stack by one of another class, so the policy is written again
+    # as its argument. Only policies whose arguments are known here can be.
     paths = [p.path for p in graphs.walk(graph, once=True) if _kind(p.value) is layers.Scanned]
     every = program.placements.values()
     depths = [p.shape[0] for p in every if (p.axes or ("",))[0] == "layers"]
@@ -155,25 +166,28 @@ def written_out(graph: Graph, program: Any) -> RematChange | None:
     return RematChange("written out", tuple(overrides))
 
 
-def in_chunks(graph: Graph, program: Any, policies: Sequence[RematChange]) -> list[RematChange]:
+def in_chunks(
+    graph: Graph, program: programs.Program, policies: Sequence[RematChange]
+) -> list[RematChange]:
     """Return policies that also compute the logits of half or a quarter of a row at a time.
 
     Args:
       graph: The experiment graph.
-      program: Its program; tells how long rows are.
+      program: Its program; has the length of rows.
       policies: The policies.
     """
+    # Only for tasks whose loss is not chunked yet; lengths that the chunks divide.
     task = program.experiment.task
     if not isinstance(getattr(task, "chunking", None), losses.Whole):
         return []
     length = max(e.shape[1] for e in program.batch.values() if len(e.shape) > 1)
-    found = []
+    changes = []
     for parts in (number for number in _PARTS if length % number == 0):
         override = f"{_CHUNKING}=luthier.losses.Chunked(length={length // parts})"
         for policy in policies:
             name = f"{policy.name} Chunked({length // parts})".strip()
-            found.append(RematChange(name, (*policy.overrides, override)))
-    return found
+            changes.append(RematChange(name, (*policy.overrides, override)))
+    return changes
 
 
 def _kind(value: Any) -> Any:
@@ -190,6 +204,8 @@ def _policy(graph: Graph, path: str) -> Any:
 
 def _override(graph: Graph, path: str, policy: str) -> str:
     written = f"luthier.layers.{policy}"
+    # A stack that is a node has the policy as an argument. One that stands in the graph as an
+    # object (a default) has no path below it, and is replaced as a whole.
     stack = graphs.get(graph, path)
     if hasattr(stack, "__fn_or_cls__"):
         return f"{path}.remat={written}"
@@ -197,16 +213,18 @@ def _override(graph: Graph, path: str, policy: str) -> str:
 
 
 def candidates(
-    graph: Graph, program: Any, num_devices: int, policies: Sequence[RematChange]
+    graph: Graph, program: programs.Program, num_devices: int, policies: Sequence[RematChange]
 ) -> Iterator[Candidate]:
-    """Yield the layouts that can be divided.
+    """Yield the layouts whose arrays and batches are divisible.
 
     Args:
       graph: The experiment graph.
-      program: Its program; what it is laid out on does not matter.
+      program: Its program, on any devices.
       num_devices: Devices of the slice, or of all slices.
       policies: Remat policies.
     """
+    # Meshes times accumulations times policies. The layout that the experiment has is among them,
+    # without overrides, so that it is ranked with the others.
     experiment = program.experiment
     batch = experiment.training.global_batch_size
     table = experiment.parallelism.rules.activations
@@ -224,8 +242,12 @@ def candidates(
                 yield Candidate(sizes, policy, accumulation, (*changes, *policy.overrides))
 
 
-def _meshes(graph: Graph, program: Any, num_devices: int) -> Iterator[dict[str, int]]:
+def _meshes(graph: Graph, program: programs.Program, num_devices: int) -> Iterator[dict[str, int]]:
+    # Only some axes are searched: a stage or a sequence axis needs layers made for it, so these
+    # keep their sizes, and so does the number of slices along each axis. All splits of the devices
+    # that are left (within a slice) over the searched axes are enumerated; the last takes the rest.
     across = program.experiment.parallelism.mesh.across_slices.sizes()
+    # An expert axis without experts would only split rows, as `data` does.
     has_experts = any("experts" in (p.axes or ()) for p in program.placements.values())
     axes = [*SEARCHED, *(["expert"] if has_experts else [])]
     fixed = {a: size for a, size in program.sizes.items() if a not in axes}
@@ -241,8 +263,8 @@ def _meshes(graph: Graph, program: Any, num_devices: int) -> Iterator[dict[str, 
         yield {axis: inner[axis] * across[axis] for axis in AXES}
 
 
-def _divides(program: Any, sizes: Mapping[str, int]) -> bool:
-    """Return whether all parameters can be divided over a mesh."""
+def _divides(program: programs.Program, sizes: Mapping[str, int]) -> bool:
+    """Return whether all parameters can be sharded over a mesh."""
     rules = program.experiment.parallelism.rules.parameters
     infos = {
         name: ArrayInfo(p.shape, p.dtype, p.axes)
@@ -257,29 +279,31 @@ def _divides(program: Any, sizes: Mapping[str, int]) -> bool:
 
 
 def _changes(
-    graph: Graph, program: Any, sizes: Mapping[str, int], accumulation: int
+    graph: Graph, program: programs.Program, sizes: Mapping[str, int], accumulation: int
 ) -> tuple[str, ...]:
-    """Return the overrides that make the mesh and the accumulation so, and no others."""
+    """Return the overrides that set the mesh and the accumulation, and no superfluous ones."""
+    # The graph holds sizes within a slice, and -1 for the axis that fills the mesh. That one is
+    # written out as soon as any axis changes: else it would fill up to another size than meant.
     across = program.experiment.parallelism.mesh.across_slices.sizes()
-    found = []
+    changes = []
     for axis in AXES:
         size, path = sizes[axis] // across[axis], f"{_MESH}.{axis}"
         if graphs.evaluate(graphs.get(graph, path)) == -1:
             own = program.sizes[axis] // across[axis]
-            found += [f"{path}={size}"] if size != own or _moves(program, sizes) else []
+            changes += [f"{path}={size}"] if size != own or _moves(program, sizes) else []
         elif graphs.evaluate(graphs.get(graph, path)) != size:
-            found.append(f"{path}={size}")
+            changes.append(f"{path}={size}")
     if accumulation != program.experiment.training.accumulation:
-        found.append(f"{_ACCUMULATION}={accumulation}")
-    return tuple(found)
+        changes.append(f"{_ACCUMULATION}={accumulation}")
+    return tuple(changes)
 
 
-def _moves(program: Any, sizes: Mapping[str, int]) -> bool:
-    """Return whether any axis is of another size than now."""
+def _moves(program: programs.Program, sizes: Mapping[str, int]) -> bool:
+    """Return whether any axis has another size than now."""
     return dict(program.sizes) != dict(sizes)
 
 
-def apply_candidate(graph: Graph, candidate: Candidate) -> Any:
+def apply_candidate(graph: Graph, candidate: Candidate) -> Graph:
     """Return the experiment with a layout.
 
     Args:
@@ -308,12 +332,13 @@ def can_change(graph: Graph, policy: RematChange) -> bool:
 
 def _divisors(number: int) -> list[int]:
     """Return the divisors that are powers of two, or the number itself."""
-    found = {number}
-    found |= {2**k for k in range(number.bit_length()) if number % 2**k == 0}
-    return sorted(found)
+    # Not all divisors, which would make many more meshes; but all devices may be along one axis.
+    divisors = {number}
+    divisors |= {2**k for k in range(number.bit_length()) if number % 2**k == 0}
+    return sorted(divisors)
 
 
-# The search for layouts: enumerate what can be divided, rank by the analytic model.
+# The search: enumerate divisible layouts, rank them by the analytic model.
 
 MARGINS: Mapping[str, float] = {"tpu": 0.9, "gpu": 0.9, "cpu": 0.9}
 """Share of a device's memory that an estimate may take, by kind of device: the model is about
@@ -328,12 +353,12 @@ _NUM_WRITTEN_OUT = 3
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A layout with what the analytic model says of it.
+    """A layout with its memory and time by the analytic model.
 
     Args:
       candidate: The layout.
       needed_bytes: Bytes on one device.
-      step_seconds: Least time of a step.
+      step_seconds: Time of a step by the roofline, in which all terms overlap.
       serial_seconds: The same where nothing overlaps.
     """
 
@@ -344,31 +369,37 @@ class Estimate:
 
     @property
     def cost(self) -> tuple[float, int]:
-        """What layouts are ranked by: time, a part of which does not overlap; then bytes."""
+        """Key by which layouts are ranked: time, a part of which does not overlap; then bytes."""
+        # Of two layouts that are bound by the same term the roofline alone would be equal, whatever
+        # they exchange: a tenth of what might overlap is counted. Three digits, so that times which
+        # are equal as far as the model knows are ordered by memory.
         seconds = self.step_seconds + 0.1 * (self.serial_seconds - self.step_seconds)
         return float(f"{seconds:.3g}"), self.needed_bytes
 
 
 def estimates(
     graph: Graph,
-    program: Any,
+    program: programs.Program,
     chip: Chip,
     num_devices: int,
-    make: Callable[[Any], Any],
+    make: Callable[[Graph], programs.Program],
     own: Traced | None = None,
     policies: Sequence[RematChange] | None = None,
 ) -> list[Estimate]:
-    """Return all layouts that can be divided, the fastest first.
+    """Estimate all divisible layouts, the fastest first.
 
     Args:
       graph: The experiment graph.
       program: Its program on any devices.
-      chip: What is known of one device.
+      chip: Facts of one device.
       num_devices: Devices in all.
       make: Makes the program of a changed graph.
       own: The gradient of the experiment as it is, if it is traced already.
       policies: Remat policies to choose from; None means all that there are.
     """
+    # Tracing is the expensive part. So each policy is traced once, and the product of policies,
+    # meshes and accumulations shares these traces; chunks of logits, which double and triple the
+    # policies, are combined only with the current one and those that save named residuals.
     own, found = own or trace(program, chip.platform), []
     precision = program.experiment.precision.matmul.value
     now = layout_of(program)
@@ -393,15 +424,15 @@ def estimates(
 
 
 def stored_otherwise(
-    graph: Graph, chip: Chip, num_devices: int, make: Callable[[Any], Any]
+    graph: Graph, chip: Chip, num_devices: int, make: Callable[[Graph], programs.Program]
 ) -> Iterator[tuple[StorageChange, list[Estimate]]]:
-    """Yield layouts of an experiment whose state takes less memory, and changes with it.
+    """Yield each change of storage with the layouts of the experiment that has it.
 
-    What layers keep for the backward pass stays as it is.
+    The remat policy stays as it is.
 
     Args:
       graph: The experiment graph.
-      chip: What is known of one device.
+      chip: Facts of one device.
       num_devices: Devices in all.
       make: Makes the program of a changed graph.
     """
@@ -422,28 +453,31 @@ def stored_otherwise(
 
 def find(
     graph: Graph,
-    program: Any,
+    program: programs.Program,
     chip: Chip,
     num_devices: int,
-    make: Callable[[Any], Any],
+    make: Callable[[Graph], programs.Program],
     own: Traced,
     limit: int | None,
     count: int,
     is_ranked_by_own: bool,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return layouts that fit, as rows of a report, and what else is to be told.
+    """Return layouts that fit, as rows of a report, and notes for its reader.
 
     Args:
       graph: The experiment graph.
       program: Its program on any devices.
-      chip: What is known of one device.
+      chip: Facts of one device.
       num_devices: Devices in all.
       make: Makes the program of a changed graph.
       own: The gradient of the experiment as it is.
       limit: Bytes of one device; None where there is no limit.
-      count: How many at most.
-      is_ranked_by_own: Whether layouts are to be better than the one there is, in bytes and time.
+      count: Maximum number of layouts.
+      is_ranked_by_own: Whether layouts must be better than the current one, in bytes and time.
     """
+    # Layouts come first: they leave the results as they are. Only where none of them fits, the
+    # reason is reported with the number of devices that would do, and layouts of changed storage
+    # are proposed, which change results, as their note says.
     found = estimates(graph, program, chip, num_devices, make, own)
     than = next((e for e in found if not e.candidate.overrides), None)
     room = None if limit is None else MARGINS[chip.platform] * limit
@@ -454,10 +488,10 @@ def find(
         return rows, []
     held = state_bytes(program, layout_of(program))
     least = min(e.needed_bytes for e in found)
-    told = f"no layout fits {num_devices} devices: the state takes {format_bytes(held)} of "
-    told += f"{format_bytes(limit)} on each, and the least of all layouts {format_bytes(least)}"
+    note = f"no layout fits {num_devices} devices: the state takes {format_bytes(held)} of "
+    note += f"{format_bytes(limit)} on each, and the smallest of all layouts {format_bytes(least)}"
     enough = enough_devices(graph, program, chip, num_devices, own)
-    notes = [told + (f"; {enough} devices would do" if enough else "")]
+    notes = [note + (f"; {enough} devices would suffice" if enough else "")]
     for storage, others in stored_otherwise(graph, chip, num_devices, make):
         more = proposals(others, room, count - len(rows))
         if more:
@@ -467,17 +501,18 @@ def find(
 
 
 def enough_devices(
-    graph: Graph, program: Any, chip: Chip, num_devices: int, own: Traced
+    graph: Graph, program: programs.Program, chip: Chip, num_devices: int, own: Traced
 ) -> int | None:
-    """Return how many devices would do for an experiment as it is stored; None where none do.
+    """Return how many devices an experiment needs as it is stored; None if 128 times are too few.
 
     Args:
       graph: The experiment graph.
       program: Its program on any devices.
-      chip: What is known of one device.
-      num_devices: How many are too few; twice, four times, ... as many are looked at.
+      chip: Facts of one device.
+      num_devices: A number of devices that is too few; its doubles are tried.
       own: The gradient of the experiment.
     """
+    # With the current remat policy and any accumulation: what a user gets by more devices alone.
     now = layout_of(program)
     for number in (num_devices << k for k in range(1, 8)):
         for candidate in candidates(graph, program, number, [_AS_IS]):
@@ -491,7 +526,11 @@ def enough_devices(
 
 
 def _trace(
-    graph: Graph, policy: RematChange, make: Callable[[Any], Any], own: Traced, platform: str
+    graph: Graph,
+    policy: RematChange,
+    make: Callable[[Graph], programs.Program],
+    own: Traced,
+    platform: str,
 ) -> Traced:
     if not policy.overrides:
         return own
@@ -499,13 +538,14 @@ def _trace(
     return trace(make(changed), platform)
 
 
-def state_bytes(program: Any, layout: MeshLayout) -> int:
+def state_bytes(program: programs.Program, layout: MeshLayout) -> int:
     """Return the bytes of the state on one device.
 
     Args:
       program: The experiment's program on any devices.
-      layout: How it is split.
+      layout: Sharding of the experiment.
     """
+    # From shapes and logical axes: the program's own placements are those of its own mesh.
     total = 0
     for placement in program.placements.values():
         axes = layout.axes_of(placement.axes or (), False)
@@ -514,13 +554,14 @@ def state_bytes(program: Any, layout: MeshLayout) -> int:
     return total
 
 
-def batch_bytes(program: Any, layout: MeshLayout) -> int:
+def batch_bytes(program: programs.Program, layout: MeshLayout) -> int:
     """Return the bytes of a batch on one device.
 
     Args:
       program: The experiment's program on any devices.
-      layout: How it is split.
+      layout: Sharding of the experiment.
     """
+    # The whole batch is on the devices, also with accumulation, which cuts it there.
     total, axes = 0, program.experiment.task.batch_axes
     for name, entry in program.batch.items():
         shards = axis_product(layout.axes_of(axes[name], True), layout.sizes)
@@ -533,14 +574,14 @@ def proposals(
 ) -> list[dict[str, Any]]:
     """Return the best layouts that fit and change something, as rows of a report.
 
-    Without `than` they are the fastest. With it, they are by turns the fastest and the smallest of
-    those that no other layout beats in both bytes and time, first of those that beat `than`.
+    Without `than` they are the fastest. With it they come from the Pareto front of bytes and time,
+    alternating between its smallest and its fastest; those that beat `than` come first.
 
     Args:
       found: Layouts, the fastest first.
       room: Bytes of one device that estimates may take; None where there is no limit.
-      count: How many at most.
-      than: The layout that others are to be better than.
+      count: Maximum number of layouts.
+      than: The layout that others must be better than.
     """
     fitting = [e for e in found if room is None or e.needed_bytes <= room]
     fitting = [e for e in fitting if e.candidate.overrides]
@@ -552,13 +593,15 @@ def proposals(
 def _written_out(
     found: Sequence[Estimate], than: Estimate, policy: RematChange | None, room: float | None
 ) -> list[dict[str, Any]]:
-    """Return a layout and its microbatches with layers that are written out.
+    """Return the current mesh with unrolled layers, for its smallest numbers of microbatches.
 
-    The model cannot tell what that saves, so they are estimated as what they are made of, and come
-    last.
+    What unrolling saves is not in the model (it shows in the compiler's copies only), so they are
+    estimated as the layouts that they are made of, and come last.
     """
     if policy is None:
         return []
+    # Only the mesh and the policy of now, so that unrolling is the one difference beside
+    # microbatches.
     same = [e for e in found if e.candidate.sizes == than.candidate.sizes]
     same = [
         e for e in same if e.candidate.remat == _AS_IS and (room is None or e.needed_bytes <= room)
@@ -572,7 +615,11 @@ def _written_out(
 
 
 def _by_turns(found: Sequence[Estimate], than: Estimate) -> list[Estimate]:
-    """Return layouts that none of as many microbatches beats, the fastest and smallest by turns."""
+    """Order the Pareto front of each number of microbatches, from both of its ends by turns."""
+    # The front: by growing time, each layout that needs less than all faster ones. It is made for
+    # each number of microbatches by itself: only a layout of as many of them beats another. The
+    # compiler tries few of what is proposed, so both ends come early: each time the
+    # one that is smallest, then the one that is fastest, of the best group that is not exhausted.
     front, least = list[Estimate](), dict[int, int]()
     for estimate in sorted(found, key=lambda e: (e.step_seconds, e.needed_bytes)):
         number = estimate.candidate.accumulation

@@ -19,7 +19,7 @@ def with_experts(
     num_shared: int = 0,
     dispatch: fdl.Config | None = None,
 ) -> fdl.Partial[models.Decoder]:
-    """Return the template of a decoder, with mixtures of its MLP in the place of it.
+    """Return the template of a decoder whose MLPs are replaced by mixtures of such MLPs.
 
     Train it with `tasks.Routed`, which keeps the load balanced.
 
@@ -27,11 +27,14 @@ def with_experts(
       graph: Template of a decoder, such as `llama` gives; it stays as it is.
       num_experts: Experts of a layer, of the size of the MLP.
       k: Experts of a token.
-      num_shared: Experts of every token beside these, as one of so many times the size.
-      dispatch: How tokens get to their experts; None means `Dropless`.
+      num_shared: Additional experts of every token, as one expert of that many times the size.
+      dispatch: How tokens are sent to their experts; None means `Dropless`.
 
     Source: shared experts: Dai et al. 2024, arXiv 2401.06066, section 3.2.
     """
+    # Shared experts always run together, so one MLP of their summed hidden size computes the same.
+    # Its size is arithmetic on that of an expert, so that one override changes both. The router is
+    # drawn as the expert's kernels are.
     graph = copy_graph(graph)
     expert = graph.block.mlp
     projection = fdl.Partial(layers.Linear, kernel=expert.up.kernel)

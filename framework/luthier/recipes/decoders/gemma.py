@@ -1,4 +1,4 @@
-"""Gemma 1 to 3: scaled embeddings, norms of 1 + w, GeGLU, and from 2 on windows by turns.
+"""Gemma 1 to 3: scaled embeddings, norms of 1 + w, GeGLU, and from 2 on alternating windows.
 
 Gemma Team 2024, arXiv 2403.08295 and arXiv 2408.00118; Gemma Team 2025, arXiv 2503.19786.
 """
@@ -16,7 +16,11 @@ from luthier.graph import power, value
 
 
 class _Parts:
-    """The nodes that all blocks of a Gemma share."""
+    """The nodes that all blocks of a Gemma share.
+
+    The blocks differ in window, rotary base and core only; all else is one node for all of them, so
+    that one override applies to local and global layers.
+    """
 
     def __init__(
         self,
@@ -30,6 +34,7 @@ class _Parts:
     ):
         self.initial = fdl.Config(layers.Normal, stddev=stddev)
         self.linear = fdl.Partial(layers.Linear, kernel=self.initial)
+        # The weight of a norm is stored as its difference from 1, as in the published checkpoints.
         self.norm = fdl.Partial(
             layers.RMSNorm, epsilon=epsilon, scale=fdl.Config(layers.Zeros), offset=1.0
         )
@@ -128,7 +133,7 @@ def gemma2(
     pad_to_multiple: Any = 1,
     **sizes: Any,
 ) -> fdl.Partial[models.Decoder]:
-    """Return the template of a Gemma 2: local and global layers by turns, all scores capped.
+    """Return the template of a Gemma 2: alternating local and global layers, all scores capped.
 
     Args:
       vocab_size: Tokens of the vocabulary.
@@ -180,7 +185,7 @@ def gemma3(
       query_scalar: Attention scores are divided by its square root.
       local_rotary_base: Base of the rotary frequencies of local layers.
       global_rotary_base: Base of the rotary frequencies of global layers.
-      global_rotary_scaling: How the frequencies of global layers are stretched; None keeps them.
+      global_rotary_scaling: Scaling of the frequencies of global layers; None for none.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
       **sizes: As for `gemma`.
     """
@@ -233,6 +238,7 @@ def gemma2_9b() -> fdl.Partial[models.Decoder]:
 def gemma2_27b() -> fdl.Partial[models.Decoder]:
     """Return Gemma 2 of 27.2 billion parameters."""
     heads = {"num_heads": 32, "num_kv_heads": 16, "head_dim": 128}
+    # Scores are divided by the root of dim / num_heads here, not of the size of a head.
     return gemma2(dim=4608, num_layers=46, hidden_dim=36_864, query_scalar=144, **heads)
 
 
@@ -262,6 +268,7 @@ def gemma3_12b() -> fdl.Partial[models.Decoder]:
 
 def gemma3_27b() -> fdl.Partial[models.Decoder]:
     """Return the language model of Gemma 3 of 27.0 billion parameters."""
+    # As in Gemma 2 27B, the scalar is dim / num_heads.
     sizes = {"num_heads": 32, "num_kv_heads": 16, "head_dim": 128, "query_scalar": 168}
     return _gemma3_large(dim=5376, num_layers=62, hidden_dim=21_504, **sizes)
 

@@ -29,7 +29,7 @@ def glam(
     max_distance: Any = 128,
     pad_to_multiple: Any = 1,
 ) -> fdl.Partial[models.Decoder]:
-    """Return the template of a GLaM: a layer with experts, then one with a gated MLP, by turns.
+    """Return the template of a GLaM: layers with experts alternate with layers with a gated MLP.
 
     Relative positions are biases of each layer, scores are not scaled, and the tied logits are
     divided by `sqrt(dim)`. Train it with `tasks.Routed`.
@@ -86,7 +86,7 @@ def glam(
 def gshard_experts(
     expert: fdl.Partial, *, num_experts: Any, k: Any = 2, capacity: Any = 1.0
 ) -> fdl.Partial[layers.Experts]:
-    """Return the template of a mixture of which each row has places, and choices are dropped.
+    """Return the template of a mixture of experts with capacity per row; choices beyond it drop.
 
     Args:
       expert: Template of an expert; the router is drawn as its `up` is.
@@ -109,7 +109,7 @@ def gshard_experts(
 
 
 def gshard_linear(inputs: Any) -> fdl.Partial[layers.Linear]:
-    """Return the template of a linear map drawn evenly from `±sqrt(3 / inputs)`.
+    """Return the template of a linear map drawn uniformly from `±sqrt(3 / inputs)`.
 
     Args:
       inputs: Size of the input.
@@ -124,6 +124,9 @@ def _attention(
     num_heads: Any, head_dim: Any, num_buckets: Any, max_distance: Any
 ) -> fdl.Partial[layers.OwnBias]:
     """Return unscaled attention with relative positions; queries start smaller instead."""
+    # Without 1/sqrt(head_dim), scores of kernels drawn alike would be too large at first: that
+    # factor is in the initial kernel of the queries. The table of biases has the shape [heads,
+    # buckets] in Praxis, by which it is drawn.
     heads, head_dim = value(num_heads, name="num_heads"), value(head_dim, name="head_dim")
     buckets = value(num_buckets, name="num_buckets")
     small = fdl.Config(layers.FanIn, scale=true_divide(1, head_dim))

@@ -35,18 +35,20 @@ def gpt2(
       dim: Size of the residual stream.
       num_layers: Number of blocks.
       num_heads: Heads, each of `dim / num_heads`.
-      hidden_dim: Size of the MLP; None means four times `dim`, live.
-      dropout_rate: Of embeddings, attention weights and both parts of each block; None means no
-        dropout.
-      stddev: Of initial kernels and tables; maps into the residual stream start smaller by
-        `sqrt(2 num_layers)`.
-      epsilon: Of all norms.
+      hidden_dim: Size of the MLP; None means four times `dim`, as a reference to it.
+      dropout_rate: Rate for embeddings, attention weights and both parts of each block; None means
+        no dropout.
+      stddev: Standard deviation of initial kernels and tables; maps into the residual stream start
+        smaller by `sqrt(2 num_layers)`.
+      epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
     """
     dim, num_layers = value(dim, name="dim"), value(num_layers, name="num_layers")
     stddev = value(stddev, name="stddev")
     rate = None if dropout_rate is None else value(dropout_rate, name="dropout_rate")
     initial = fdl.Config(layers.Normal, stddev=stddev)
+    # Each block adds to the residual stream twice. Kernels of these maps start smaller by the root
+    # of the number of such maps, so that the variance of their sum does not grow with depth.
     smaller = multiply(stddev, power(multiply(2, num_layers), -0.5))
     bias = fdl.Config(layers.Zeros)
     inward = fdl.Partial(layers.Linear, kernel=initial, bias=bias)
@@ -72,7 +74,7 @@ def gpt2(
             mlp=fdl.Partial(
                 layers.Mlp,
                 hidden_dim=multiply(dim, 4) if hidden_dim is None else hidden_dim,
-                activation=jax.nn.gelu,
+                activation=jax.nn.gelu,  # by default JAX's approximation by a tanh, as GPT-2 has it
                 up=inward,
                 down=outward,
             ),

@@ -45,12 +45,15 @@ def grok(
       k: Experts of a token.
       capacity: Places of the experts for each choice, see `layers.Capacity`.
       rotary_base: Base of the rotary frequencies.
-      stddev: Of the attention's initial kernels.
+      stddev: Standard deviation of the attention's initial kernels.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
 
     Deviation: xAI's own caps scores at 30, normalizes after each part too, scales the embedding and
       the logits by other constants, drops no choices, and has no biases in the attention.
     """
+    # Pax's sizes and GShard's mixture; experts start as GShard's do, attention by a fixed
+    # deviation. `dim` and `hidden_dim` are shared values, because initial kernels are computed from
+    # them.
     dim, hidden_dim = value(dim, name="dim"), value(hidden_dim, name="hidden_dim")
     linear = fdl.Partial(
         layers.Linear,

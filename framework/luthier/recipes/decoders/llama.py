@@ -42,16 +42,20 @@ def llama(
       num_kv_heads: Key and value heads; None means as many as query heads.
       head_dim: Size of a head; None means `dim / num_heads`.
       rotary_base: Base of the rotary frequencies.
-      rotary_scaling: How the frequencies are stretched, such as `Llama3Scaling`; None keeps them.
+      rotary_scaling: Scaling of the frequencies, such as `Llama3Scaling`; None for none.
       unembedding: Template of the map to logits; None means a kernel of its own.
-      stddev: Of initial kernels and tables.
-      epsilon: Of all norms.
+      stddev: Standard deviation of initial kernels and tables.
+      epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table, and columns of the kernel to logits, are a
         multiple of this.
     """
+    # `initial`, `linear` and `norm` are one node each, used in many places: an override in one
+    # place applies to all of them. Where a family differs (biases on queries only, as in Qwen 2),
+    # its recipe replaces the node in these places.
     initial = fdl.Config(layers.Normal, stddev=stddev)
     linear = fdl.Partial(layers.Linear, kernel=initial)
     norm = fdl.Partial(layers.RMSNorm, epsilon=epsilon)
+    # One shared value: table and kernel are padded alike.
     pad = value(pad_to_multiple, name="pad_to_multiple")
     if unembedding is None:
         unembedding = fdl.Partial(layers.Unembedding, kernel=initial, pad_to_multiple=pad)
@@ -176,6 +180,8 @@ def llama32_3b() -> fdl.Partial[models.Decoder]:
 
 
 def _longer(factor: float) -> fdl.Config[layers.Llama3Scaling]:
+    # Trained on rows of 8,192 tokens and extended from there: frequencies that turn less than once
+    # within such a row are stretched by the factor, those that turn more than four times are kept.
     return fdl.Config(
         layers.Llama3Scaling,
         factor=factor,

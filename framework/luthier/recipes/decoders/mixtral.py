@@ -27,7 +27,7 @@ def mixtral(
     Args:
       num_experts: Experts of a layer.
       k: Experts of a token.
-      dispatch: How tokens get to their experts; None means `Dropless`.
+      dispatch: How tokens are sent to their experts; None means `Dropless`.
       rotary_base: Base of the rotary frequencies.
       **sizes: As for `llama`; `hidden_dim` is that of one expert.
     """

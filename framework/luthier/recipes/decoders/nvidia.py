@@ -17,7 +17,7 @@ from luthier.recipes.decoders.llama import llama
 from luthier.recipes.decoders.pax import pax
 
 STDDEV = 0.023
-"""Of all initial kernels, and of the vectors of positions."""
+"""Standard deviation of all initial kernels, and of the vectors of positions."""
 
 
 def nvidia(

@@ -18,10 +18,13 @@ def olmo2(*, rotary_base: Any = 500_000.0, epsilon: Any = 1e-6, **sizes: Any) ->
 
     Args:
       rotary_base: Base of the rotary frequencies.
-      epsilon: Of all norms, those of queries and keys included.
+      epsilon: Epsilon of all norms, those of queries and keys included.
       **sizes: As for `llama`.
     """
     graph = llama(rotary_base=rotary_base, epsilon=epsilon, **sizes)
+    # Two changes to a Llama: queries and keys are normalized over all heads at once, before they
+    # are cut into heads; and norms come after attention and MLP, before these are added, not in
+    # front of them.
     graph.block.attention.query_key = fdl.Partial(layers.ProjectionNorms, norm=graph.norm)
     graph.block = fdl.Partial(
         layers.BranchNormBlock,

@@ -42,10 +42,10 @@ def pax(
       num_layers: Number of blocks.
       num_heads: Heads.
       head_dim: Size of a head.
-      hidden_dim: Size of the MLP; None means four times `dim`, live.
+      hidden_dim: Size of the MLP; None means four times `dim`, as a reference to it.
       attention_cap: Cap of attention scores.
       logits_cap: Cap of the logits.
-      epsilon: Of all norms.
+      epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
     """
     dim = value(dim, name="dim")
@@ -116,11 +116,13 @@ def pax_gpt3(
       num_layers: Number of blocks.
       num_heads: Heads.
       head_dim: Size of a head.
-      hidden_dim: Size of the MLP; None means four times `dim`, live.
-      stddev: Of all initial kernels and tables.
-      epsilon: Of all norms.
+      hidden_dim: Size of the MLP; None means four times `dim`, as a reference to it.
+      stddev: Standard deviation of all initial kernels and tables.
+      epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
     """
+    # All kernels and tables have one deviation: maps into the residual stream do not start smaller,
+    # as those of GPT-2 do.
     dim = value(dim, name="dim")
     initial = fdl.Config(layers.Normal, stddev=stddev)
     biased = fdl.Partial(layers.Linear, kernel=initial, bias=fdl.Config(layers.Zeros))
@@ -180,6 +182,7 @@ def pax_gpt3_175b() -> fdl.Partial[models.Decoder]:
 
 
 def _norm(epsilon: Any) -> fdl.Partial[layers.LayerNorm]:
+    # Praxis stores the scale as its difference from 1.
     return fdl.Partial(
         layers.LayerNorm, epsilon=epsilon, scale=fdl.Config(layers.Zeros), offset=1.0
     )

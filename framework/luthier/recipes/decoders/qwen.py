@@ -19,10 +19,11 @@ def qwen2(*, rotary_base: Any = 1e6, epsilon: Any = 1e-6, **sizes: Any) -> fdl.P
 
     Args:
       rotary_base: Base of the rotary frequencies.
-      epsilon: Of all norms.
+      epsilon: Epsilon of all norms.
       **sizes: As for `llama`.
     """
     graph = llama(rotary_base=rotary_base, epsilon=epsilon, **sizes)
+    # Only queries, keys and values have biases; output and MLP share the template without one.
     kernel = graph.block.attention.projection.kernel
     biased = fdl.Partial(layers.Linear, kernel=kernel, bias=fdl.Config(layers.Zeros))
     graph.block.attention.projection = biased
@@ -34,7 +35,7 @@ def qwen3(*, rotary_base: Any = 1e6, epsilon: Any = 1e-6, **sizes: Any) -> fdl.P
 
     Args:
       rotary_base: Base of the rotary frequencies.
-      epsilon: Of all norms, those of queries and keys included.
+      epsilon: Epsilon of all norms, those of queries and keys included.
       **sizes: As for `llama`.
     """
     graph = llama(rotary_base=rotary_base, epsilon=epsilon, **sizes)

@@ -43,6 +43,9 @@ def albert(
 
     Source: Lan et al. 2019, arXiv 1909.11942, section 3.1 and table 1.
     """
+    # A BERT with two changes: all layers of a group share one set of parameters (`stack`), and
+    # tokens have small vectors, which one projection maps to the size of the model. `hidden_dim`
+    # and depth so cost compute, but few parameters.
     rate = graph.value(dropout, name="dropout")
     normal = fdl.Config(layers.TruncatedNormal, stddev=0.02)
     linear = fdl.Partial(layers.Linear, kernel=normal, bias=fdl.Config(layers.Zeros))

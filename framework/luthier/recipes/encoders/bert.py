@@ -33,6 +33,8 @@ def bert(
 
     Source: Devlin et al. 2018, arXiv 1810.04805, section 3 and appendix A.2.
     """
+    # Norms come after the residual sum, as in the first transformer, also after the embedding. GELU
+    # is the exact one. All dropouts share one rate, so one override changes all of them.
     rate = graph.value(dropout, name="dropout")
     normal = fdl.Config(layers.TruncatedNormal, stddev=0.02)
     linear = fdl.Partial(layers.Linear, kernel=normal, bias=fdl.Config(layers.Zeros))

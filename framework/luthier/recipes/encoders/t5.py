@@ -40,6 +40,11 @@ def t5(
     Source: Raffel et al. 2019, arXiv 1910.10683, sections 2.1 and 3.1.1.
     Deviation: Without the dropout inside of the feed-forward parts.
     """
+    # Three things are unusual. Scores are not divided by sqrt(head_dim): that factor is in the
+    # initial kernel of the queries instead (`small`). Positions are a bias of the scores, one table
+    # for all layers of a stack, so it belongs to the stack: with signed distances in the encoder,
+    # and with past ones only in the decoder. The tied logits are scaled by dim**-0.5, because the
+    # embedding is drawn with deviation 1.
     rate = graph.value(dropout, name="dropout")
     fan_in = fdl.Config(layers.FanIn)
     linear = fdl.Partial(layers.Linear, kernel=fan_in)

@@ -37,6 +37,8 @@ def vit(
 
     Source: Dosovitskiy et al. 2020, arXiv 2010.11929, section 3.1, table 1 and appendix B.1.
     """
+    # The head starts at zero, so that the first predictions are uniform. Patches all see each
+    # other: the mask only keeps examples apart.
     average = fdl.Config(layers.FanAverage)
     zeros = fdl.Config(layers.Zeros)
     linear = fdl.Partial(layers.Linear, kernel=average, bias=zeros)

@@ -1,5 +1,8 @@
-"""From the config.json of others to a model's graph, and back where it can be said."""
+"""Conversion between config.json files of pretrained models and graphs."""
 
+from luthier.recipes.foreign.comparison import compare
 from luthier.recipes.foreign.conversion import config_of, model_of
+from luthier.recipes.foreign.essence import differences, essence
+from luthier.recipes.foreign.settings import Settings
 
-__all__ = ["config_of", "model_of"]
+__all__ = ["Settings", "compare", "config_of", "differences", "essence", "model_of"]

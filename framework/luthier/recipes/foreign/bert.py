@@ -8,6 +8,7 @@ import fiddle as fdl
 
 from luthier import graph as graphs
 from luthier import models
+from luthier.graph import Graph
 from luthier.recipes import encoders
 from luthier.recipes.foreign.settings import Settings, activation_name, value_at
 
@@ -29,12 +30,12 @@ def read_albert(settings: Settings) -> fdl.Partial[models.Encoder]:
     return _finished(settings, model, activation="gelu_new")
 
 
-def write_bert(model: Any) -> dict[str, Any]:
+def write_bert(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a BERT, as near as they can."""
     return _written(model, "embedding") | {"is_decoder": False, "add_cross_attention": False}
 
 
-def write_albert(model: Any) -> dict[str, Any]:
+def write_albert(model: Graph) -> dict[str, Any]:
     """Return the settings that describe an ALBERT, as near as they can."""
     return _written(model, "embedding.embedding") | {
         "embedding_size": value_at(model, "embedding.embed_dim"),
@@ -60,7 +61,7 @@ def _sizes(settings: Settings, dropout: float) -> dict[str, Any]:
     }
 
 
-def _finished(settings: Settings, model: Any, activation: str) -> Any:
+def _finished(settings: Settings, model: Graph, activation: str) -> Any:
     """Set what the recipes leave at the values of the papers; norms and kernels are shared."""
     chosen = settings.activation("hidden_act", activation)
     model.block.mlp.activation = model.head.activation = chosen
@@ -72,7 +73,7 @@ def _finished(settings: Settings, model: Any, activation: str) -> Any:
     return model
 
 
-def _written(model: Any, embedding: str) -> dict[str, Any]:
+def _written(model: Graph, embedding: str) -> dict[str, Any]:
     return {
         "attention_probs_dropout_prob": value_at(model, "block.attention.core.dropout") or 0.0,
         "hidden_act": activation_name(value_at(model, "block.mlp.activation")),

@@ -1,7 +1,7 @@
-"""Whether a model computes what the config.json beside its first weights says.
+"""Comparison of a model with the config.json beside the weights that it is initialized from.
 
-Names and shapes of tensors tell nothing of the base of rotary positions, of the epsilon of norms or
-of how many heads a kernel is cut into: weights fit, and the model is another function.
+Names and shapes of tensors do not show the base of rotary positions, the epsilon of norms or how
+many heads a kernel is cut into: the weights fit, and yet the model is another function.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import fiddle as fdl
 from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import CheckpointError, Problem
+from luthier.graph import Graph
 from luthier.recipes.fine_tuning import has_lora, without_lora
 from luthier.recipes.foreign.conversion import described_by
 from luthier.recipes.foreign.essence import essence
 from luthier.recipes.foreign.settings import value_at
 
-# What tells the size of a tensor is compared with the tensors; `essence` leaves out what does not
-# change the function.
+# Sizes of tensors are compared with the tensors themselves; `essence` leaves out settings that do
+# not change the function.
 _SIZES = frozenset(
     {"vocab_size", "dim", "hidden_dim", "max_length", "num_types", "num_classes", "num_channels"}
     | {"embed_dim", "num_buckets", "image_size"}
 )
-# Parts that a restored model may have or not, or have of its own.
+# Parts that a restored model may have or not, or initialize itself.
 _OPTIONAL = ("head", "pooler")
 
+# Keys of config.json by paths of our models, for messages: the first that the file has is named.
 _KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
     (r"attention\.num_heads$", ("num_attention_heads", "n_head", "num_heads")),
     (r"attention\.num_kv_heads$", ("num_key_value_heads",)),
@@ -50,7 +52,7 @@ _KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
     (r"num_layers$", ("num_hidden_layers", "n_layer", "num_layers")),
 )
 _MISSING = object()
-# Nodes that mean the same wherever they stand: `class:` sets all of them at once.
+# Nodes that mean the same at all places: `class:` sets all of them with one override.
 _LEAVES = (layers.Rotary, layers.RMSNorm, layers.LayerNorm)
 
 
@@ -63,25 +65,29 @@ def compare(
     differing: Sequence[str] = (),
     taken: Set[str] | None = None,
 ) -> dict[str, str]:
-    """Compare a model with the config.json of the weights that it is to start from.
+    """Compare a model with the config.json of the weights that initialize it.
 
     Args:
       model: The graph of the model.
-      config: What config.json says.
-      family: The family whose names the weights have, where config.json tells none.
+      config: The content of config.json.
+      family: The family whose names the weights have, if config.json has none.
       where: The folder, for messages.
-      differing: Patterns of settings that are meant to be others here, as config.json or the graph
-        calls them.
+      differing: Patterns of settings that are meant to differ, by their names in config.json or in
+        the graph.
       taken: The parameters that are restored; None means all.
 
     Returns:
-      What could not be compared or was not looked at, by label: for `restored.txt`.
+      Notes on settings that were not compared, by label: for `restored.txt`.
 
     Raises:
       CheckpointError: The model computes something else: one problem for each setting, with the
-        override that makes them agree; or config.json asks for what our models cannot do.
+        override that makes them agree; or config.json has settings that our models do not support.
     """
 
+    # The config.json is converted to a graph, and the essences of both graphs are compared: so only
+    # differences of the function count, however either is written. Problems of the conversion come
+    # first, since without a graph there is nothing to compare. Adapters are taken out, because the
+    # published weights have none.
     def is_meant(*names: str) -> bool:
         return any(re.search(pattern, name) for pattern in differing for name in names if name)
 
@@ -90,7 +96,7 @@ def compare(
         return {"not compared": f"config.json, as no graph is made from one of {family}"}
     refused = [problem for key, problem in settings.refused if not is_meant(key)]
     if refused:
-        remedy = "restore.differing=[KEY] goes on with a model made to agree by hand"
+        remedy = "restore.differing=[KEY] continues with a model that was made to agree by hand"
         raise CheckpointError(
             [
                 Problem(f"{where} has weights of a model of another kind"),
@@ -123,7 +129,7 @@ class _Comparison:
 
     def __init__(
         self,
-        model: Any,
+        model: Graph,
         described: Any,
         config: Mapping[str, Any],
         taken: Set[str] | None,
@@ -145,19 +151,21 @@ class _Comparison:
             places, overrides = list(group), group.values()
             remedy = f"set {' '.join(dict.fromkeys(overrides))}"
             remedy += f", or restore.differing='[\"{key}\"]' where it is meant to differ"
-            by = "" if key in self._said else " by default"
+            by = "" if key in self._set_keys else " by default"
             what = f"{key} is {theirs}{by} in config.json of {where}, and {ours} here"
             yield key, places[0], Problem(what, f"model.{places[0]}", remedy=remedy)
 
     @property
-    def _said(self) -> set[str]:
+    def _set_keys(self) -> set[str]:
         """The keys that config.json has, those of rotations included."""
         nested = self._config.get("rope_parameters") or {}
         inside = [one for one in nested.values() if isinstance(one, Mapping)]
         return set(self._config).union(nested, *inside)
 
     def _paths(self) -> Iterator[str]:
-        """Yield the paths of what differs, without what lies below another difference."""
+        """Yield the paths of differences, except for those below another difference."""
+        # Sorted paths put a node before its settings: if an activation differs in class, its
+        # arguments differ as well, and only the class is worth a line.
         blamed: list[str] = []
         shared = self._theirs.get("stack") is not None or self._ours.get("stack") is not None
         for path in sorted(set(self._ours) | set(self._theirs)):
@@ -168,7 +176,7 @@ class _Comparison:
             if leaf in _SIZES or path.split(".")[0] in _OPTIONAL:
                 continue
             if (leaf == "num_layers" and not shared) or leaf == "core":
-                continue  # layers are counted by their tensors; cores are ways to compute
+                continue  # tensors give the number of layers; cores are implementations
             if path == "unembedding" and not self._is_taken("unembedding", ours):
                 blamed.append(path)
                 continue
@@ -186,11 +194,15 @@ class _Comparison:
 
     def _is_taken(self, name: str, ours: Any) -> bool:
         """Return whether a part with parameters of its own gets any of them from the weights."""
+        # A head that is initialized anew (for another task) need not be like the one in
+        # config.json.
         tied = getattr(ours, "__name__", "").startswith("Tied")
         return tied or self._taken is None or any(one.startswith(f"{name}.") for one in self._taken)
 
     def _follows(self, path: str, leaf: str) -> bool:
-        """Return whether a size of heads differs only since the number of heads does."""
+        """Return whether a size of heads differs only because the number of heads does."""
+        # `head_dim`, `num_kv_heads` and the scale of scores have defaults that follow from others.
+        # One wrong number of heads is one problem, with one override that solves it.
         above = path.rpartition(".")[0]
         if leaf == "scale" and above.endswith(".core"):
             attention = above.rpartition(".")[0]
@@ -208,20 +220,22 @@ class _Comparison:
     def _values(self, path: str) -> tuple[str, str]:
         if path == "unembedding":
             return _tied(self._ours.get(path)), _tied(self._theirs.get(path))
-        return _said(self._ours.get(path)), _said(self._theirs.get(path))
+        return _format(self._ours.get(path)), _format(self._theirs.get(path))
 
     def _key(self, path: str) -> str:
         for pattern, names in _KEYS:
             if re.search(pattern, path):
-                return next((name for name in names if name in self._said), names[0])
+                return next((name for name in names if name in self._set_keys), names[0])
         return path.rpartition(".")[2]
 
     def _override(self, path: str, place: str) -> str:
-        """Return the override that gives ours the value of theirs."""
+        """Return the override that sets our value to theirs."""
+        # For users to copy: a class with its arguments where the node differs; `class:` where all
+        # nodes of that class need the same value; else the path.
         theirs = self._theirs.get(path)
         above, _, leaf = path.rpartition(".")
         owner = self._ours.get(above)
-        text = _said(theirs)
+        text = _format(theirs)
         if isinstance(theirs, type) or callable(theirs):
             inside = _expression(graphs.get(self._described, self._place(self._described, path)))
             by = ":=" if isinstance(theirs, type) else "="
@@ -236,8 +250,9 @@ class _Comparison:
                 return f"class:{owner.__name__}.{leaf}={text}"
         return f"model.{place}={text}"
 
-    def _place(self, model: Any, path: str) -> str:
-        """Return the path in a graph of what a layer has."""
+    def _place(self, model: Graph, path: str) -> str:
+        """Return the path in a graph of a setting of a layer."""
+        # An essence lists all layers; a graph has one block, or one for each kind that alternates.
         match = re.match(r"block\[(\d+)\](.*)", path)
         if not match:
             return path
@@ -252,18 +267,18 @@ def _is_below(path: str, blamed: Sequence[str]) -> bool:
 
 
 def _tied(head: Any) -> str:
-    """Return what a config.json says of whether the head is the embedding."""
+    """Return `tie_word_embeddings` of a head, as config.json writes it."""
     return str(getattr(head, "__name__", "").startswith("Tied")).lower()
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return getattr(value, "__name__", str(value))
 
 
 def _expression(value: Any) -> str:
-    """Return what makes a value on the command line."""
+    """Return the expression of a value for the command line."""
     if isinstance(value, fdl.Buildable):
         given = {name: graphs.evaluate(one) for name, one in value.__arguments__.items()}
         inside = ", ".join(f"{name}={_expression(one)}" for name, one in given.items())
@@ -276,6 +291,7 @@ def _expression(value: Any) -> str:
 
 
 def _named(target: Any) -> str:
+    # By the facade: module paths below it are private, and JAX's functions are defined elsewhere.
     module = getattr(target, "__module__", "")
     if module.startswith("luthier.layers"):
         module = "luthier.layers"

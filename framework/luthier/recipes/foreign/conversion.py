@@ -1,4 +1,4 @@
-"""Which family a model's graph is of, and what its config.json says."""
+"""Conversion between graphs of models and config.json files of their families."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import fiddle as fdl
 
 from luthier.checkpoint import foreign
 from luthier.errors import BadInput, CheckpointError, Problem
+from luthier.graph import Graph
 from luthier.recipes.foreign import bert, gemma, gpt2, llama, t5, vit
 from luthier.recipes.foreign.essence import differences, essence
 from luthier.recipes.foreign.settings import Settings, value_at
@@ -21,7 +22,7 @@ _SHOWN = 6
 
 @dataclasses.dataclass(frozen=True)
 class _Converter:
-    """How a family's config.json is read and written.
+    """Reader and writer of a family's config.json.
 
     Args:
       read: From settings to a model.
@@ -56,10 +57,10 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
     """Return the graph of the model that a config.json describes.
 
     Args:
-      config: What it says, or the folder that it is in.
+      config: Its content, or the folder that it is in.
 
     Raises:
-      BadInput: There is none; its family is not known; or it says what our models cannot do: all
+      BadInput: There is none; its family is unknown; or our models do not support its settings: all
         problems at once.
     """
     where = "it"
@@ -80,11 +81,11 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
 def described_by(
     config: Mapping[str, Any], family: str, where: str
 ) -> tuple[fdl.Partial[Any] | None, Settings]:
-    """Return the graph that a config.json describes, and what was read of it.
+    """Return the graph that a config.json describes, and its settings.
 
     Args:
-      config: What it says.
-      family: The family to read it as where it tells none that is known.
+      config: Its content.
+      family: The family to read it as if it names no known one.
       where: The folder, for messages.
 
     Returns:
@@ -108,15 +109,18 @@ def _read(family: str, config: Mapping[str, Any]) -> tuple[fdl.Partial[Any], Set
 def config_of(model: fdl.Buildable, family: str | None = None) -> tuple[str, dict[str, Any]]:
     """Return the family of a model, and the config.json that describes it.
 
-    What it describes is compared with the model, so that it never says something else.
+    The result is read back and compared with the model, so that it never describes another one.
 
     Args:
       model: A template of a model: a decoder, an encoder, both, or a vision transformer.
       family: The family; None finds it.
 
     Raises:
-      BadInput: The model computes something that no config.json of the family can say.
+      BadInput: The model computes something that no config.json of the family can express.
     """
+    # Writers are simple and may be wrong: each writes what it can of any model. Reading back
+    # decides: the family whose config gives a model of the same essence is the right one. If none
+    # does, the nearest one, by the number of differences, is reported.
     if family is not None and family not in _CONVERTERS:
         foreign.families.named(family)
         remedy = f"known are {', '.join(_CONVERTERS)}"
@@ -137,7 +141,7 @@ def describes(config: Mapping[str, Any], model: fdl.Buildable, family: str) -> b
     """Return whether a config.json describes a model, and is of a family.
 
     Args:
-      config: What it says.
+      config: Its content.
       model: A template of a model.
       family: The family.
     """
@@ -148,7 +152,7 @@ def describes(config: Mapping[str, Any], model: fdl.Buildable, family: str) -> b
     return same and not _wrong(model, config, _CONVERTERS[family].optional)
 
 
-def _config(model: Any, name: str) -> dict[str, Any]:
+def _config(model: Graph, name: str) -> dict[str, Any]:
     """Return the settings, in the types that the family needs; empty where they cannot be made."""
     family = foreign.families.named(name)
     try:
@@ -163,7 +167,7 @@ def _config(model: Any, name: str) -> dict[str, Any]:
 
 
 def _wrong(
-    model: Any, config: Mapping[str, Any], optional: tuple[str, ...]
+    model: Graph, config: Mapping[str, Any], optional: tuple[str, ...]
 ) -> list[tuple[str, Any, Any]]:
     try:
         described = model_of(config)
@@ -172,17 +176,17 @@ def _wrong(
                 setattr(described, part, None)
         return differences(essence(model), essence(described))
     except BadInput:
-        return [("", "another kind of model", "what its config.json says")]
+        return [("", "another kind of model", "the one in its config.json")]
 
 
 def _problems(name: str, wrong: list[tuple[str, Any, Any]], is_guess: bool) -> list[Problem]:
     remedy = f"use --family {foreign.PLAIN} to write luthier's own names"
-    what = f"the model is no {name}"
+    what = f"the model is not a {name}"
     if is_guess:
         what = f"the model is of no family that config.json can describe; nearest is {name}"
     lines = [
         Problem(
-            f"is {_said(ours)} here, and {_said(theirs)} in a {name}",
+            f"is {_format(ours)} here, and {_format(theirs)} in a {name}",
             f"model.{path}" if path else "model",
         )
         for path, ours, theirs in wrong[:_SHOWN]
@@ -193,5 +197,5 @@ def _problems(name: str, wrong: list[tuple[str, Any, Any]], is_guess: bool) -> l
     return [Problem(what, "model", remedy=remedy), *lines]
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     return getattr(value, "__name__", str(value))

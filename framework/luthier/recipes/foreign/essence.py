@@ -1,8 +1,8 @@
-"""What a model's graph computes, without how it is written down, started or run.
+"""Structural equality of models: the function of a graph, without how it is written, drawn or run.
 
-Two graphs with the same essence are one function of their parameters: value nodes are evaluated,
-defaults filled in, and what changes initial values, dropout, types or the schedule of the
-computation is left out.
+Two graphs with the same essence are one function of their parameters: shared values are evaluated,
+defaults are filled in, and settings that only change initial values, dropout, dtypes or the
+schedule of the computation are left out.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ Essence = Mapping[str, Any]
 
 
 def essence(model: fdl.Buildable) -> dict[str, Any]:
-    """Return what a model's graph computes, flat: values and classes by path.
+    """Return the essence of a model's graph, flat: values and classes by path.
 
     Args:
-      model: A template of a model. The layers of `block` are spelled out one by one.
+      model: A template of a model. The layers of `block` are listed one by one.
     """
+    # Layer by layer, because one graph may have one block for all layers and another a list of
+    # alternating ones, and still be the same model.
     found: dict[str, Any] = {}
     settings = _settings(model)
     blocks = settings.pop("block", None)
@@ -54,7 +56,7 @@ def essence(model: fdl.Buildable) -> dict[str, Any]:
 
 
 def differences(ours: Essence, theirs: Essence) -> list[tuple[str, Any, Any]]:
-    """Return where two essences differ: path, and what is there; None for nothing.
+    """Return the differences of two essences: path, and both values; None for a missing one.
 
     Args:
       ours: An essence.
@@ -85,7 +87,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _settings(value: Any) -> Any:
-    """Return the arguments that count of a node, a template class or an instance, or None."""
+    """Return the relevant arguments of a node, a template class or an instance; None of others."""
     target = _target(value)
     if isinstance(value, fdl.Buildable):
         given = _defaults(target) | dict(value.__arguments__)
@@ -105,7 +107,7 @@ def _settings(value: Any) -> Any:
 
 
 def _defaults(target: Any) -> dict[str, Any]:
-    """Return the defaults that count: what a parent hands over replaces its own."""
+    """Return the defaults that apply: arguments that a parent passes replace their defaults."""
     inherited = signatures.inherited(target) if signatures.is_module_class(target) else ()
     defaults = signatures.arguments(target).defaults
     return {name: value for name, value in defaults.items() if name not in inherited}
@@ -125,6 +127,7 @@ def _plain(value: Any) -> Any:
 
 def _heads(block: Mapping[str, Any], dim: Any) -> dict[str, Any]:
     """Fill in the sizes of heads that follow from others."""
+    # Where a graph leaves them out, the layers derive them in the same way.
     found = dict(block)
     heads = found.get(".attention.num_heads")
     if heads:

@@ -8,6 +8,7 @@ import fiddle as fdl
 
 from luthier import graph as graphs
 from luthier import models
+from luthier.graph import Graph
 from luthier.recipes import decoders
 from luthier.recipes.foreign import llama
 from luthier.recipes.foreign.settings import (
@@ -53,6 +54,8 @@ def read_gemma3(settings: Settings) -> fdl.Partial[models.Decoder]:
     settings.only("attn_logit_softcapping", (None,), None)
     settings.only("final_logit_softcapping", (None,), None)
     settings.only("use_bidirectional_attention", (False,), False)
+    # Local and global layers have rotations of their own; only the global one is an argument of the
+    # recipe with its scaling, so that of the local ones is set afterwards.
     near, near_scaling = settings.rotary(_LOCAL, 10_000.0)
     far, far_scaling = settings.rotary(_GLOBAL, 1_000_000.0)
     period = _period(settings)
@@ -71,13 +74,13 @@ def read_gemma3(settings: Settings) -> fdl.Partial[models.Decoder]:
     return model
 
 
-def write_gemma(model: Any) -> dict[str, Any]:
+def write_gemma(model: Graph) -> dict[str, Any]:
     """Return the settings of a Gemma 1."""
     found = llama.write(model)
     return found | {"hidden_act": _ACTIVATION, "hidden_activation": _ACTIVATION}
 
 
-def write_gemma2(model: Any) -> dict[str, Any]:
+def write_gemma2(model: Graph) -> dict[str, Any]:
     """Return the settings of a Gemma 2."""
     first = _with_block(model, 0)
     return _common(model, first) | {
@@ -86,7 +89,7 @@ def write_gemma2(model: Any) -> dict[str, Any]:
     }
 
 
-def write_gemma3(model: Any) -> dict[str, Any]:
+def write_gemma3(model: Graph) -> dict[str, Any]:
     """Return the settings of a Gemma 3."""
     blocks = _blocks(model)
     last = _with_block(model, len(blocks) - 1)
@@ -100,8 +103,10 @@ def write_gemma3(model: Any) -> dict[str, Any]:
     }
 
 
-def _common(model: Any, like: Any) -> dict[str, Any]:
-    """Return what Gemma 2 and 3 have in common; `like` has one of the model's blocks for all."""
+def _common(model: Graph, like: Graph) -> dict[str, Any]:
+    """Return the common settings of Gemma 2 and 3; `like` has one of the model's blocks for all."""
+    # `write_gemma` expects one block, so it is applied to `like`. The scalar of the queries is the
+    # inverse square of the scale, rounded where that only undoes the root.
     blocks = _blocks(model)
     sizes = [value_at(block, "attention.core.mask.size") for block in blocks]
     layers = value_at(model, "num_layers")
@@ -120,10 +125,10 @@ def _common(model: Any, like: Any) -> dict[str, Any]:
 def _sizes(settings: Settings) -> dict[str, Any]:
     activation = settings.get("hidden_activation", _ACTIVATION)
     if activation != _ACTIVATION:
-        remedy = f"understood is {_ACTIVATION!r}"
+        remedy = f"supported: {_ACTIVATION!r}"
         what = f"config.json sets hidden_activation to {activation!r}"
         settings.refuse("hidden_activation", what, remedy)
-    # The first files say `gelu` and mean its approximation by a tanh.
+    # The first files have `gelu` and mean its approximation by a tanh.
     settings.only("hidden_act", (None, _ACTIVATION, "gelu_new", "gelu"), None)
     settings.only("attention_bias", (False,), False)
     settings.only("tie_word_embeddings", (True,), True)
@@ -141,7 +146,7 @@ def _sizes(settings: Settings) -> dict[str, Any]:
 
 
 def _period(settings: Settings) -> int:
-    """Return after how many layers the kinds begin again."""
+    """Return the number of layers after which the kinds repeat."""
     kinds = settings.get("layer_types")
     settings.seen("sliding_window_pattern", "_sliding_window_pattern")  # layer_types wins
     if kinds and _GLOBAL in kinds:
@@ -152,7 +157,7 @@ def _period(settings: Settings) -> int:
 
 
 def _check_kinds(settings: Settings, period: int) -> None:
-    """Add a problem where local and global layers do not take turns as the family has them."""
+    """Add a problem if local and global layers do not alternate as in the family."""
     kinds = settings.get("layer_types")
     if not kinds:
         return
@@ -165,12 +170,12 @@ def _check_kinds(settings: Settings, period: int) -> None:
         settings.refuse("layer_types", what, "build the model's graph by hand")
 
 
-def _blocks(model: Any) -> list[Any]:
+def _blocks(model: Graph) -> list[Any]:
     block = graphs.get(model, "block")
     return list(block) if isinstance(block, list | tuple) else [block]
 
 
-def _with_block(model: Any, index: int) -> Any:
+def _with_block(model: Graph, index: int) -> Any:
     """Return the model with one of its blocks for all layers."""
     changed = graphs.copy_graph(model)
     changed.block = _blocks(changed)[index]

@@ -7,6 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import layers, models
+from luthier.graph import Graph
 from luthier.recipes.decoders.gpt2 import gpt2
 from luthier.recipes.foreign.settings import Settings, value_at
 
@@ -30,7 +31,7 @@ def read(settings: Settings) -> fdl.Partial[models.Decoder]:
         stddev=settings.get("initializer_range", 0.02),
         epsilon=settings.get("layer_norm_epsilon", 1e-5),
     )
-    # What has a rate of its own leaves the value that the others share.
+    # Dropouts share one rate; one with a rate of its own no longer follows the shared value.
     if (own := settings.get("attn_pdrop", 0.1)) != rate:
         model.block.attention.core.dropout = own
     if (own := settings.get("embd_pdrop", 0.1)) != rate:
@@ -38,7 +39,7 @@ def read(settings: Settings) -> fdl.Partial[models.Decoder]:
     return model
 
 
-def write(model: Any) -> dict[str, Any]:
+def write(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a model, as near as they can."""
     rate = value_at(model, "block.dropout.rate", 0.0)
     return {

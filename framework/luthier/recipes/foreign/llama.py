@@ -8,6 +8,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import layers, models
+from luthier.graph import Graph
 from luthier.recipes import decoders
 from luthier.recipes.foreign.settings import (
     Settings,
@@ -58,8 +59,9 @@ def read_olmo2(settings: Settings) -> fdl.Partial[models.Decoder]:
     return _finished(settings, model)
 
 
-def write(model: Any) -> dict[str, Any]:
+def write(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a model, as near as they can."""
+    # Rotary settings are written by their old and by their new names.
     attention = "block.attention"
     heads, dim = value_at(model, f"{attention}.num_heads"), value_at(model, "dim")
     rotary = rope_parameters(value_at(model, f"{attention}.rotary"))
@@ -83,23 +85,23 @@ def write(model: Any) -> dict[str, Any]:
     }
 
 
-def write_llama(model: Any) -> dict[str, Any]:
+def write_llama(model: Graph) -> dict[str, Any]:
     """Return the settings of a Llama."""
     return write(model) | {"mlp_bias": has_bias(model, "block.mlp.up")}
 
 
-def write_mistral(model: Any) -> dict[str, Any]:
+def write_mistral(model: Graph) -> dict[str, Any]:
     """Return the settings of a Mistral."""
     window = value_at(model, "block.attention.core.mask.size")
     return _without(write(model), "attention_bias") | {"sliding_window": window}
 
 
-def write_qwen2(model: Any) -> dict[str, Any]:
+def write_qwen2(model: Graph) -> dict[str, Any]:
     """Return the settings of a Qwen 2."""
     return _without(write(model), "attention_bias") | {"use_sliding_window": False}
 
 
-def write_qwen3(model: Any) -> dict[str, Any]:
+def write_qwen3(model: Graph) -> dict[str, Any]:
     """Return the settings of a Qwen 3."""
     return write(model) | {"use_sliding_window": False}
 
@@ -112,6 +114,8 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _sizes(settings: Settings, epsilon: float, head_dim: int | None = None) -> dict[str, Any]:
+    # Transformers leaves out of a config.json what equals the default of its class. So defaults
+    # here are those of the family's class (`epsilon`, `head_dim`), not of our recipe.
     settings.only("hidden_act", ("silu", "swish"), "silu")
     base, scaling = settings.rotary()
     tied = settings.get("tie_word_embeddings", False)
@@ -132,13 +136,13 @@ def _sizes(settings: Settings, epsilon: float, head_dim: int | None = None) -> d
     }
 
 
-def _finished(settings: Settings, model: Any) -> Any:
+def _finished(settings: Settings, model: Graph) -> Any:
     set_attention_dropout(settings, model)
     return model
 
 
-def _add_biases(settings: Settings, model: Any) -> None:
-    """Give the linear maps the biases that the settings ask for."""
+def _add_biases(settings: Settings, model: Graph) -> None:
+    """Add the biases of the settings to the linear maps."""
     bias = fdl.Config(layers.Zeros)
     kernel = model.block.attention.projection.kernel
     biased = fdl.Partial(layers.Linear, kernel=kernel, bias=bias)

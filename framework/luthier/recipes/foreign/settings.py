@@ -1,4 +1,4 @@
-"""The settings of a config.json: which are missing, and which are not understood."""
+"""Settings of a config.json: collects those that are missing or not supported."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax
 from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 
 _ACTIVATIONS: Mapping[str, Any] = {
     "gelu": fdl.Partial(jax.nn.gelu, approximate=False),
@@ -24,7 +25,7 @@ _ACTIVATIONS: Mapping[str, Any] = {
 }
 
 
-# Keys that say nothing of what a model computes: how it is started, stored, tokenized or sampled.
+# Keys that do not affect the function of a model: initialization, storage, tokens, sampling.
 _ASIDE = frozenset(
     {
         "_attn_implementation",
@@ -68,7 +69,9 @@ _ASIDE = frozenset(
         "vocab_size",
     }
 )
-# Parts of names that tell of another forward pass, and the values that leave it as it is.
+# Parts of names that suggest another forward pass, and the values that leave it unchanged. A key
+# that is unknown here may matter: if its name looks as if it does, it is rejected unless its value
+# is neutral.
 _CHANGING = re.compile(
     r"quantiz|compression_config|(^|_)p?drop(out)?(_|$)|sliding|window|rope|rotary|scal|softcap|"
     r"multiplier|logit|alibi|qk_norm|clip_qkv|parallel|expert|bias|hidden_act|activation|"
@@ -78,10 +81,10 @@ _NEUTRAL: tuple[Any, ...] = (None, False, 0, 0.0, {}, [], "")
 
 
 class Settings:
-    """A config.json, whose problems are collected; it knows which of its keys were looked at.
+    """The content of a config.json, with its problems and the keys that were read.
 
     Args:
-      content: What it says.
+      content: Its content.
     """
 
     def __init__(self, content: Mapping[str, Any]):
@@ -91,12 +94,12 @@ class Settings:
 
     @property
     def problems(self) -> list[Problem]:
-        """What is wrong with it."""
+        """All problems so far."""
         return [problem for _, problem in self.refused]
 
     @property
     def unread(self) -> list[str]:
-        """The keys that nothing looked at, without those that are about other things."""
+        """The keys that nothing has read, except for those that do not affect the function."""
         return sorted(
             name
             for name in set(self.content) - self._read - _ASIDE
@@ -108,7 +111,7 @@ class Settings:
         self.refused.append((name, Problem(what, remedy=remedy)))
 
     def refuse_unread(self) -> None:
-        """Add a problem for each key that nothing looked at, and that changes a forward pass."""
+        """Add a problem for each unread key that may change the forward pass."""
         for name in self.unread:
             value = self.content[name]
             plain = isinstance(value, list) and set(map(str, value)) == {"full_attention"}
@@ -123,7 +126,7 @@ class Settings:
         return self.content.get(name, default)
 
     def seen(self, *names: str) -> None:
-        """Take keys as looked at: they count for nothing beside others."""
+        """Mark keys as read: they have no effect beside others."""
         self._read.update(names)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -132,7 +135,8 @@ class Settings:
         return default if value is None else value
 
     def need(self, name: str) -> Any:
-        """Return a number that must be there; 1 in its place where it is not, and a problem."""
+        """Return a number; if there is none, add a problem and return 1."""
+        # A stand-in lets reading continue, so that all problems of a file come at once.
         value = self.raw(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             what = f"config.json has no {name}" if value is None else f"{name} is {value!r}"
@@ -141,28 +145,28 @@ class Settings:
         return value
 
     def only(self, name: str, allowed: tuple[Any, ...], default: Any) -> None:
-        """Add a problem where a setting has a value that our models cannot follow."""
+        """Add a problem if a setting has a value that our models do not support."""
         value = self.raw(name, default)
         if value not in allowed:
-            said = " or ".join(repr(one) for one in allowed)
-            self.refuse(name, f"config.json sets {name} to {value!r}", f"understood is {said}")
+            choices = " or ".join(repr(one) for one in allowed)
+            self.refuse(name, f"config.json sets {name} to {value!r}", f"supported: {choices}")
 
     def activation(self, name: str, default: str) -> Any:
         """Return the nonlinearity that a setting names.
 
         Args:
           name: The setting.
-          default: What is meant where nothing is said.
+          default: Its default.
         """
         return self.activation_called(self.get(name, default), name)
 
-    def activation_called(self, said: Any, name: str) -> Any:
-        """Return the nonlinearity called `said`, which the setting `name` is about."""
-        if said not in _ACTIVATIONS:
-            what = f"config.json sets {name} to {said!r}"
-            self.refuse(name, what, f"understood are {', '.join(_ACTIVATIONS)}")
+    def activation_called(self, activation: Any, name: str) -> Any:
+        """Return the nonlinearity called `activation`, which the setting `name` is about."""
+        if activation not in _ACTIVATIONS:
+            what = f"config.json sets {name} to {activation!r}"
+            self.refuse(name, what, f"supported: {', '.join(_ACTIVATIONS)}")
             return jax.nn.gelu
-        found = _ACTIVATIONS[said]
+        found = _ACTIVATIONS[activation]
         return graphs.copy_graph(found) if isinstance(found, fdl.Buildable) else found
 
     def rotary(self, which: str = "", base: float = 10_000.0) -> tuple[float, fdl.Config | None]:
@@ -170,8 +174,11 @@ class Settings:
 
         Args:
           which: The kind of layer, where kinds have their own (`full_attention`).
-          base: What is meant where nothing is said.
+          base: Default of the base.
         """
+        # New names: `rope_parameters`, possibly by kind of layer. Old ones: `rope_theta` and
+        # `rope_scaling`, and `rope_local_base_freq` for local layers. A file may have both, which
+        # must then agree.
         found = self.get("rope_parameters", {})
         is_local = which == "sliding_attention"
         old = "rope_local_base_freq" if is_local else "rope_theta"
@@ -187,7 +194,7 @@ class Settings:
         kind = found.get("rope_type", found.get("type", "default"))
         if found.get("partial_rotary_factor") not in (None, 1.0):
             what = f"config.json sets partial_rotary_factor to {found['partial_rotary_factor']}"
-            self.refuse("rope_parameters", what, "understood is 1.0")
+            self.refuse("rope_parameters", what, "supported: 1.0")
         return float(found.get("rope_theta", base)), self._scaling(kind, found)
 
     def raise_any(self) -> None:
@@ -196,16 +203,16 @@ class Settings:
             raise BadInput(self.problems)
 
     def _agree(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
-        """Add a problem where old names say another rotation than new ones."""
+        """Add a problem if old names describe another rotation than new ones."""
         kinds = [one.get("rope_type", one.get("type", "default")) for one in (new, old)]
         if "rope_type" in old or "type" in old:
             old = {**old, "rope_type": kinds[1]}
         new = {"rope_type": kinds[0], **new}
         for name in sorted(set(old) - {"type"}):
             if (name in new and new[name] != old[name]) or name not in (*new, "rope_theta"):
-                said = f"{old[name]!r} by old names and {new.get(name)!r} in rope_parameters"
+                conflict = f"{old[name]!r} by old names and {new.get(name)!r} in rope_parameters"
                 remedy = "keep the one that the weights were trained with"
-                self.refuse("rope_parameters", f"config.json sets {name} to {said}", remedy)
+                self.refuse("rope_parameters", f"config.json sets {name} to {conflict}", remedy)
 
     def _scaling(self, kind: str, found: Mapping[str, Any]) -> fdl.Config | None:
         if kind == "default":
@@ -220,7 +227,7 @@ class Settings:
                 high_frequency_factor=float(found["high_freq_factor"]),
                 original_length=int(found["original_max_position_embeddings"]),
             )
-        remedy = "understood are default, linear and llama3"
+        remedy = "supported: default, linear and llama3"
         self.refuse("rope_type", f"config.json sets rope_type to {kind!r}", remedy)
         return None
 
@@ -230,11 +237,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def set_attention_dropout(settings: Settings, model: Any) -> None:
-    """Give the attention of every kind of layer the dropout of weights that the settings ask for.
+def set_attention_dropout(settings: Settings, model: Graph) -> None:
+    """Set the attention dropout of the settings in every kind of layer.
 
     Args:
-      settings: What config.json says.
+      settings: The settings of a config.json.
       model: The graph of a decoder.
     """
     rate = settings.get("attention_dropout", 0.0)
@@ -244,13 +251,13 @@ def set_attention_dropout(settings: Settings, model: Any) -> None:
         block.attention.core.dropout = rate
 
 
-def value_at(model: Any, path: str, default: Any = None) -> Any:
+def value_at(model: Graph, path: str, default: Any = None) -> Any:
     """Return the value at a path of a graph, evaluated; `default` where there is no such path.
 
     Args:
       model: A graph.
       path: A path of it.
-      default: What stands for a path that does not exist.
+      default: Result for a path that does not exist.
     """
     if model is None:
         return default
@@ -261,7 +268,7 @@ def value_at(model: Any, path: str, default: Any = None) -> Any:
 
 
 def activation_name(activation: Any) -> str | None:
-    """Return what a nonlinearity is called in a config.json; None where it has no name there.
+    """Return the name of a nonlinearity in a config.json; None if it has none there.
 
     Args:
       activation: A function, or a template of one.
@@ -297,12 +304,12 @@ def rope_parameters(rotary: Any) -> dict[str, Any]:
     return found
 
 
-def is_tied(model: Any) -> bool:
+def is_tied(model: Graph) -> bool:
     """Return whether a model's head is its embedding."""
     head = graphs.get(model, "unembedding")
     return getattr(head, "__fn_or_cls__", head) is layers.TiedUnembedding
 
 
-def has_bias(model: Any, path: str) -> bool:
+def has_bias(model: Graph, path: str) -> bool:
     """Return whether the linear map whose template is at a path has a bias."""
     return value_at(model, f"{path}.bias") is not None

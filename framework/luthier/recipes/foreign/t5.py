@@ -8,6 +8,7 @@ import fiddle as fdl
 import jax
 
 from luthier import models
+from luthier.graph import Graph
 from luthier.recipes import encoders
 from luthier.recipes.foreign.settings import Settings, activation_name, value_at
 
@@ -31,7 +32,7 @@ def read_t5_gated(settings: Settings) -> fdl.Partial[models.EncoderDecoder]:
     return _finished(settings, model, "gelu_new" if name == "gelu" else name)
 
 
-def write_t5(model: Any) -> dict[str, Any]:
+def write_t5(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a T5 of the first version, as near as they can."""
     name = activation_name(value_at(model, "encoder.block.mlp.activation"))
     return _written(model) | {
@@ -41,7 +42,7 @@ def write_t5(model: Any) -> dict[str, Any]:
     }
 
 
-def write_t5_gated(model: Any) -> dict[str, Any]:
+def write_t5_gated(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a T5 of version 1.1, as near as they can."""
     activation = value_at(model, "encoder.block.mlp.activation")
     name = "gelu" if activation is jax.nn.gelu else activation_name(activation)
@@ -54,7 +55,9 @@ def write_t5_gated(model: Any) -> dict[str, Any]:
 
 def _sizes(settings: Settings) -> dict[str, Any]:
     layers = settings.need("num_layers")
-    settings.seen("is_gated_act", "dense_act_fn")  # transformers makes them of feed_forward_proj
+    settings.seen(
+        "is_gated_act", "dense_act_fn"
+    )  # Transformers derives them from feed_forward_proj
     return {
         "vocab_size": settings.need("vocab_size"),
         "dim": settings.need("d_model"),
@@ -69,14 +72,14 @@ def _sizes(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _finished(settings: Settings, model: Any, activation: str) -> Any:
+def _finished(settings: Settings, model: Graph, activation: str) -> Any:
     for part in (model.encoder, model.decoder):
         part.block.mlp.activation = settings.activation_called(activation, "feed_forward_proj")
         part.block.norm.epsilon = settings.get("layer_norm_epsilon", 1e-6)
     return model
 
 
-def _written(model: Any) -> dict[str, Any]:
+def _written(model: Graph) -> dict[str, Any]:
     encoder = "encoder.block.attention"
     return {
         "d_ff": value_at(model, "encoder.block.mlp.hidden_dim"),

@@ -8,12 +8,15 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import models
+from luthier.graph import Graph
 from luthier.recipes import encoders
 from luthier.recipes.foreign.settings import Settings, activation_name, value_at
 
 
 def read(settings: Settings) -> fdl.Partial[models.VisionTransformer]:
-    """Return the model that the settings describe; `id2label` tells the number of classes."""
+    """Return the model that the settings describe; `id2label` has the number of classes."""
+    # Defaults are those of Transformers, which leaves them out of a config.json: two classes, and
+    # an epsilon of 1e-12.
     settings.only("qkv_bias", (True,), True)
     model = encoders.vit(
         dim=settings.need("hidden_size"),
@@ -34,8 +37,9 @@ def read(settings: Settings) -> fdl.Partial[models.VisionTransformer]:
     return model
 
 
-def write(model: Any) -> dict[str, Any]:
+def write(model: Graph) -> dict[str, Any]:
     """Return the settings that describe a model, as near as they can."""
+    # Transformers counts classes by the labels, so there must be as many, whatever their names.
     labels = [f"LABEL_{index}" for index in range(value_at(model, "num_classes"))]
     return {
         "attention_probs_dropout_prob": value_at(model, "block.attention.core.dropout") or 0.0,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from luthier.recipes.foreign.pax.nodes import Dump
+from luthier.recipes.foreign.pax import Dump
 
 GOLDENS = Path(__file__).parent / "goldens"
 

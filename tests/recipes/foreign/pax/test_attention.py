@@ -61,7 +61,7 @@ def test_a_first_wavelength_stretches_the_others(made):
     assert (found.rotary.base, found.rotary.scaling.factor) == (5000.0, 10.0)
 
 
-def test_llama_as_pax_has_it_is_told_to_the_weights(made):
+def test_llama_of_pax_is_passed_to_the_weights(made):
     turn = {"class": "paxml.contrib.LLaMARotaryEmbedding", "set": {"max_timescale": 10_000}}
     turn["set"]["min_timescale"] = 1
     _, dump = made("gpt", use_rotary_position_emb=True, rotary_position_emb_tpl=turn)
@@ -121,5 +121,5 @@ def test_another_attention_is_refused(lm):
     for part in BLOCK.split("__"):
         layer = layer.get(part)
     attention(layer.get("tr_atten_tpl"), layer, "tr_atten_tpl", AttentionSizes(16, 2, 8, 0.0))
-    (told,) = layer.dump.leftovers
-    assert (told.value, told.is_essential) == ("LocalSelfAttention", True)
+    (leftover,) = layer.dump.leftovers
+    assert (leftover.value, leftover.is_essential) == ("LocalSelfAttention", True)

@@ -25,13 +25,13 @@ def test_synthetic_rows_are_known(nodes):
     assert not found[0].dump.leftovers
 
 
-def test_other_data_is_told(node):
+def test_other_data_is_reported(node):
     found = node("SeqIOInput", is_training=True, mixture_name="my_mixture", batch_size=8)
     found.dump.datasets = [found]
     assert data([found], 48).training is None
-    (told,) = found.dump.leftovers
-    assert (told.field, told.value) == ("mixture_name", "my_mixture")
-    assert told.why == "such data is not known here; set data"
+    (leftover,) = found.dump.leftovers
+    assert (leftover.field, leftover.value) == ("mixture_name", "my_mixture")
+    assert leftover.why == "such data is not known here; set data"
     assert batch_size([found]) == 8
 
 

@@ -3,7 +3,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import layers
 from luthier.recipes import decoders
-from luthier.recipes.foreign.essence import differences, essence
+from luthier.recipes.foreign import differences, essence
 from luthier.recipes.foreign.pax.decoder import decoder
 
 BLOCK = "stacked_transformer_tpl__block"
@@ -53,7 +53,7 @@ def test_layers_of_several_kinds_take_turns(made):
     assert second.mlp.__fn_or_cls__ is layers.GatedMlp
 
 
-def test_kinds_that_do_not_repeat_are_all_told(made):
+def test_kinds_that_do_not_repeat_are_all_reported(made):
     mixed = {f"{BLOCK}__moe_layers": [1], f"{BLOCK}__num_layers": 3}
     found, _ = made("glam", **mixed)
     assert found.num_layers == 6
@@ -86,14 +86,14 @@ REMATS = {"save_nothing": layers.FullRemat, "save_out_proj": layers.SaveNamed}
 
 @pytest.mark.parametrize("policy", REMATS)
 def test_what_is_kept_for_the_backward_pass(made, policy):
-    told = {"enum": "praxis.AutodiffCheckpointType", "value": policy}
-    found, _ = made("gpt", stacked_transformer_tpl__checkpoint_policy=told)
+    enum = {"enum": "praxis.AutodiffCheckpointType", "value": policy}
+    found, _ = made("gpt", stacked_transformer_tpl__checkpoint_policy=enum)
     assert found.stack.remat.__fn_or_cls__ is REMATS[policy]
 
 
-def test_an_unknown_policy_is_told(lm):
-    told = {"enum": "praxis.AutodiffCheckpointType", "value": "save_quantized"}
-    node = lm("gpt", stacked_transformer_tpl__checkpoint_policy=told)
+def test_an_unknown_policy_is_reported(lm):
+    enum = {"enum": "praxis.AutodiffCheckpointType", "value": "save_quantized"}
+    node = lm("gpt", stacked_transformer_tpl__checkpoint_policy=enum)
     assert "stack" not in decoder(node).__arguments__
     (left,) = node.dump.leftovers
     assert (left.value, left.is_essential) == ("save_quantized", False)

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from luthier.cli.commands.importing import dumper
-from luthier.recipes.foreign.pax import dump_pax
-from luthier.recipes.foreign.pax.nodes import read_dump
+from luthier.recipes.foreign.pax import dump_pax, read_dump
 
 
 class Policy(enum.Enum):
@@ -62,7 +61,7 @@ def test_it_needs_nothing_but_the_standard_library_until_it_runs(tmp_path):
     assert "package.module.Class" in done.stdout
 
 
-def test_a_tree_is_told_by_what_is_not_its_classes_default(tmp_path):
+def test_a_dump_holds_what_differs_from_class_defaults(tmp_path):
     found = dump_pax.dump_experiment(Lm)
     assert found["task"]["class"] == f"{__name__}.Outer"
     assert found["task"]["set"]["rate"] == 0.5
@@ -73,10 +72,10 @@ def test_a_tree_is_told_by_what_is_not_its_classes_default(tmp_path):
         "function": {"name": "builtins.len"},
         "limit": {"float": "inf"},
     }
-    told = found["classes"][f"{__name__}.Outer"]
-    assert told["bases"] == [f"{__name__}.Inner"]
-    assert told["defaults"]["size"] == 3
-    assert told["defaults"]["kind"] == {"dtype": "float32"}
+    entry = found["classes"][f"{__name__}.Outer"]
+    assert entry["bases"] == [f"{__name__}.Inner"]
+    assert entry["defaults"]["size"] == 3
+    assert entry["defaults"]["kind"] == {"dtype": "float32"}
     assert found["notes"] == ["datasets: no files any more"]
     path = tmp_path / "x.json"
     path.write_text(json.dumps(found))
@@ -84,11 +83,11 @@ def test_a_tree_is_told_by_what_is_not_its_classes_default(tmp_path):
     assert (root.get("inner").get("size"), root.get("size")) == (4, 3)
 
 
-def test_objects_tell_their_plain_attributes():
-    thing = types.SimpleNamespace(size=3, other=object(), cls=Inner)
-    found = dump_pax.Dumper().dump(thing)
-    told = {"cls": f"{__name__}.Inner", "size": 3}
-    assert found == {"object": "types.SimpleNamespace", "set": told}
+def test_objects_dump_their_plain_attributes():
+    instance = types.SimpleNamespace(size=3, other=object(), cls=Inner)
+    found = dump_pax.Dumper().dump(instance)
+    attributes = {"cls": f"{__name__}.Inner", "size": 3}
+    assert found == {"object": "types.SimpleNamespace", "set": attributes}
 
 
 @pytest.mark.parametrize("name", ["c4", "llama"])
@@ -116,6 +115,6 @@ def test_safetensors_are_those_of_the_library(tmp_path):
     assert size % 8 == 0
 
 
-def test_what_is_no_checkpoint_is_told(tmp_path):
+def test_what_is_not_a_checkpoint_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="holds no arrays of a model"):
         dump_pax.open_arrays(dump_pax.find_state(str(tmp_path)))

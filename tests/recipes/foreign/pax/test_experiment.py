@@ -26,7 +26,7 @@ def test_an_experiment_that_is_known_whole(written):
     assert not any(one.is_essential for one in found.leftovers)
 
 
-def test_what_it_starts_from_is_told_how_weights_are_laid_out(written):
+def test_the_initial_checkpoint_knows_the_layout_of_weights(written):
     graph = import_dump(written("glam"), program, weights="weights").graph
     assert graph.restore.__fn_or_cls__ is checkpoint.Pax
     assert (graph.restore.directory, graph.restore.heads_first) == ("weights", True)
@@ -50,14 +50,14 @@ def test_meshes_within_and_across_slices(written):
     assert dict(mesh.across_slices.__arguments__) == {"fsdp": 2}
 
 
-def test_an_axis_that_is_none_of_ours_is_told(written):
+def test_an_unknown_mesh_axis_is_reported(written):
     names = {
         "task__model__ici_mesh_shape": [2, 1, 1],
         "task__model__mesh_axis_names": ["other", "data", "mdl"],
     }
     found = import_dump(written("gpt", **names), program)
-    (told,) = [one for one in found.leftovers if one.field == "mesh_axis_names"]
-    assert told.why == "no axis here is like other; see parallelism.mesh"
+    (leftover,) = [one for one in found.leftovers if one.field == "mesh_axis_names"]
+    assert leftover.why == "no axis here is like other; see parallelism.mesh"
 
 
 def test_a_pipeline_keeps_its_stages_microbatches_and_mesh(written, content):
@@ -92,7 +92,7 @@ def test_sixteen_bits(written):
     assert "param_dtype" not in model.__arguments__
 
 
-def test_everything_that_is_refused_is_told_at_once(written):
+def test_all_problems_are_reported_at_once(written):
     changes = {
         f"{LAYER}__tr_fflayer_tpl__activation_tpl": GELU,
         f"{LAYER}__tr_atten_tpl__attention_extra_logit": 0.0,
@@ -104,18 +104,18 @@ def test_everything_that_is_refused_is_told_at_once(written):
     block = "task.model.lm_tpl.stacked_transformer_tpl.block.transformer_layer_params_tpl"
     known = "GELU, ReLU, ReLU6, ELU, Sigmoid, Tanh, SiLU, Swish, Softplus, Exp"
     assert str(caught.value).splitlines() == [
-        f"{block}: my_own_field of Transformer is 3, which has no like here; "
-        "nothing here is like it",
+        f"{block}: my_own_field of Transformer is 3, which has no equivalent here; "
+        "the importer does not know this setting",
         f"{block}.tr_atten_tpl: attention_extra_logit of DotProductAttention is 0.0, which has no "
-        "like here; understood is None",
+        "equivalent here; supported: None",
         f"{block}.tr_fflayer_tpl: activation_tpl of TransformerFeedForward is MyGelu, which has no "
-        f"like here; understood are {known}",
+        f"equivalent here; supported: {known}",
     ]
     partial = import_dump(path, program, is_partial=True)
     assert sum(one.is_essential for one in partial.leftovers) == 3
 
 
-def test_a_class_of_the_users_own_is_told(written, content):
+def test_a_class_of_the_users_own_is_reported(written, content):
     path = written("gpt", task__model__my_metric=3)
     with pytest.raises(BadInput, match="my_metric of LanguageModel is 3"):
         import_dump(path, program)

@@ -69,7 +69,7 @@ def test_logits_are_those_of_pax(imported, name):
     np.testing.assert_allclose(logits[real], expected, rtol=0, atol=1e-4 * min(size, 1))
 
 
-def test_the_provenance_is_told_by_the_names_of_pax(imported):
+def test_the_provenance_uses_the_names_of_pax(imported):
     rows = {row.parameter: row for row in imported("llama")[2]}
     beginning = "lm.transformer.repeat.sub.x_layers_0"
     query = rows["blocks.attention.query.kernel"]

@@ -42,16 +42,20 @@ def test_every_method_has_its_initializer(drawn, method, scale, shape, kind, set
     assert not layer.dump.leftovers
 
 
-def test_fans_that_are_told_count(drawn):
+def test_explicit_fans_are_used(drawn):
     found, _ = drawn("gaussian_sqrt_fanin", 1.0, (4, 2, 8), fans=(4, 16))
     assert found.stddev == 0.5
 
 
-def test_an_unknown_method_is_told_and_does_not_hinder(drawn):
+def test_an_unknown_method_is_reported_and_does_not_hinder(drawn):
     found, layer = drawn("delta_orthogonal", 1.0, (4, 6))
     assert found.__fn_or_cls__ is layers.FanAverage
-    (told,) = layer.dump.leftovers
-    assert (told.field, told.value, told.is_essential) == ("method", "delta_orthogonal", False)
+    (leftover,) = layer.dump.leftovers
+    assert (leftover.field, leftover.value, leftover.is_essential) == (
+        "method",
+        "delta_orthogonal",
+        False,
+    )
 
 
 def test_the_default_is_that_of_the_layer_above(lm):

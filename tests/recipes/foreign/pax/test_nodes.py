@@ -3,7 +3,7 @@ import json
 import pytest
 
 from luthier.errors import BadInput
-from luthier.recipes.foreign.pax.nodes import read_dump
+from luthier.recipes.foreign.pax import read_dump
 
 
 def refused(path):
@@ -36,28 +36,28 @@ def test_values_are_read_back(node):
         limit={"float": "inf"},
         rules={"dict": {"a": [1, None]}},
         function={"name": "my.function"},
-        thing={"object": "my.Thing", "set": {"size": 3}},
+        instance={"object": "my.Thing", "set": {"size": 3}},
     )
     assert found.get("dtype") == "bfloat16"
     assert found.get("policy") == "save_nothing"
     assert found.get("limit") == float("inf")
     assert found.get("rules") == {"a": [1, None]}
     assert str(found.get("function")) == "my.function"
-    assert found.get("thing").settings == {"size": 3}
+    assert found.get("instance").settings == {"size": 3}
 
 
 def test_what_nobody_asked_for_is_left(node):
     found = node("Any", read=1, unread=2, name="silent", refused=3)
     found.get("read")
     found.only("refused", 1)
-    (told,) = found.dump.leftovers
-    assert str(told) == "task.refused = 3 (Any): understood is 1"
-    assert told.is_essential
+    (leftover,) = found.dump.leftovers
+    assert str(leftover) == "task.refused = 3 (Any): supported: 1"
+    assert leftover.is_essential
     (left,) = found.unread(is_essential=False)
     assert (left.path, left.target, left.field, left.value) == ("task", "praxis.Any", "unread", "2")
 
 
-def test_layouts_are_told_one_by_one(lm):
+def test_layouts_are_reported_one_by_one(lm):
     found = list(lm("gpt").unread(is_essential=True))
     layouts = [one for one in found if one.why == "layouts follow from the mesh here"]
     assert layouts
@@ -72,12 +72,12 @@ def test_settings_are_inherited_from_the_nearest_above(lm):
 
 
 CASES = {
-    "": "is no JSON: Expecting value: line 1 column 1 (char 0)",
-    "[" * 100_000: "is no JSON",
-    "[1]": "is no dump of Pax",
-    '{"format": "other"}': "is no dump of Pax",
+    "": "is not JSON: Expecting value: line 1 column 1 (char 0)",
+    "[" * 100_000: "is not JSON",
+    "[1]": "is not a dump of Pax",
+    '{"format": "other"}': "is not a dump of Pax",
     '{"format": "luthier pax dump", "version": 9}': "is a dump of version 9, which is not known",
-    '{"format": "luthier pax dump", "version": 1}': "is damaged: experiment is no text",
+    '{"format": "luthier pax dump", "version": 1}': "is damaged: experiment is not a string",
 }
 
 
@@ -93,20 +93,20 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
         f"cannot read {tmp_path}/no.json: No such file or directory"
     )
     (tmp_path / "x").write_bytes(b"\xff\xfe\x00")
-    assert refused(tmp_path / "x") == f"cannot read {tmp_path}/x: it is no text"
+    assert refused(tmp_path / "x") == f"cannot read {tmp_path}/x: it is not text"
 
 
 DAMAGES = [
-    ({"task": 3}, "task is no node"),
+    ({"task": 3}, "task is not a node"),
     ({"task": {"class": "a.B"}}, "task holds no settings"),
     ({"task": {"class": "a.B", "set": {"x": {}}}}, "task.x is nothing that a dump holds"),
-    ({"task": {"class": "a.B", "set": {"x": [{"float": "1e"}]}}}, "task.x[0] is no number"),
-    ({"classes": []}, "classes is no object"),
-    ({"classes": {"a.B": {}}}, "classes['a.B'] tells no bases"),
-    ({"classes": {"a.B": {"bases": []}}}, "classes['a.B'] tells no defaults"),
-    ({"datasets": 3}, "datasets is no list"),
-    ({"datasets": [3]}, "datasets[0] is no node"),
-    ({"variables": 3}, "variables is no object"),
+    ({"task": {"class": "a.B", "set": {"x": [{"float": "1e"}]}}}, "task.x[0] is not a number"),
+    ({"classes": []}, "classes is not an object"),
+    ({"classes": {"a.B": {}}}, "classes['a.B'] has no bases"),
+    ({"classes": {"a.B": {"bases": []}}}, "classes['a.B'] has no defaults"),
+    ({"datasets": 3}, "datasets is not a list"),
+    ({"datasets": [3]}, "datasets[0] is not a node"),
+    ({"variables": 3}, "variables is not an object"),
 ]
 
 

@@ -76,15 +76,15 @@ def test_momentum_and_lion(alone):
     assert optimizer(alone("Lion", beta1=0.9, beta2=0.98)).b2 == 0.98
 
 
-def test_an_unknown_optimizer_is_told(alone):
+def test_an_unknown_optimizer_is_reported(alone):
     learner = alone("ShardedDistributedShampoo")
     assert optimizer(learner) is None
-    (told,) = learner.dump.leftovers
-    assert str(told) == (
+    (leftover,) = learner.dump.leftovers
+    assert str(leftover) == (
         "task.optimizer = ShardedDistributedShampoo (Learner): "
-        "understood are Adam, ShardedAdafactor, Lion, Sgd, ShardedSgd; set optimizer"
+        "supported: Adam, ShardedAdafactor, Lion, Sgd, ShardedSgd; set optimizer"
     )
-    assert not told.is_essential
+    assert not leftover.is_essential
 
 
 def test_the_average_of_parameters(learner):
@@ -92,7 +92,7 @@ def test_the_average_of_parameters(learner):
     assert average(learner("shared")).decay == 0.99
 
 
-def test_what_regularizes_otherwise_is_told(learner):
+def test_other_regularizers_are_reported(learner):
     found = learner("gpt", l2_regularizer_weight=0.1, clip_gradient_single_norm_to_value=1.0)
     optimizer(found)
     fields = [one.field for one in found.dump.leftovers]

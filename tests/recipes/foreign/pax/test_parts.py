@@ -18,9 +18,9 @@ def test_scales_of_norms_are_kept_as_pax_keeps_them(node):
 def test_another_norm_is_refused(node):
     above = node("Transformer", ln_tpl={"class": "praxis.BatchNorm", "set": {}})
     parts.norm(above.get("ln_tpl"), above, "ln_tpl")
-    (told,) = above.dump.leftovers
-    assert str(told) == (
-        "task.ln_tpl = BatchNorm (Transformer): understood are LayerNorm and RmsNorm"
+    (leftover,) = above.dump.leftovers
+    assert str(leftover) == (
+        "task.ln_tpl = BatchNorm (Transformer): supported: LayerNorm and RmsNorm"
     )
 
 

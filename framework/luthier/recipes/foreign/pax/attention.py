@@ -1,4 +1,4 @@
-"""The attentions of Praxis, as templates of ours."""
+"""Conversion of the attention layers of Praxis to templates of ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROJECTION = ("input_dim", "num_heads", "dim_per_head", "is_output_projection",
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSizes:
-    """What a layer hands to its attention.
+    """Sizes that a layer passes to its attention.
 
     Args:
       dim: Size of the residual stream.
@@ -43,10 +43,10 @@ def attention(node: Any, above: Node, field: str, sizes: AttentionSizes) -> fdl.
     """Return the template of an attention.
 
     Args:
-      node: What the setting holds.
+      node: The value of the setting.
       above: The layer that has it.
       field: The setting.
-      sizes: What the layer hands to it.
+      sizes: Sizes that the layer passes to it.
     """
     if isinstance(node, Node):
         node.pass_over(*_FROM_ABOVE)
@@ -57,11 +57,14 @@ def attention(node: Any, above: Node, field: str, sizes: AttentionSizes) -> fdl.
         if node.kind == "GroupedQueryAttention":
             return _grouped_query(node, sizes)
     known = "DotProductAttention, MultiQueryDotProductAttention and GroupedQueryAttention"
-    above.refuse(field, f"understood are {known}")
+    above.refuse(field, f"supported: {known}")
     return fdl.Partial(layers.Attention, num_heads=sizes.num_heads)
 
 
 def _dot_product(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
+    """Return the template of a `DotProductAttention`."""
+    # Praxis rotates queries and keys before it norms or scales them by dimension, ours after; so
+    # with both, it is the layer that rotates first.
     for field in ("dconv_qkv", "attention_extra_logit", "ngrammer_tpl"):
         node.only(field, *((False, None) if field == "dconv_qkv" else (None,)))
     node.pass_over("dconv_kernel_size", "causal_depthwise_conv1d_tpl")
@@ -81,6 +84,10 @@ def _dot_product(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
 
 
 def _multi_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
+    """Return the template of a `MultiQueryDotProductAttention`."""
+    # One head of keys and values has a variable of two dimensions there, so it is drawn by other
+    # fans than the queries are. Queries are scaled by the width over the heads, even where heads
+    # have a size of their own, unless `scale_query_by_dim_per_head` is set.
     for field, allowed in (("attention_extra_logit", None), ("dconv_qkv", False)):
         node.only(field, allowed)
     node.only("combine_qkv", False)
@@ -106,6 +113,9 @@ def _multi_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
 
 
 def _grouped_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
+    """Return the template of a `GroupedQueryAttention`."""
+    # It has its variables itself, without layers for the projections, and its own names for the
+    # range of rotary positions and the temperature.
     made = _with_heads(node, sizes)
     made.num_kv_heads = _groups(node, sizes)
     node.dump.heads_first = False
@@ -123,7 +133,7 @@ def _grouped_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     if isinstance(times, list) and len(times) == 2 and all(map(is_number, times)):
         made.rotary = _turned(*times)
     elif times is not None:
-        node.refuse("rope_min_max_timescales", "understood are two numbers")
+        node.refuse("rope_min_max_timescales", "supported: two numbers")
     heat = node.get("atten_temp", 1.0)
     scale = None if heat == 1.0 else sizes.head**-0.5 / heat
     made.core = _core(node, sizes, scale)
@@ -145,14 +155,15 @@ def _groups(node: Node, sizes: AttentionSizes) -> int:
 
 
 def _projections(node: Node, sizes: AttentionSizes) -> tuple[fdl.Partial[Any], fdl.Partial[Any]]:
-    """Return the templates of what goes in (queries, keys, values) and of what comes out."""
+    """Return the templates of the input (queries, keys, values) and the output projections."""
+    # The memory layout of the output kernel is noted in the dump: the checkpoint's reader needs it.
     apart, has_bias = node.get("proj_tpl"), node.get("use_bias")
     shape = (sizes.dim, sizes.num_heads, sizes.head)
     node.dump.heads_first = bool(node.get("output_proj_use_nhd_shape"))
     turned = (*shape[1:], sizes.dim) if node.dump.heads_first else shape
     output = _projection(apart, turned, node)
     if node.get("internal_gshard_gaussian_init", False):
-        # Praxis draws queries smaller, where they are not scaled.
+        # Praxis draws queries smaller, because it does not scale them then.
         ours = sizes.dim**-0.5
         small = fdl.Config(layers.Normal, stddev=(sizes.dim * sizes.head) ** -0.5)
         plain = fdl.Config(layers.Normal, stddev=ours)
@@ -192,7 +203,7 @@ def _biased(initial: fdl.Config[Any], has_bias: Any) -> fdl.Partial[layers.Linea
 
 
 def _query_key(node: Node) -> fdl.Partial[Any] | None:
-    """Return what is done to queries and keys; the scale by dimensions, or norms."""
+    """Return what is applied to queries and keys, a scale by dimensions or norms; None for none."""
     is_scaled = node.get("internal_enable_query_scale")
     by_dimension = node.get("internal_enable_per_dim_scale") and is_scaled
     normed = node.get("ln_tpl")
@@ -201,7 +212,7 @@ def _query_key(node: Node) -> fdl.Partial[Any] | None:
     else:
         node.pass_over("per_dim_scale_tpl")
     if normed is not None and by_dimension:
-        node.refuse("ln_tpl", "with internal_enable_per_dim_scale, it has no like here")
+        node.refuse("ln_tpl", "with internal_enable_per_dim_scale, it has no equivalent here")
         return None
     if normed is not None:
         return fdl.Partial(layers.HeadNorms, norm=norm(normed, node, "ln_tpl"))
@@ -209,7 +220,10 @@ def _query_key(node: Node) -> fdl.Partial[Any] | None:
 
 
 def _scale(node: Node, sizes: AttentionSizes) -> float | None:
-    """Return the factor of the scores; None for one over the root of the size of a head."""
+    """Return the factor of the scores; None for our default, 1/sqrt(head_dim)."""
+    # `QueryScale` (the scale by dimensions) leaves 1/sqrt(head_dim) to our core; Pax makes it part
+    # of that scale. Pax takes the width over the heads for the size of a head, unless told
+    # otherwise.
     by_head = node.get("scale_query_by_dim_per_head") and sizes.head_dim is not None
     if not node.get("internal_enable_query_scale"):
         scale = 1.0
@@ -225,8 +239,8 @@ def _scale(node: Node, sizes: AttentionSizes) -> float | None:
 def _core(node: Node, sizes: AttentionSizes, scale: float | None) -> fdl.Config[Any]:
     found = fdl.Config(layers.EinsumAttention)
     limit = cap(node, "atten_logit_cap")
-    told = {"scale": scale, "cap": limit, "dropout": sizes.dropout or None}
-    for name, value in told.items():
+    settings = {"scale": scale, "cap": limit, "dropout": sizes.dropout or None}
+    for name, value in settings.items():
         if value is not None:
             setattr(found, name, value)
     return found
@@ -239,15 +253,17 @@ def _rotary(node: Node) -> fdl.Config[layers.Rotary] | None:
     turn = node.get("rotary_position_emb_tpl")
     known = ("RotaryPositionalEmbedding", "LLaMARotaryEmbedding")
     if not isinstance(turn, Node) or turn.kind not in known:
-        node.refuse("rotary_position_emb_tpl", f"understood are {' and '.join(known)}")
+        node.refuse("rotary_position_emb_tpl", f"supported: {' and '.join(known)}")
         return None
-    # The same but for the order of a head's elements, which the weights are read in.
+    # Both are the same but for the order of a head's elements, in which the weights are read.
     node.dump.interleaved = turn.kind == known[1]
     turn.pass_over("embedding_dims")
     return _turned(turn.get("min_timescale"), turn.get("max_timescale"))
 
 
 def _turned(shortest: float, longest: float) -> fdl.Config[layers.Rotary]:
+    # Praxis has wavelengths from `shortest` to `longest` (over 2 pi); ours from 1 to `base`, and a
+    # linear scaling for another shortest one.
     found = fdl.Config(layers.Rotary, base=float(longest) / float(shortest))
     if shortest != 1:
         found.scaling = fdl.Config(layers.LinearScaling, factor=float(shortest))
@@ -255,12 +271,14 @@ def _turned(shortest: float, longest: float) -> fdl.Config[layers.Rotary]:
 
 
 def _with_bias(node: Node, made: fdl.Partial[Any], sizes: AttentionSizes) -> fdl.Partial[Any]:
-    """Return the attention with its relative positions, where it has them."""
+    """Return the attention with its relative positions, if it has any."""
+    # Praxis adds the bias before it caps or scales the logits, ours afterwards: with these it would
+    # be another function. The table is drawn as Praxis draws a variable of [heads, buckets].
     bias = node.get("relative_bias_tpl")
     if bias is None:
         return made
     if not isinstance(bias, Node) or bias.kind != "RelativeBias":
-        node.refuse("relative_bias_tpl", "understood is RelativeBias")
+        node.refuse("relative_bias_tpl", "supported: RelativeBias")
         return made
     for field in ("atten_logit_cap", "scale_logits_by_head_dims"):
         if node.get(field):

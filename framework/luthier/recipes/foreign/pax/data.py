@@ -1,4 +1,4 @@
-"""The data of Pax: what of it can be read here, and what has to be said anew."""
+"""Conversion of the datasets of Pax that can be read here; others are reported."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _C4_VALIDATION = "c4_lm_v301_gpt_eval_tokenized"
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """Data that can be read here.
+    """Datasets that can be read here.
 
     Args:
-      training: What to train on; None where it is not known.
-      validation: What to evaluate on; None where it is not known.
-      validation_rows: Rows of a batch of it.
+      training: Training data; None if it is unknown.
+      validation: Validation data; None if it is unknown.
+      validation_rows: Rows of a validation batch.
     """
 
     training: fdl.Config[Any] | None = None
@@ -32,11 +32,12 @@ class Known:
 
 
 def batch_size(nodes: Sequence[Node]) -> int | None:
-    """Return the rows of a step over all hosts; None where the dump does not tell.
+    """Return the rows of a step over all hosts; None where the dump does not have them.
 
     Args:
       nodes: The datasets.
     """
+    # Pax's batch size is that of a host.
     for node in _training(nodes):
         rows, hosts = _settings(node, "batch_size"), node.get("num_infeed_hosts", 1)
         if is_number(rows) and rows >= 1:
@@ -45,7 +46,7 @@ def batch_size(nodes: Sequence[Node]) -> int | None:
 
 
 def data(nodes: Sequence[Node], vocab_size: int) -> Known:
-    """Return the data of an experiment, as far as it can be read here; the rest is told.
+    """Return the data of an experiment, as far as it can be read here; report the rest.
 
     Args:
       nodes: The datasets.
@@ -58,7 +59,7 @@ def data(nodes: Sequence[Node], vocab_size: int) -> Known:
         has_rows = is_number(rows) and rows >= 1
         if made is None or not (is_training or has_rows):
             field = "data" if is_training else "evaluations"
-            node.leave(_telling(node), f"such data is not known here; set {field}")
+            node.leave(_identifying(node), f"such data is not known here; set {field}")
         elif is_training:
             found = dataclasses.replace(found, training=made)
         else:
@@ -89,7 +90,7 @@ def _made(node: Node, vocab_size: int) -> fdl.Config[Any] | None:
     if isinstance(inner, PaxObject) and "SyntheticLmData" in str(inner.settings.get("cls", "")):
         length = inner.settings.get("seq_len")
         if is_number(length):
-            # Another seed than that of training: the same rows would be no evaluation.
+            # Another seed than that of training, or the rows of training would be evaluated.
             own = {} if node.peek("is_training") else {"seed": 1}
             sizes = {"vocab_size": vocab_size, "length": int(length)}
             return fdl.Config(datasets.Synthetic, **sizes, **own)
@@ -97,14 +98,14 @@ def _made(node: Node, vocab_size: int) -> fdl.Config[Any] | None:
 
 
 def _settings(node: Node, field: str) -> Any:
-    """Return a setting of a dataset, or of what it wraps."""
+    """Return a setting of a dataset, or of the dataset that it wraps."""
     inner = node.peek("input")
     if isinstance(inner, PaxObject) and field in inner.settings:
         return inner.settings[field]
     return node.peek(field)
 
 
-def _telling(node: Node) -> str:
-    """Return the setting that says the most of what the data is."""
+def _identifying(node: Node) -> str:
+    """Return the setting that identifies the data best, to be reported."""
     names = ("mixture_name", "input", "path", "name")
     return next((name for name in names if node.is_set(name)), "is_training")

@@ -1,4 +1,4 @@
-"""The language model of Praxis, as the template of a decoder of ours."""
+"""Conversion of the language model of Praxis to a template of our decoder."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ def decoder(node: Node) -> fdl.Partial[models.Decoder]:
     """Return the template of the decoder that a `TransformerLm` is.
 
     Args:
-      node: The `TransformerLm`; what has no like here is told to its dump.
+      node: The `TransformerLm`; settings without an equivalent are reported to its dump.
     """
+    # Each part reads its settings through the node, so that what nobody reads is reported. Where a
+    # part is not supported, a stand-in of ours takes its place, so that all problems are found at
+    # once; they are essential, so the graph is not returned then.
     for field, allowed in (("ngrammer_tpl", None), ("post_attention_ngrammer_tpls", None)):
         node.only(field, allowed)
     node.only("model_type", "causal")
@@ -70,6 +73,7 @@ def decoder(node: Node) -> fdl.Partial[models.Decoder]:
 
 
 def _position(node: Node, dim: int) -> fdl.Partial[Any] | None:
+    # Positions that are added to the embedding; rotary ones belong to the attention.
     position = node.get("position_emb_tpl")
     if position is None:
         return None
@@ -84,13 +88,16 @@ def _position(node: Node, dim: int) -> fdl.Partial[Any] | None:
             table = kernel(position, (length, dim))
             return fdl.Partial(layers.LearnedPositions, max_length=length, table=table)
     node.refuse(
-        "position_emb_tpl", "understood are PositionalEmbedding and TrainablePositionalEmbedding"
+        "position_emb_tpl", "supported: PositionalEmbedding and TrainablePositionalEmbedding"
     )
     return None
 
 
 def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.Partial[Any]]:
     """Return the templates of the embedding and of the map to logits."""
+    # Praxis has one setting for the head, which may be the embedding too, and one for an embedding
+    # of its own. The pairs decide: separate with a full softmax; shared, in two orders of the
+    # table; and GShard's, which scales the logits.
     head, apart = node.get("softmax_tpl"), node.get("separate_embedding_tpl")
     if not isinstance(head, Node):
         node.refuse("softmax_tpl", "it must be a layer")
@@ -105,7 +112,7 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
         if head.kind in ("FullSoftmax", "SharedEmbeddingSoftmax"):
             return embedding, _own_head(head, dim, vocab_size)
     elif apart is not None:
-        node.refuse("separate_embedding_tpl", "understood is Embedding")
+        node.refuse("separate_embedding_tpl", "supported: Embedding")
     elif head.kind == "GShardSharedEmbeddingSoftmax":
         head.only("soft_cap_logits", 0.0, None)
         head.only("logits_abs_max", 0.0, None)
@@ -116,7 +123,7 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
         return _tied(head, dim, vocab_size)
     node.refuse(
         "softmax_tpl",
-        f"understood are {', '.join(shared)} and GShardSharedEmbeddingSoftmax, and with an "
+        f"supported: {', '.join(shared)} and GShardSharedEmbeddingSoftmax, and with an "
         "Embedding of its own FullSoftmax",
     )
     return fdl.Partial(layers.Embedding), fdl.Partial(layers.TiedUnembedding)
@@ -136,7 +143,7 @@ def _tied(head: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
         head.pass_over("feed_forward_tpl")
         activation = head.get("activation_tpl")
         if not isinstance(activation, Node) or activation.kind != "Identity":
-            head.refuse("activation_tpl", "understood is Identity")
+            head.refuse("activation_tpl", "supported: Identity")
     else:
         initial, has_bias = _feed_forward(head, dim, vocab_size)
     found = fdl.Partial(layers.TiedUnembedding, **_logits(head, has_bias))
@@ -152,7 +159,7 @@ def _own_head(head: Node, dim: int, vocab_size: int) -> fdl.Partial[layers.Unemb
 def _feed_forward(head: Node, dim: int, vocab_size: int) -> tuple[fdl.Config[Any], bool]:
     inner = head.get("feed_forward_tpl")
     if not isinstance(inner, Node) or inner.kind != "FeedForward":
-        head.refuse("feed_forward_tpl", "understood is FeedForward")
+        head.refuse("feed_forward_tpl", "supported: FeedForward")
         return fdl.Config(layers.FanIn), False
     inner.pass_over("input_dims", "output_dims", "activation_tpl", "bias_init", "bias_tpl")
     linear = inner.get("linear_tpl")
@@ -168,10 +175,12 @@ def _logits(head: Node, has_bias: Any) -> dict[str, Any]:
 
 
 def _stack(node: Node, dim: int) -> tuple[list[Any], Any, fdl.Partial[Any] | None]:
-    """Return the templates of all layers, what is kept for the backward pass, and a dropout."""
+    """Return the templates of all layers, the remat policy, and a dropout."""
+    # A stack is wrapped up to two times: in a pipeline of stages times circular repeats, and in a
+    # loop of `x_times` repeats. Inside is the list of layers that repeats.
     stack, times, remat = node.get("stacked_transformer_tpl"), 1, None
     if isinstance(stack, Node) and stack.kind == "PipelinedTransformer":
-        # `experiment.py` makes the pipeline, once the mesh and the batch are known.
+        # `experiment.py` adds the pipeline, once the mesh and the batch are known.
         stack.pass_over("num_pipeline_microbatches", "pipeline_microbatch_size", "stream_io")
         stack.pass_over("pipeline_broadcast_inputs", "enable_async_circular_transfer")
         times *= number(stack, "num_pipeline_stages") * number(stack, "circular_repeat")
@@ -185,7 +194,7 @@ def _stack(node: Node, dim: int) -> tuple[list[Any], Any, fdl.Partial[Any] | Non
         remat = _remat(stack)
         stack = stack.get("block")
     if not isinstance(stack, Node) or stack.kind != "StackedTransformer":
-        node.refuse("stacked_transformer_tpl", "understood are StackedTransformer and its repeats")
+        node.refuse("stacked_transformer_tpl", "supported: StackedTransformer and its repeats")
         return [fdl.Partial(layers.PreNormBlock)], None, None
     if stack.get("remat"):
         remat = _remat(stack)
@@ -206,6 +215,8 @@ def _remat(stack: Node) -> fdl.Config[Any] | None:
 
 def _layers(stack: Node, dim: int) -> list[fdl.Partial[Any]]:
     """Return the templates of the layers of a `StackedTransformer`."""
+    # `moe_layers` are the indices of layers with experts; settings of experts only matter if there
+    # are any. Templates are one for all layers, or a list, each for as many consecutive layers.
     stack.only("use_cross_attention", False)
     stack.only("ngrammer_tpls", None)
     stack.only("residual_droppath_prob", 0.0)
@@ -221,13 +232,16 @@ def _layers(stack: Node, dim: int) -> list[fdl.Partial[Any]]:
     if not all(isinstance(one, Node) and one.kind == "Transformer" for one in every) or (
         not every or count % len(every)
     ):
-        stack.refuse("transformer_layer_params_tpl", "understood is Transformer, or several")
+        stack.refuse("transformer_layer_params_tpl", "supported: Transformer, or several")
         return [fdl.Partial(layers.PreNormBlock)] * count
     each = count // len(every)
     return [_layer(stack, every[index // each], dim, index in mixed) for index in range(count)]
 
 
 def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any]:
+    """Return the template of one layer, a `Transformer`."""
+    # Praxis' stack overwrites sizes and rates in its layers' templates before it makes them, so
+    # they are read from the stack, and those of the layer are passed over.
     node.pass_over(
         *("input_dims", "hidden_dims", "num_heads", "dim_per_head", "atten_dropout_prob"),
         *("residual_dropout_prob", "relu_dropout_prob", "use_cross_attention", "dropout_tpl"),
@@ -237,7 +251,7 @@ def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any
     node.only("ngrammer_tpl", None)
     policy = node.get("norm_policy")
     if policy not in _BLOCKS:
-        node.refuse("norm_policy", f"understood are {', '.join(_BLOCKS)}")
+        node.refuse("norm_policy", f"supported: {', '.join(_BLOCKS)}")
     plain = stack.get("dropout_prob")
     sizes = AttentionSizes(
         dim,
@@ -276,7 +290,7 @@ def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any
 
 
 def _shortest(blocks: Sequence[Any]) -> Any:
-    """Return the template, or those that take turns."""
+    """Return the template of all layers, or the shortest list of those that alternate."""
     for length in range(1, len(blocks)):
         if all(graphs.equal(blocks[i], blocks[i % length]) for i in range(len(blocks))):
             return blocks[0] if length == 1 else list(blocks[:length])

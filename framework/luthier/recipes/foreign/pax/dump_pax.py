@@ -10,7 +10,7 @@ The weights need not be exported: `luthier` reads the checkpoints of Pax themsel
 import pax --print-dumper` printed this file.
 """
 
-# It runs on old Pythons: no syntax of 3.9 and later, nothing of luthier.
+# It runs where Pax does, on Python 3.8: no newer syntax, and no import of luthier.
 from __future__ import annotations
 
 import argparse
@@ -42,13 +42,16 @@ _SAFETENSORS = {
 
 
 class Dumper:
-    """Turns values into JSON; remembers bases and defaults of the classes that it meets."""
+    """Converts values to JSON; records bases and defaults of the classes that occur."""
 
     def __init__(self):
         self.classes = {}
 
     def dump(self, value):
         """Return any value of an experiment as JSON."""
+        # The order matters: a bool is an int, and an enum may be one, too. Values that JSON does
+        # not have become objects with one telling key (`enum`, `float`, `dtype`, `class`, ...),
+        # which `nodes.py` reads. Infinite numbers are strings, since strict readers refuse them.
         if value is None or isinstance(value, (bool, str)):
             return value
         if isinstance(value, enum.Enum):
@@ -77,9 +80,9 @@ class Dumper:
     def _node(self, target, arguments, kind):
         name = _path(target)
         if name not in self.classes:
-            told = {"bases": [_path(base) for base in _bases(target)], "defaults": {}}
-            self.classes[name] = told  # a class whose defaults hold itself ends here
-            told["defaults"] = {k: self.dump(v) for k, v in _defaults(target, kind).items()}
+            entry = {"bases": [_path(base) for base in _bases(target)], "defaults": {}}
+            self.classes[name] = entry  # a class whose defaults hold itself ends here
+            entry["defaults"] = {k: self.dump(v) for k, v in _defaults(target, kind).items()}
         known = self.classes[name]["defaults"]
         given = {}
         for key, value in arguments.items():
@@ -92,14 +95,14 @@ class Dumper:
         found = getattr(value, "__dict__", {})
         if hasattr(value, "IterParams"):  # of Lingvo
             found = dict(value.IterParams())
-        told = {k: _path(v) if inspect.isclass(v) else v for k, v in sorted(found.items())}
+        attributes = {k: _path(v) if inspect.isclass(v) else v for k, v in sorted(found.items())}
         plain = (bool, int, float, str)
-        return {k: v for k, v in told.items() if v is None or isinstance(v, plain)}
+        return {k: v for k, v in attributes.items() if v is None or isinstance(v, plain)}
 
 
-def _path(thing):
-    module = getattr(thing, "__module__", "")
-    name = getattr(thing, "__qualname__", getattr(thing, "__name__", repr(thing)))
+def _path(value):
+    module = getattr(value, "__module__", "")
+    name = getattr(value, "__qualname__", getattr(value, "__name__", repr(value)))
     return f"{module}.{name}" if module else name
 
 
@@ -147,7 +150,7 @@ def find_experiment(name):
     """Return the class of an experiment: `package.module.Class`, or a name that is registered.
 
     Args:
-      name: What it is called.
+      name: Its name.
     """
     module, _, attribute = name.rpartition(".")
     if module:
@@ -158,17 +161,18 @@ def find_experiment(name):
 
     found = experiment_registry.get(name)
     if found is None:
-        sys.exit(f"dump_pax: no experiment is called {name!r}")
+        sys.exit(f"dump_pax: there is no experiment {name!r}")
     return found
 
 
 def dump_experiment(experiment, name=""):
-    """Return what an experiment says, as JSON.
+    """Return an experiment as JSON.
 
     Args:
       experiment: Its class.
-      name: What it is called; by default the path of its class.
+      name: Its name; by default the path of its class.
     """
+    # Datasets may need files or services that are gone; the model does not need them.
     built = experiment()
     dumper = Dumper()
     found = {
@@ -216,7 +220,7 @@ def _installed(package):
 
 
 def find_state(folder):
-    """Return the folder of one checkpoint's arrays: of the last step, where several are below.
+    """Return the folder of one checkpoint's arrays: that of the last step if there are several.
 
     Args:
       folder: A job's folder, its `checkpoints`, one `checkpoint_00001000`, or the `state` in it.
@@ -232,11 +236,13 @@ def find_state(folder):
 
 
 def open_arrays(state):
-    """Return the model's arrays of a checkpoint, opened and not read, by name.
+    """Open the model's arrays of a checkpoint by name, without reading them.
 
     Args:
       state: The folder of its arrays.
     """
+    # Orbax wrote either one zarr folder per array, or all of them into one OCDBT store, in which
+    # names are found by listing its keys. Only the model's variables are taken, no optimizer state.
     import tensorstore
 
     prefix = "mdl_vars."
@@ -268,7 +274,7 @@ def describe(arrays):
     """Return shapes and dtypes of arrays by name.
 
     Args:
-      arrays: What `open_arrays` returns.
+      arrays: The result of `open_arrays`.
     """
     return {
         name: {"shape": list(array.shape), "dtype": _name_of(array)}
@@ -282,13 +288,16 @@ def _name_of(array):
 
 
 def write_safetensors(arrays, path, metadata):
-    """Write arrays one after the other.
+    """Write arrays as a safetensors file, reading one at a time.
 
     Args:
-      arrays: What `open_arrays` returns, or NumPy arrays.
+      arrays: The result of `open_arrays`, or NumPy arrays.
       path: The file.
-      metadata: Texts by name.
+      metadata: Strings by name.
     """
+    # By hand, since `safetensors` need not be installed there, and because it would need all arrays
+    # in memory: the header (length, JSON of offsets, padded to 8 bytes) follows from the shapes
+    # alone.
     import numpy
 
     header, start = {"__metadata__": metadata}, 0
@@ -314,11 +323,12 @@ def write_safetensors(arrays, path, metadata):
 
 
 def main(argv):
-    """Dump what the command line asks for.
+    """Run the command line.
 
     Args:
-      argv: Its words.
+      argv: Its arguments.
     """
+    # Modules of Pax may read absl flags when they are imported, which fails unless they are parsed.
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("experiment", help="package.module.Class, or a registered name")
     parser.add_argument("--module", action="append", default=[], help="to import before")

@@ -1,4 +1,4 @@
-"""A dumped task of Paxml, as the graph of an experiment of ours."""
+"""Conversion of a dumped task of Paxml to the graph of an experiment."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _INERT = (
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """What an experiment of Pax is here.
+    """An imported experiment of Pax.
 
     Args:
-      name: What it is called there.
+      name: Its name in Pax.
       graph: The experiment.
-      leftovers: What has no place in it.
+      leftovers: Settings that have no place in it.
     """
 
     name: str
@@ -45,17 +45,17 @@ class Imported:
 def import_dump(
     path: str | Path, program: Any, weights: str | None = None, is_partial: bool = False
 ) -> Imported:
-    """Read a dump and return the graph of its experiment, with all that has no place in it.
+    """Read a dump and return the graph of its experiment, and the settings without a place in it.
 
     Args:
       path: The file that `dump_pax.py` wrote.
-      program: The room `luthier.program`, which stands above this one and has the classes.
-      weights: A checkpoint of Pax, or an exported file, that the experiment is to start from.
-      is_partial: Whether it may compute something else than it did in Pax.
+      program: The package `luthier.program`, which has the classes; recipes may not import it.
+      weights: A checkpoint of Pax, or an exported file, to initialize the experiment from.
+      is_partial: Whether it may compute something else than in Pax.
 
     Raises:
-      BadInput: The file is no dump; or something that changes what the model computes has no like
-        here, and `is_partial` is not set: everything is told at once.
+      BadInput: The file is not a dump; or settings that change the results of the model have no
+        equivalent, and `is_partial` is not set: all problems at once.
     """
     dump = read_dump(path)
     graph = _experiment(dump, program, weights)
@@ -68,24 +68,27 @@ def import_dump(
 
 def _problem(one: Leftover) -> Problem:
     kind = one.target.rpartition(".")[2]
-    what = f"{one.field} of {kind} is {one.value}, which has no like here"
+    what = f"{one.field} of {kind} is {one.value}, which has no equivalent here"
     return Problem(what, one.path, remedy=one.why)
 
 
 def _leftovers(dump: Dump) -> list[Leftover]:
+    # What was never read, inside of the model, counts as essential, except for decoding and
+    # shardings: it cannot be known whether it changes results. What was reported has been judged
+    # already.
     found = [*dump.leftovers]
     model = dump.task.peek("model")
     for node in (dump.task, *dump.datasets):
         found += node.unread(is_essential=False)
     inside = f"{model.path}." if isinstance(model, Node) else ""
     decoding = f"{inside}decoder_tpl"
-    told = [
+    leftovers = [
         dataclasses.replace(one, is_essential=_is_of_model(one, inside, decoding))
         if one not in dump.leftovers
         else one
         for one in found
     ]
-    return sorted(set(told), key=lambda one: (not one.is_essential, one.path, one.field))
+    return sorted(set(leftovers), key=lambda one: (not one.is_essential, one.path, one.field))
 
 
 def _is_of_model(one: Leftover, inside: str, decoding: str) -> bool:
@@ -95,6 +98,8 @@ def _is_of_model(one: Leftover, inside: str, decoding: str) -> bool:
 
 
 def _experiment(dump: Dump, program: Any, weights: str | None) -> fdl.Config[Any]:
+    """Return the graph of an experiment; what has no place in it is reported to the dump."""
+    # Only what makes the import impossible raises here: without a language model there is no graph.
     task = dump.task
     model, train = task.get("model"), task.get("train")
     if not isinstance(model, Node) or not model.is_a("LanguageModel") or not model.has("lm_tpl"):
@@ -105,7 +110,7 @@ def _experiment(dump: Dump, program: Any, weights: str | None) -> fdl.Config[Any
         task.leave("model", "what this class changes itself is not known here")
     lm = model.get("lm_tpl")
     if not isinstance(lm, Node) or lm.kind != "TransformerLm":
-        model.refuse("lm_tpl", "understood is TransformerLm")
+        model.refuse("lm_tpl", "supported: TransformerLm")
         raise BadInput(_problem(one) for one in dump.leftovers)
     model.only("model_type", "causal")
     model.pass_over("count_tokens", "return_predictions", "report_strict_acc")
@@ -141,6 +146,8 @@ def _experiment(dump: Dump, program: Any, weights: str | None) -> fdl.Config[Any
 
 def _pipelined(found: fdl.Config[Any], lm: Node) -> fdl.Config[Any]:
     """Return an experiment with its layers in a pipeline where Pax's `lm` has one."""
+    # Pax has either the number of microbatches or their rows; from rows the number follows only if
+    # the data, and with it the batch, was dumped.
     stack = lm.peek("stacked_transformer_tpl")
     if not isinstance(stack, Node) or stack.kind != "PipelinedTransformer":
         return found
@@ -160,7 +167,7 @@ def _pipelined(found: fdl.Config[Any], lm: Node) -> fdl.Config[Any]:
     except BadInput as error:
         stack.leave("num_pipeline_stages", f"{error.problems[0].what}; then {how}")
         return found
-    if "stage" in sizes:  # Pax's mesh has its own, which may lie across slices
+    if "stage" in sizes:  # Pax's mesh has its own stage axis, which may cross slices
         found.parallelism.mesh.stage = sizes["stage"]
     return found
 
@@ -183,10 +190,10 @@ def _name(path: str) -> str:
 def _set_dtypes(model: Node, template: Any) -> None:
     fields = {"fprop_dtype": "dtype", "dtype": "param_dtype"}
     for theirs, ours in fields.items():
-        said = model.get(theirs)
-        if said in _DTYPES and _DTYPES[said] is not None:
-            setattr(template, ours, _DTYPES[said])
-        elif said is not None and said not in _DTYPES:
+        dtype = model.get(theirs)
+        if dtype in _DTYPES and _DTYPES[dtype] is not None:
+            setattr(template, ours, _DTYPES[dtype])
+        elif dtype is not None and dtype not in _DTYPES:
             model.leave(theirs, f"set model.{ours}")
 
 
@@ -222,6 +229,7 @@ def _balance(lm: Node) -> float | None:
 
 def _parallelism(model: Node) -> fdl.Config[parallel.Parallelism]:
     """Return the mesh: devices of a slice times slices, axis by axis."""
+    # Pax's `data` axis shards parameters as well: that is our `fsdp`. Its `replica` is our `data`.
     names = model.get("mesh_axis_names") or []
     within, across = (model.get(f"{kind}_mesh_shape") for kind in ("ici", "dcn"))
     sizes, slices = {"data": 1}, {}
@@ -243,6 +251,8 @@ def _parallelism(model: Node) -> fdl.Config[parallel.Parallelism]:
 
 
 def _set_training(found: Any, training: Any, train: Node, dump: Dump) -> None:
+    """Set optimizer, seed, steps, batch and checkpoints; what Pax leaves open keeps our default."""
+    # Pax has the moving average as a setting of the optimizer, and the batch as one of the data.
     train.pass_over(*_INERT)
     learner = train.get("learner")
     average_node = None

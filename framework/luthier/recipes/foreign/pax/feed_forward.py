@@ -1,4 +1,4 @@
-"""The feed-forward parts of Praxis' transformers: perceptrons, gated or not, and experts."""
+"""Conversion of the feed-forward parts of Praxis' transformers: MLPs, gated or not, and experts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def feed_forward(node: Any, above: Node, field: str, dim: int, hidden: int) -> f
     """Return the template of the feed-forward part of a layer, without its norm.
 
     Args:
-      node: What the setting holds.
+      node: The value of the setting.
       above: The layer that has it.
       field: The setting.
       dim: Size of the residual stream.
@@ -34,14 +34,14 @@ def feed_forward(node: Any, above: Node, field: str, dim: int, hidden: int) -> f
         node.only("add_skip_connection", True)
         node.only("residual_weight", 1.0)
         return _perceptron(node, dim, hidden)
-    above.refuse(field, "understood are TransformerFeedForward and TransformerFeedForwardMoe")
+    above.refuse(field, "supported: TransformerFeedForward and TransformerFeedForwardMoe")
     return fdl.Partial(layers.Mlp, hidden_dim=hidden)
 
 
 def _perceptron(node: Node, dim: int, hidden: int) -> fdl.Partial[Any]:
     inner = node.get("fflayer_tpl")
     if not isinstance(inner, Node) or inner.kind != "FeedForward":
-        node.refuse("fflayer_tpl", "understood is FeedForward")
+        node.refuse("fflayer_tpl", "supported: FeedForward")
         return fdl.Partial(layers.Mlp, hidden_dim=hidden)
     has_bias = bool(node.get("has_bias"))
     first = last = None
@@ -59,14 +59,16 @@ def experts(
     """Return the template of a mixture of experts, without its norm.
 
     Args:
-      node: What `moe_layer_tpl` of a stack holds.
+      node: The value of `moe_layer_tpl` of a stack.
       above: The stack.
       dim: Size of the residual stream.
       hidden: Size of a perceptron of the stack, where the experts have none of their own.
-      settings: `num_experts` and `gating_func`, as the stack hands them down.
+      settings: `num_experts` and `gating_func`, as the stack passes them on.
     """
+    # `top2` has a capacity, beyond which tokens are dropped; `dense_top2` has none: all experts
+    # compute all tokens.
     if not isinstance(node, Node) or node.kind != "TransformerFeedForwardMoe":
-        above.refuse("moe_layer_tpl", "understood is TransformerFeedForwardMoe")
+        above.refuse("moe_layer_tpl", "supported: TransformerFeedForwardMoe")
         return fdl.Partial(layers.Mlp, hidden_dim=hidden)
     hidden = node.get("hidden_dims") or hidden
     node.pass_over(*_FROM_ABOVE)
@@ -78,7 +80,7 @@ def experts(
     node.pass_over("moe_load_balance_loss_weight", "expert_weight_shards")
     count = settings["num_experts"]
     if settings["gating_func"] not in ("top2", "dense_top2"):
-        above.refuse("gating_func", "understood are top2 and dense_top2")
+        above.refuse("gating_func", "supported: top2 and dense_top2")
     is_gated = bool(node.get("use_gated_activation"))
     router, up, down = _experts_kernels(node, dim, hidden, count)
     chosen = activation(node.get("activation_tpl"), node, "activation_tpl")
@@ -89,9 +91,10 @@ def experts(
     if settings["gating_func"] == "top2":
         if not is_number(places) or places <= 0 or least:
             field = "expert_capacity_dim" if least else "unadjusted_expert_capacity_factor"
-            node.refuse(field, "understood is a factor above zero, and no places beside it")
+            node.refuse(field, "supported: a factor above zero, and no places beside it")
         else:
-            # Pax counts places by tokens, not by choices.
+            # Pax counts the places of an expert per token, ours per choice, of which top-2 makes
+            # two: Pax's factor of 2.0 is 1.0 here.
             dispatch = fdl.Config(layers.Capacity, factor=places / 2)
     return fdl.Partial(
         layers.Experts,
@@ -111,10 +114,10 @@ def experts(
 def _experts_kernels(node: Node, dim: int, hidden: int, count: int) -> tuple[fdl.Config[Any], ...]:
     if node.get("internal_gshard_variance_scaling_fan_in_init"):
         return _uniform(dim), _uniform(dim), _uniform(hidden)
-    is_told = node.get("explicit_fan_in_fan_out_axes")
+    has_explicit_fans = node.get("explicit_fan_in_fan_out_axes")
     router = kernel(node, (dim, count))
-    up = kernel(node, (count, dim, hidden), (dim, hidden) if is_told else None)
-    down = kernel(node, (count, hidden, dim), (hidden, dim) if is_told else None)
+    up = kernel(node, (count, dim, hidden), (dim, hidden) if has_explicit_fans else None)
+    down = kernel(node, (count, hidden, dim), (hidden, dim) if has_explicit_fans else None)
     return router, up, down
 
 

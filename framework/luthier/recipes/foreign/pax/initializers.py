@@ -1,4 +1,4 @@
-"""The initial values of Praxis' variables, as initializers of ours."""
+"""Conversion of the initializers of Praxis."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import fiddle as fdl
 from luthier import layers
 from luthier.recipes.foreign.pax.nodes import Node, is_number
 
+# The scale by which Praxis marks its default, `WeightInit.Xavier(1.000001)`.
 _XAVIER = 1.000001
 # The standard deviation of a standard normal cut off at two standard deviations.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -25,23 +26,25 @@ def kernel(
     """Return the initializer of a variable of a layer.
 
     Args:
-      node: The layer, whose `params_init` counts, or that of the nearest above it.
-      shape: The shape that the variable has in Praxis.
-      fans: Its fan in and fan out; None goes by the shape, as Praxis does.
+      node: The layer, whose `params_init` applies, or that of its nearest ancestor.
+      shape: The shape of the variable in Praxis.
+      fans: Its fan-in and fan-out; None derives them from the shape, as Praxis does.
       init: The `WeightInit` that the layer has for this variable; None where it has none.
 
     Source: praxis 1.4.0, `base_layer.init_var`.
     """
-    told = init if isinstance(init, Node) else node.inherited("params_init", _is_default)
-    if not isinstance(told, Node):
+    initializer = init if isinstance(init, Node) else node.inherited("params_init", _is_default)
+    if not isinstance(initializer, Node):
         return fdl.Config(layers.FanAverage, scale=_XAVIER**2)
-    method, scale = told.get("method"), told.get("scale")
+    method, scale = initializer.get("method"), initializer.get("scale")
     fan_in, fan_out = fans or _fans(shape)
     found = None
     if isinstance(method, str) and is_number(scale):
         found = _initializer(method, float(scale), shape, fan_in, fan_out)
     if found is None:
-        told.leave("method", "it is drawn as by default here; weights that are restored are not")
+        initializer.leave(
+            "method", "the default is used here; it does not matter for restored weights"
+        )
         return fdl.Config(layers.FanAverage)
     return found
 
@@ -49,6 +52,9 @@ def kernel(
 def _initializer(
     method: str, scale: float, shape: Sequence[int], fan_in: int, fan_out: int
 ) -> fdl.Config[Any] | None:
+    # Names are a distribution, and possibly what its scale is divided by: `gaussian_sqrt_fanin`.
+    # The fans are those of Praxis' shape, which may differ from ours (heads are dimensions there),
+    # so most become an explicit number.
     family, _, by = method.partition("_sqrt_")
     if by:
         sizes: dict[str, float] = {"dim": shape[0], "fanin": fan_in, "fanout": fan_out}
@@ -75,7 +81,7 @@ def _initializer(
 
 
 def _fans(shape: Sequence[int]) -> tuple[int, int]:
-    """Return fan in and fan out as Praxis has them where the axes are not told."""
+    """Return fan-in and fan-out as Praxis derives them from a shape without explicit axes."""
     if len(shape) < 2:
         return (shape[0] if shape else 1,) * 2
     field = math.prod(shape[:-2])

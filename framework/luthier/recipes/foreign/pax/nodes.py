@@ -1,4 +1,4 @@
-"""The nodes of a dump: what they say, and what of it was never asked for."""
+"""Nodes of a Pax dump, with tracking of which settings the importer has read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SILENT = frozenset(
         *("scale_query_by_dim_per_head", "set_nan_for_oob_id", "zero_fully_masked"),
     }
 )
-"""What changes no result in float32, or is read from where it is inherited."""
+"""Settings that change no result in float32, or that are read where they are inherited from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Leftover:
     """A setting that has no place in our graph.
 
     Args:
-      path: The node: `task.model.lm_tpl`.
-      target: Its class, by its whole name.
+      path: Path of the node: `task.model.lm_tpl`.
+      target: Full name of its class.
       field: The setting.
-      value: What it is set to, in words.
-      why: Why it has no place.
+      value: Its value as text.
+      why: The reason why it has no place.
       is_essential: Whether the model computes something else without it.
     """
 
@@ -55,10 +55,10 @@ class Leftover:
 
 @dataclasses.dataclass(frozen=True)
 class PaxObject:
-    """A class, function or object that a dump names and does not hold.
+    """A class, function or object that a dump names but does not contain.
 
     Args:
-      name: Its whole name.
+      name: Its full name.
       settings: The plain attributes of an object.
     """
 
@@ -70,14 +70,18 @@ class PaxObject:
 
 
 class Node:
-    """A node of Praxis, which remembers what was asked of it.
+    """A node of Praxis, which records which of its settings were read.
 
     Args:
-      dump: The dump that it is of.
-      path: Where it is.
-      content: What the dump says of it.
+      dump: The dump that it belongs to.
+      path: Its path in the dump.
+      content: Its content in the dump.
       parent: The node that holds it.
     """
+
+    # Pax has hundreds of settings, and one that the importer does not know may change the model. So
+    # nothing is ignored silently: a setting that is set, and was neither read (`get`), passed over
+    # nor reported, is reported as a leftover in the end (`unread`).
 
     def __init__(self, dump: Dump, path: str, content: Mapping[str, Any], parent: Node | None):
         self.dump, self.path, self.parent = dump, path, parent
@@ -106,13 +110,13 @@ class Node:
 
         Args:
           field: The setting.
-          default: What stands for one that the class does not have.
+          default: Result for a setting that the class does not have.
         """
         self._read.add(field)
         return self.peek(field, default)
 
     def peek(self, field: str, default: Any = None) -> Any:
-        """Return a setting as `get` does; it still counts as not asked for."""
+        """Return a setting as `get` does, without marking it as read."""
         if field not in self._children:
             defaults = self.dump.defaults(self.target)
             content = self._set[field] if field in self._set else defaults.get(field, default)
@@ -120,49 +124,49 @@ class Node:
         return self._children[field]
 
     def is_set(self, field: str) -> bool:
-        """Return whether a setting is other than the class has it by default."""
+        """Return whether a setting differs from its class's default."""
         return field in self._set
 
     def pass_over(self, *fields: str) -> None:
-        """Take settings as read which say nothing here."""
+        """Mark settings as read that have no effect here."""
         self._read.update(fields)
         self._left.update(fields)
 
     def leave(self, field: str, why: str, is_essential: bool = False) -> None:
-        """Tell of a setting that has no place in our graph.
+        """Report a setting that has no place in our graph.
 
         Args:
           field: The setting.
-          why: Why it has none.
+          why: The reason.
           is_essential: Whether the model computes something else without it.
         """
         self._read.add(field)
         self._left.add(field)
-        said = _said(self.peek(field))
-        left = Leftover(self.path, self.target, field, said, why, is_essential)
+        text = _format(self.peek(field))
+        left = Leftover(self.path, self.target, field, text, why, is_essential)
         self.dump.leftovers.append(left)
 
     def refuse(self, field: str, why: str) -> None:
-        """Tell of a setting without which the model computes something else; see `leave`."""
+        """Report a setting without which the model computes something else; see `leave`."""
         self.leave(field, why, is_essential=True)
 
     def only(self, field: str, *allowed: Any) -> None:
-        """Refuse a setting that is something else than what our layers do.
+        """Reject a value of a setting that our layers do not support.
 
         Args:
           field: The setting.
-          *allowed: What they do.
+          *allowed: The supported values.
         """
         value = self.get(field, allowed[0])
         if value not in allowed:
-            self.refuse(field, f"understood is {' or '.join(_said(one) for one in allowed)}")
+            self.refuse(field, f"supported: {' or '.join(_format(one) for one in allowed)}")
 
     def inherited(self, field: str, is_default: Any) -> Any:
-        """Return a setting of this node, or of the nearest above it where it is left open here.
+        """Return a setting of this node, or of the nearest ancestor if it is not set here.
 
         Args:
           field: The setting.
-          is_default: Tells whether a value leaves it open.
+          is_default: Returns whether a value means that it is not set.
         """
         value = self.peek(field)
         if is_default(value) and self.parent is not None:
@@ -171,11 +175,14 @@ class Node:
         return value
 
     def unread(self, is_essential: bool) -> Iterator[Leftover]:
-        """Yield what was set here or below and was never asked for.
+        """Yield the settings that were set here or below and never read.
 
         Args:
-          is_essential: Whether what is not known may change what the model computes.
+          is_essential: Whether unknown settings may change the results of the model.
         """
+        # Children that were read are searched in turn. A child that was not read is one leftover,
+        # with all that is in it, unless it is of the default class: then only what is set below
+        # counts.
         for field, content in self._set.items():
             if field in self._left or field in _SILENT:
                 continue
@@ -188,15 +195,16 @@ class Node:
             elif isinstance(value, Node) and self._is_default_class(field, content):
                 yield from value.unread(is_essential)
             else:
-                why = "nothing here is like it"
-                told = _said(value)
-                yield Leftover(self.path, self.target, field, told, why, is_essential)
+                why = "the importer does not know this setting"
+                text = _format(value)
+                yield Leftover(self.path, self.target, field, text, why, is_essential)
 
     def _is_default_class(self, field: str, content: Any) -> bool:
         default = self.dump.defaults(self.target).get(field)
         return isinstance(default, Mapping) and default.get("class") == content["class"]
 
     def _value(self, path: str, content: Any) -> Any:
+        # The inverse of `Dumper.dump` in `dump_pax.py`, which defines the format.
         if isinstance(content, list):
             return [self._value(f"{path}[{i}]", one) for i, one in enumerate(content)]
         if not isinstance(content, Mapping):
@@ -214,10 +222,10 @@ class Node:
 
 
 class Dump:
-    """A dumped experiment; it also keeps what the weights' layouts are, once that is known.
+    """A dumped experiment; also records the memory layout of its weights, once that is known.
 
     Args:
-      content: What the file says.
+      content: The content of the file.
       source: The file, for messages.
     """
 
@@ -237,7 +245,7 @@ class Dump:
         ]
 
     def bases(self, target: str) -> list[str]:
-        """Return what a class is derived from, nearest first."""
+        """Return the bases of a class, nearest first."""
         found: list[str] = self._classes.get(target, {}).get("bases", [])
         return found
 
@@ -254,20 +262,22 @@ def read_dump(path: str | Path) -> Dump:
       path: The file.
 
     Raises:
-      BadInput: It cannot be read, is no dump, or one of another version.
+      BadInput: It is unreadable, not a dump, or of another version.
     """
+    # Problems are found from the outside in, and only the first is reported: a file that is not a
+    # dump would have hundreds. The remedy is the same for all of them.
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise BadInput(Problem(f"cannot read {path}: {reason}")) from None
     remedy = "write it with the file that `luthier import pax --print-dumper` prints"
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadInput(Problem(f"{path} is no JSON: {error}", remedy=remedy)) from None
+        raise BadInput(Problem(f"{path} is not JSON: {error}", remedy=remedy)) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise BadInput(Problem(f"{path} is no dump of Pax", remedy=remedy))
+        raise BadInput(Problem(f"{path} is not a dump of Pax", remedy=remedy))
     if content.get("version") not in VERSIONS:
         what = f"{path} is a dump of version {content.get('version')!r}, which is not known"
         raise BadInput(Problem(what, remedy=remedy))
@@ -278,37 +288,40 @@ def read_dump(path: str | Path) -> Dump:
 
 
 def _malformed(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is not as a dump has it."""
+    """Yield what is malformed in a dump."""
+    # Files come from elsewhere: all of it is checked once, so that the readers need not expect
+    # anything.
     classes, data = content.get("classes"), content.get("datasets", [])
     if not isinstance(content.get("experiment"), str):
-        yield "experiment is no text"
+        yield "experiment is not a string"
     if not isinstance(data, list):
-        yield "datasets is no list"
+        yield "datasets is not a list"
         data = []
     for name in ("versions", "variables"):
         if not isinstance(content.get(name, {}), dict):
-            yield f"{name} is no object"
+            yield f"{name} is not an object"
     for path, node in [
         ("task", content.get("task")),
         *((f"datasets[{i}]", n) for i, n in enumerate(data)),
     ]:
         if not isinstance(node, dict) or "class" not in node:
-            yield f"{path} is no node"
+            yield f"{path} is not a node"
         yield from _bad_nodes(path, node)
     if not isinstance(classes, dict):
-        yield "classes is no object"
+        yield "classes is not an object"
         return
-    for name, told in classes.items():
-        if not isinstance(told, dict) or not _are_texts(told.get("bases")):
-            yield f"classes[{name!r}] tells no bases"
-        elif not isinstance(told.get("defaults"), dict):
-            yield f"classes[{name!r}] tells no defaults"
+    for name, entry in classes.items():
+        if not isinstance(entry, dict) or not _are_texts(entry.get("bases")):
+            yield f"classes[{name!r}] has no bases"
+        elif not isinstance(entry.get("defaults"), dict):
+            yield f"classes[{name!r}] has no defaults"
         else:
-            yield from _bad_nodes(f"classes[{name!r}].defaults", told["defaults"], is_plain=True)
+            yield from _bad_nodes(f"classes[{name!r}].defaults", entry["defaults"], is_plain=True)
 
 
 def _bad_nodes(path: str, content: Any, is_plain: bool = False) -> Iterator[str]:
-    """Yield what is wrong in a value; `is_plain` for a mapping that is a dict, and no value."""
+    """Yield what is malformed in a value; `is_plain` for a mapping of names that is no value."""
+    # A value is plain, a list, or an object with one of the keys that `Dumper.dump` writes.
     if isinstance(content, list):
         for index, one in enumerate(content):
             yield from _bad_nodes(f"{path}[{index}]", one)
@@ -336,7 +349,7 @@ def _bad_leaf(path: str, content: Mapping[str, Any]) -> Iterator[str]:
     if not any(isinstance(text, str) for text in texts):
         yield f"{path} is nothing that a dump holds"
     if isinstance(content.get("float"), str) and content["float"] not in ("inf", "-inf", "nan"):
-        yield f"{path} is no number"
+        yield f"{path} is not a number"
     if not isinstance(content.get("set", {}), dict):
         yield f"{path} holds no settings"
 
@@ -348,8 +361,8 @@ def _are_texts(found: Any) -> bool:
 def _layouts(value: Any) -> Iterator[Leftover]:
     for node in _nodes(value):
         for field, content in node._set.items():
-            told, why = _said(content), "layouts follow from the mesh here"
-            yield Leftover(node.path, node.target, field, told, why, is_essential=False)
+            text, why = _format(content), "layouts follow from the mesh here"
+            yield Leftover(node.path, node.target, field, text, why, is_essential=False)
 
 
 def _nodes(value: Any) -> Iterable[Node]:
@@ -362,16 +375,16 @@ def _nodes(value: Any) -> Iterable[Node]:
     return []
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, Node):
         return value.kind
     if isinstance(value, list):
-        return f"[{', '.join(_said(one) for one in value)}]"
+        return f"[{', '.join(_format(one) for one in value)}]"
     if isinstance(value, PaxObject):
         return value.name.rpartition(".")[2]
     return value if isinstance(value, str) and value else repr(value)
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Return whether a setting is a number, and no truth value."""
+    """Return whether a setting is a number, and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)

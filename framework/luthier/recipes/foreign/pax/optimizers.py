@@ -1,4 +1,4 @@
-"""The optimizers of Praxis, as ours."""
+"""Conversion of the optimizers of Praxis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_NORMS = r"^(?!.*norm\.(scale|bias)$)"
 
 
 def optimizer(learner: Node) -> fdl.Config[optim.Optimizer] | None:
-    """Return the optimizer of a learner; None where there is no like here, which is told.
+    """Return the optimizer of a learner; None, and a report, if there is no equivalent.
 
     Args:
       learner: The `Learner`.
@@ -28,8 +28,10 @@ def optimizer(learner: Node) -> fdl.Config[optim.Optimizer] | None:
         "ShardedSgd": _sgd,
     }
     if not isinstance(node, Node) or node.kind not in known:
-        learner.leave("optimizer", f"understood are {', '.join(known)}; set optimizer")
+        learner.leave("optimizer", f"supported: {', '.join(known)}; set optimizer")
         return None
+    # An optimizer does not change the model, so what has no equivalent is reported, and not
+    # essential.
     for field in ("l1_regularizer_weight", "l2_regularizer_weight"):
         if node.get(field):
             node.leave(field, "nothing here adds it to the loss")
@@ -53,6 +55,8 @@ def average(learner: Node) -> fdl.Config[optim.Ema] | None:
 
 
 def _adam(node: Node) -> fdl.Config[Any]:
+    # `sharded_adam` is another implementation in Praxis, which caps updates, adds epsilon below the
+    # root and has weight decay; the plain one has neither cap nor weight decay.
     betas = {"b1": node.get("beta1"), "b2": node.get("beta2"), "eps": node.get("epsilon")}
     node.pass_over("maybe_inf_to_nan")
     if node.get("sharded_adam"):
@@ -70,10 +74,13 @@ def _adam(node: Node) -> fdl.Config[Any]:
 
 
 def _adafactor(node: Node) -> fdl.Config[Any]:
+    """Return `ShardedAdafactor`: momentum, and one of two decays of the second moment."""
+    # Pax factors the last two dimensions unless they are sorted by size, and caps the update of
+    # queries, keys and values together, where they are one variable; ours caps each.
     node.pass_over("maybe_inf_to_nan", "per_var_learning_summary", "name")
     for field in ("layerwise_adaptation", "exclude_from_layerwise_adaptation"):
         if node.get(field):
-            node.leave(field, "nothing here is like it")
+            node.leave(field, "it has no equivalent here")
     if not node.get("factored"):
         node.leave("factored", "second moments are factored here")
     node.pass_over("quantized_dtype")
@@ -83,7 +90,7 @@ def _adafactor(node: Node) -> fdl.Config[Any]:
     elif node.get("decay_method") == "pow":
         memory.exponent = node.get("decay_pow")
     else:
-        node.leave("decay_method", "understood are adam and pow")
+        node.leave("decay_method", "supported: adam and pow")
     by_size = node.get("sort_factored_second_moment_dims")
     is_relative = node.get("multiply_by_parameter_scale")
     return fdl.Config(
@@ -118,6 +125,8 @@ def _decay(node: Node) -> dict[str, Any]:
     if isinstance(plain, dict):
         node.leave("weight_decay", "one decay is for all parameters here")
         plain = 0.0
+    # `weight_decay` is for all parameters, `decoupled_weight_decay` leaves out those of norms. Both
+    # at once cannot be expressed by one mask.
     if masked and not plain:
         mask = fdl.Config(optim.Matching, pattern=_NO_NORMS)
         return {"weight_decay": masked, "decay_mask": mask}

@@ -1,4 +1,4 @@
-"""The small parts of Praxis' transformers: norms, activations, linear maps, dropout."""
+"""Conversion of small parts of Praxis' transformers: norms, activations, linear maps, dropout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTIVATIONS: dict[str, Any] = {
 
 
 def number(node: Node, field: str) -> Any:
-    """Return a setting that must be a number; 1 in its place where it is none, and a problem."""
+    """Return a setting that must be a number; if it is not, report it and return 1."""
     value = node.get(field)
     if not is_number(value):
         node.refuse(field, "it must be a number")
@@ -34,7 +34,7 @@ def number(node: Node, field: str) -> Any:
 
 
 def cap(node: Node, field: str) -> float | None:
-    """Return what a setting caps by a tanh; None where it caps nothing."""
+    """Return the limit of a tanh cap; None where a setting caps nothing."""
     value = node.get(field, 0.0)
     return float(value) if is_number(value) and value > 0 else None
 
@@ -43,7 +43,7 @@ def norm(node: Any, above: Node, field: str) -> fdl.Partial[Any]:
     """Return the template of a norm.
 
     Args:
-      node: What the setting holds.
+      node: The value of the setting.
       above: The layer that has it.
       field: The setting.
     """
@@ -53,7 +53,7 @@ def norm(node: Any, above: Node, field: str) -> fdl.Partial[Any]:
             return _layer_norm(node)
         if node.is_a("RmsNorm"):
             return fdl.Partial(layers.RMSNorm, **_scale(node))
-    above.refuse(field, "understood are LayerNorm and RmsNorm")
+    above.refuse(field, "supported: LayerNorm and RmsNorm")
     return fdl.Partial(layers.RMSNorm)
 
 
@@ -66,6 +66,8 @@ def _layer_norm(node: Node) -> fdl.Partial[Any]:
 
 
 def _scale(node: Node) -> dict[str, Any]:
+    # Praxis multiplies by `1 + scale`, with a scale that starts at zero, unless `direct_scale` is
+    # set.
     found: dict[str, Any] = {"epsilon": number(node, "epsilon")}
     if not node.get("direct_scale"):
         found |= {"scale": fdl.Config(layers.Zeros), "offset": 1.0}
@@ -76,7 +78,7 @@ def activation(node: Any, above: Node, field: str) -> Any:
     """Return a nonlinearity.
 
     Args:
-      node: What the setting holds.
+      node: The value of the setting.
       above: The layer that has it.
       field: The setting.
     """
@@ -87,7 +89,7 @@ def activation(node: Any, above: Node, field: str) -> Any:
             return fdl.Partial(jax.nn.gelu, approximate=False)
         if node.kind in _ACTIVATIONS:
             return _ACTIVATIONS[node.kind]
-    above.refuse(field, f"understood are GELU, {', '.join(_ACTIVATIONS)}")
+    above.refuse(field, f"supported: GELU, {', '.join(_ACTIVATIONS)}")
     return jax.nn.gelu
 
 
@@ -105,8 +107,11 @@ def linear(
       inputs: Size of its input.
       outputs: Size of its output.
       has_bias: Whether it has a bias.
-      init: The initializer; None goes by the layer.
+      init: The initializer; None uses that of the layer.
     """
+    # A `FeedForward` holds a `Linear` in `linear_tpl`; a `Linear` is its own inner layer. The
+    # initializer is set on the outer one, and inherited from the inner one's ancestors if it is
+    # not.
     node.pass_over("input_dims", "output_dims", "has_bias", "activation_tpl", "bias_init")
     inner = node.get("linear_tpl", node)
     if isinstance(inner, Node) and inner is not node:

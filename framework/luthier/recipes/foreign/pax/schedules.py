@@ -1,4 +1,4 @@
-"""The learning rates of Praxis: a rate times a schedule there, one schedule here."""
+"""Conversion of the learning rates of Praxis: a rate times a schedule there, one schedule here."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def learning_rate(optimizer: Node) -> Any:
 
 
 def _schedule(node: Node, rate: float) -> Any:
+    # The rate is multiplied into all values of the schedule. None for a schedule without
+    # equivalent.
     if node.kind == "Constant":
         return rate * number(node, "value")
     if node.kind in (*_RAMPUPS, "LinearRampupPolynomialDecay"):
@@ -56,6 +58,7 @@ def _schedule(node: Node, rate: float) -> Any:
 
 
 def _rampup(node: Node, rate: float) -> Any:
+    # The three differ in their fall only. One that starts to fall at step 0 has no rise.
     names = ("warmup_steps", "decay_start", "decay_end", "min_ratio", "max")
     warmup, start, end, ratio, highest = (number(node, name) for name in names)
     peak = rate * highest
@@ -78,7 +81,10 @@ def _rampup(node: Node, rate: float) -> Any:
 
 
 def _between(node: Node, rate: float) -> Any:
-    """Return what goes from one value to another: the first steps are at 0 there, or it is None."""
+    """Return a schedule between two points (step, value), of which the first must be at step 0."""
+    # Praxis' `Linear` and `Exponential` are straight lines between two points, of the value or of
+    # its logarithm. Ours start at step 0; others, and exponentials through zero, have no
+    # equivalent.
     ends = [node.get("start"), node.get("limit")]
     for end in ends:
         if not isinstance(end, list) or len(end) != 2 or not all(map(is_number, end)):
