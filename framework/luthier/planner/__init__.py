@@ -7,7 +7,6 @@ available, by `plan_apart`.
 from __future__ import annotations
 
 from luthier.planner import targets
-from luthier.planner.budget import StepBudget
 from luthier.planner.checks import claimed, contradiction
 from luthier.planner.device_facts import DeviceFacts, cpu_chip, device_facts
 from luthier.planner.flops import ModelFlops, model_flops
@@ -40,7 +39,6 @@ __all__ = [
     "Prediction",
     "Report",
     "Roofline",
-    "StepBudget",
     "TpuChip",
     "TpuSlice",
     "checked_program",

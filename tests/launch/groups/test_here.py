@@ -132,7 +132,7 @@ def test_only_the_process_that_was_started_is_shown_and_sent_a_signal(
     (standing,) = Here().standings([job])
     assert standing.state == state
     assert standing.detail.startswith(detail)
-    code = main.main(["launch", f"--cancel={id}"])
+    code = main(["launch", f"--cancel={id}"])
     printed = capsys.readouterr()
     if state == "unknown":
         assert code == 2

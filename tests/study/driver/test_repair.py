@@ -222,7 +222,7 @@ def test_commands_report_a_damaged_journal_and_repair_it(
         assert first.endswith("`luthier sweep repair toy` repairs it")
     assert (tmp_path / "report.html").stat().st_size > 1000
 
-    assert main.main(["sweep", "repair", "toy"]) == 0
+    assert main(["sweep", "repair", "toy"]) == 0
     summary = capsys.readouterr().out.splitlines()[-2]
     assert re.match(
         r"repaired: \d+ lines kept, [0-4] made again from .*, [01] left out; the", summary

@@ -73,7 +73,7 @@ def test_a_signal_saves_the_running_trial_and_a_native_crash_leaves_its_stacks(s
         assert study.counts()["ended"] == []
     log = study.path / "workers" / "0.log"
     assert "Fatal Python error: Segmentation fault\n" in log.read_text()
-    assert main.main(["sweep", "show", f"{study.path}/0"]) == 0
+    assert main(["sweep", "show", f"{study.path}/0"]) == 0
     pattern = (
         r"its worker died once before; the last time: its worker was ended by SIGSEGV: "
         r"Segmentation fault; stacks: \S*workers/0\.log\n"

@@ -4,7 +4,7 @@ It is an abstract interpreter of jaxprs. Each value carries the logical axes of 
 (`labels`), so that one trace, made as for one device, serves every mesh: `model` divides the bytes
 of a buffer by the mesh axes that a layout gives to its labels. The factors in which compilers
 differ are in `COMPILERS`; they are calibrated against the compilers' own counts
-(`tools/bench_plan.py calibration`).
+(`tools/bench/plan.py calibration`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Compiler:
     delays: bool = True
 
 
-# Chosen by the first six cases of `tools/bench_plan.py`; the others are held out. They describe
+# Chosen by the first six cases of `tools/bench/plan.py`; the others are held out. They describe
 # schedulers, not programs, so they may move with any release of XLA: run the calibration again.
 COMPILERS: Mapping[str, Compiler] = {
     "tpu": Compiler(keeps_copies=True, narrows=True, compares=True, delays=False),

@@ -134,9 +134,9 @@ FLAGS = ["--config_dict", "small.py:300", "--config_dict_rename=names.toml"]
 @pytest.mark.usefixtures("_project")
 def test_values_of_a_config_dict_are_shown_with_their_line(capsys):
     words = ["show", "made_here", *FLAGS, "config_dict:total_steps=400"]
-    assert main.main([*words, "steps", "model.dim"]) == EXIT_DONE
+    assert main([*words, "steps", "model.dim"]) == EXIT_DONE
     assert capsys.readouterr().out == "400 (shared as total_steps)\n32\n"
-    assert main.main([*words, "--why", "optimizer.learning_rate.total_steps"]) == EXIT_DONE
+    assert main([*words, "--why", "optimizer.learning_rate.total_steps"]) == EXIT_DONE
     lines = capsys.readouterr().out
     assert "small.py:5: total_steps" in lines
     assert "argument 3: config_dict:total_steps=400" in lines
@@ -144,9 +144,7 @@ def test_values_of_a_config_dict_are_shown_with_their_line(capsys):
 
 @pytest.mark.usefixtures("_project")
 def test_what_is_wrong_is_reported_line_by_line(capsys):
-    assert main.main(["show", "made_here", "--config_dict=small.py", "modle.dim=1"]) == (
-        EXIT_BAD_INPUT
-    )
+    assert main(["show", "made_here", "--config_dict=small.py", "modle.dim=1"]) == (EXIT_BAD_INPUT)
     assert capsys.readouterr().err.splitlines() == [
         "luthier: total_steps: does not exist [set by small.py:5: total_steps]; "
         "did you mean steps?",
