@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from luthier.checkpoint.foreign.family import Stacked, is_stacked, slots
+from luthier.checkpoint.foreign import Stacked, is_stacked, slots
 from luthier.layers import AXES
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from luthier import records
 from luthier.cli import main
-from luthier.trainer.opening import configuration, run_id
+from luthier.trainer import configuration, run_id
 
 # The toy components of the tests of luthier.graph.
 TOYS = str(Path(__file__).resolve().parents[1] / "graph" / "importable")

@@ -11,7 +11,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier import program as programs
-from luthier.recipes.tiny import tiny
+from luthier.recipes import tiny
 from tests.compiling import quick_step
 
 LENGTH = 16

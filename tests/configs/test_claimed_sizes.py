@@ -15,7 +15,7 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import recipes
 from luthier.cli.listing import find
-from luthier.planner.checks import claimed, contradiction
+from luthier.planner import claimed, contradiction
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -8,7 +8,7 @@ import pytest
 
 import configs
 from luthier import graph as graphs
-from luthier.cli.flags import find_experiment
+from luthier.cli import find_experiment
 from luthier.errors import UnknownReference
 
 

@@ -14,7 +14,7 @@ import pytest
 from luthier import data
 from luthier import graph as graphs
 from luthier.cli import flags
-from luthier.recipes.tiny import tiny
+from luthier.recipes import tiny
 from tests.configs.pax_twins import assert_takes_two_steps, mesh_sizes
 from tests.configs.test_pax_recipes import MLPERF, PUBLISHED
 

@@ -16,7 +16,7 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.cli import flags
-from luthier.recipes.tiny import tiny
+from luthier.recipes import tiny
 from tests.compiling import quick_step
 
 A, GPT = "C4Spmd1BAdam4Replicas", "C4SpmdGpt3AdamOrgHPBS1p5k1536Replicas"

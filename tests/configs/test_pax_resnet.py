@@ -5,7 +5,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import optim
-from luthier.recipes.tiny import tiny
+from luthier.recipes import tiny
 from tests.configs.pax_twins import (
     assert_takes_two_steps,
     mesh_sizes,

@@ -8,7 +8,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier import records
-from luthier.trainer.opening import configuration
+from luthier.trainer import configuration
 
 SHRUNK = (
     "model.dim=32",

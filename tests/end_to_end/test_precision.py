@@ -7,7 +7,7 @@ from luthier import graph as graphs
 from luthier import trainer
 from luthier.checkpoint import Store
 from luthier.errors import BadInput
-from luthier.program.materialize import materialize
+from luthier.program import materialize
 from tests.compiling import quick_step
 
 SHELVES = ("luthier.recipes",)

@@ -77,7 +77,7 @@ def history(data: bytes, folder: Path) -> object:
     """Read where values were set, for a recorded graph."""
     from graph_toys import parts
 
-    from luthier.graph.record.history_log import restore_history
+    from luthier.graph import restore_history
     from luthier.storage import read_json
 
     path = folder / "config.history.json"
@@ -87,14 +87,14 @@ def history(data: bytes, folder: Path) -> object:
 
 def hydra(data: bytes, folder: Path) -> object:
     """Read YAML with `_target_`."""
-    from luthier.graph.formats.targets.hydra import from_hydra
+    from luthier.graph import from_hydra
 
     return from_hydra(_text(data), TOYS)
 
 
 def konfig(data: bytes, folder: Path) -> object:
     """Read JSON with `__qualname__`."""
-    from luthier.graph.formats.targets.konfig import from_konfig
+    from luthier.graph import from_konfig
 
     return from_konfig(_text(data), TOYS)
 
@@ -129,8 +129,7 @@ def config_dict_file(data: bytes, folder: Path) -> object:
 def metrics(data: bytes, folder: Path) -> object:
     """Read metrics.jsonl in every way, and cut it back."""
     from luthier.errors import RunError
-    from luthier.records import cut_back, events, read_metrics
-    from luthier.records.metrics_file import read_events, read_last
+    from luthier.records import cut_back, events, read_events, read_last, read_metrics
 
     path = folder / "metrics.jsonl"
     path.write_bytes(data)

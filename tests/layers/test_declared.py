@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.layers.declared import abstract_forms, kernel, kernel_flops, visible, visible_share
+from luthier.layers import abstract_forms
+from luthier.layers.declared import kernel, kernel_flops, visible, visible_share
 
 X = jnp.ones((2, 3))
 

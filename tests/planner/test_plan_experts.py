@@ -6,7 +6,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import layers, planner, tasks
-from luthier.cli.showing.parameters import print_parameters
+from luthier.cli.showing import print_parameters
 
 DIM, HIDDEN, LAYERS, EXPERTS, CHOICES = 16, 32, 1, 4, 2
 SMALL = (

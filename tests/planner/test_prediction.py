@@ -8,7 +8,7 @@ import luthier
 from luthier import graph as graphs
 from luthier.errors import ValidationError
 from luthier.planner import Measurement, Prediction, comparison, predict, require_fit, sharing
-from luthier.records.events import Notice, Step
+from luthier.records import Notice, Step
 
 PREDICTION = Prediction(
     held_bytes=3 * 2**20,

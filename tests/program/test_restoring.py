@@ -12,7 +12,8 @@ from luthier import graph as graphs
 from luthier import program as programs
 from luthier.checkpoint import FromRun, Store, Take
 from luthier.models import WithCopy
-from luthier.program.materialize import WarmStart, abstract_model, init_with, limits, targets
+from luthier.program import WarmStart
+from luthier.program.materialize import abstract_model, init_with, limits, targets
 
 SMALL = (
     "model.dim=16",

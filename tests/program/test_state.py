@@ -7,16 +7,8 @@ from flax import nnx
 
 from luthier.errors import BadInput
 from luthier.optim import Matching
-from luthier.program.state import (
-    below,
-    changed,
-    chosen,
-    flatten,
-    model_arrays,
-    split,
-    unflatten,
-    with_prefix,
-)
+from luthier.program import model_arrays, split
+from luthier.program.state import below, changed, chosen, flatten, unflatten, with_prefix
 
 
 class Child(nnx.Module):

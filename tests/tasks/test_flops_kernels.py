@@ -9,7 +9,8 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental import pallas
 
-from luthier.layers.declared import abstract_forms, kernel, visible
+from luthier.layers import abstract_forms
+from luthier.layers.declared import kernel, visible
 from luthier.tasks import Flops
 from luthier.tasks import count_flops as count
 

@@ -7,7 +7,7 @@ from luthier import graph as graphs
 from luthier import trainer
 from luthier.data.packing import PackedRows
 from luthier.errors import BadInput
-from luthier.layers.declared import abstract_forms
+from luthier.layers import abstract_forms
 
 CORE = "model.block.attention.core"
 

@@ -6,8 +6,7 @@ import pytest
 import luthier
 from luthier import graph as graphs
 from luthier import trainer
-from luthier.planner import plan_here
-from luthier.planner.roofline import flops_by_dtype
+from luthier.planner import flops_by_dtype, plan_here
 from luthier.planner.targets import CHIPS, read
 
 PRECISION = ("luthier.recipes.bf16", "luthier.recipes.fp8")

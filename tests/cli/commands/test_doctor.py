@@ -10,8 +10,7 @@ import pytest
 
 from luthier.cli import main
 from luthier.cli.commands import doctor as commands
-from luthier.launch import doctor, settings
-from luthier.launch.engine import Job, Resources, Standing
+from luthier.launch import Job, Resources, Standing, doctor, settings
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 WELL = doctor.Examination(

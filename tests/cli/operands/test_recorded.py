@@ -11,8 +11,7 @@ import pytest
 from luthier import graph as graphs
 from luthier.cli import operands
 from luthier.errors import BadInput, UnknownReference
-from luthier.records import Evaluation, Status
-from luthier.records.metrics_file import encode_event
+from luthier.records import Evaluation, Status, encode_event
 
 
 def _read(name):

@@ -7,7 +7,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier.checkpoint import Restoration, Target
-from luthier.checkpoint.foreign.family import is_stacked
+from luthier.checkpoint.foreign import is_stacked
 from luthier.layers import AXES
 
 

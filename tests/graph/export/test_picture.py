@@ -10,8 +10,8 @@ from graph_toys import parts, recorded
 from graph_toys.random_graphs import SETTINGS, graphs
 
 from luthier.errors import RecordError
-from luthier.graph import copy_graph, values
-from luthier.graph.export.picture import MOST_ROWS, diagram_of, place, to_svg
+from luthier.graph import copy_graph, to_svg, values
+from luthier.graph.export.picture import MOST_ROWS, diagram_of, place
 
 SVG = "{http://www.w3.org/2000/svg}"
 

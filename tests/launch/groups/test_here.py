@@ -11,7 +11,7 @@ import pytest
 from luthier.cli import main
 from luthier.errors import BadInput
 from luthier.launch import Here, Job, ProcessGroup, Resources, make_launch
-from luthier.storage.process import ProcessIdentity
+from luthier.storage import ProcessIdentity
 
 
 def _wait(engine, jobs, states, seconds=60):

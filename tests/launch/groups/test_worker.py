@@ -16,7 +16,7 @@ from luthier.launch import Here, Slices, link, worker
 from luthier.parallel import distributed
 from luthier.study import Back, Faulted, Lost, Reported, TrialEnded, TrialWork, Work
 from luthier.study.engines import Plans
-from luthier.trainer.interrupt import Watcher
+from luthier.trainer import Watcher
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
 

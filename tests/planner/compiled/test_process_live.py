@@ -11,7 +11,7 @@ import pytest
 import luthier
 from luthier import graph as graphs
 from luthier.planner import plan_apart, targets
-from luthier.program.materialize import materialize
+from luthier.program import materialize
 from tests.compiling import quick_step
 
 SMALL = ("fiddler:debug", "training.global_batch_size=4", "model.num_layers=1")

@@ -14,7 +14,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier import tasks
-from luthier.program.state import split
+from luthier.program import split
 from luthier.recipes import published
 from luthier.recipes.decoders import pax, pax_gpt3
 

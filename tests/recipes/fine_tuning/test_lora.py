@@ -9,7 +9,7 @@ from luthier import layers, trainer
 from luthier.checkpoint import Init, Take
 from luthier.errors import BadInput
 from luthier.layers import merge_adapters
-from luthier.program.state import split
+from luthier.program import split
 from luthier.recipes import decoders, has_lora, lora, without_lora
 
 SMALL = (

@@ -13,8 +13,8 @@ from luthier import graph as graphs
 from luthier import layers
 from luthier.checkpoint import Restoration, Safetensors, Target, foreign
 from luthier.errors import BadInput, CheckpointError
+from luthier.program import split
 from luthier.program.materialize import limits
-from luthier.program.state import split
 from luthier.recipes import decoders, encoders
 from luthier.recipes.foreign import config_of, model_of
 

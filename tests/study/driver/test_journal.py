@@ -5,7 +5,8 @@ import os
 import pytest
 
 from luthier.errors import RunError, VersionError
-from luthier.storage.json_lines import FORMAT, seal
+from luthier.storage import seal
+from luthier.storage.json_lines import FORMAT
 from luthier.study.driver import Journal, read_journal, require_whole
 
 

@@ -12,8 +12,7 @@ import simulated_engine as toys
 from luthier import study as studies
 from luthier.cli import main
 from luthier.errors import RunError, VersionError
-from luthier.storage import list_trash
-from luthier.storage.json_lines import seal
+from luthier.storage import list_trash, seal
 from luthier.study.driver import load_journal, read_journal, repair_journal
 from luthier.study.views import read_status
 

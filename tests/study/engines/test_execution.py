@@ -9,7 +9,7 @@ import time
 import jax
 import pytest
 
-from luthier.checkpoint.directory import require_space
+from luthier.checkpoint import require_space
 from luthier.errors import (
     CheckpointError,
     DataError,
@@ -18,8 +18,7 @@ from luthier.errors import (
     ValidationError,
 )
 from luthier.program import program as programs
-from luthier.records import events
-from luthier.records.metrics_file import JsonLines
+from luthier.records import JsonLines, events
 from luthier.study import Faulted, Reported, TrialEnded, TrialWork, Work, hoisting, read_result
 from luthier.study.engines import (
     EXIT_ORPHANED,

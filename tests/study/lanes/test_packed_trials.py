@@ -10,7 +10,7 @@ import pytest
 
 from luthier import program as programs
 from luthier.errors import ValidationError
-from luthier.records.metrics_file import read_metrics
+from luthier.records import read_metrics
 from luthier.study import Reported, TrialEnded, Work
 from luthier.study.engines import (
     Execution,

@@ -7,8 +7,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
-from luthier.records.events import Step
-from luthier.records.metrics_file import encode_event
+from luthier.records import Step, encode_event
 from luthier.view import effects
 from luthier.view.effects import checkpoint, facts_of, quantities, recompile_verdict
 

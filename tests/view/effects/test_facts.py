@@ -9,8 +9,7 @@ from luthier import graph as graphs
 from luthier import optim
 from luthier import program as programs
 from luthier.errors import BadInput
-from luthier.records.events import Evaluation, Step
-from luthier.records.metrics_file import encode_event
+from luthier.records import Evaluation, Step, encode_event
 from luthier.view.effects import facts, facts_of, is_experiment
 
 

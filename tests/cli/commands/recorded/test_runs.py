@@ -155,7 +155,7 @@ def test_a_launched_run_shows_its_state_in_the_queue(importable_project, monkeyp
 def _record(overrides, id):
     from luthier import graph as graphs
     from luthier import records
-    from luthier.trainer.opening import configuration
+    from luthier.trainer import configuration
 
     graph = graphs.apply(graphs.resolve("trials.tiny"), overrides)
     return records.RunDirectory.create("kept", "tiny", id, configuration=configuration(graph))

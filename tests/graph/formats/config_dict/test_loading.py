@@ -8,13 +8,8 @@ from ml_collections import config_dict
 
 from luthier import graph as graphs
 from luthier.errors import OverrideError
-from luthier.graph import values
-from luthier.graph.formats.config_dict.loading import (
-    as_config_dict,
-    find_lines,
-    load,
-    load_config_dict,
-)
+from luthier.graph import load_config_dict, values
+from luthier.graph.formats.config_dict.loading import as_config_dict, find_lines, load
 from luthier.graph.formats.config_dict.references import (
     References,
     is_missing,

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from graph_toys import parts
 
-from luthier.graph import values
+from luthier.graph import UNSET, values
 from luthier.graph.formats.gin.lookup import Lookup, constants, key, registered
 from luthier.graph.formats.gin.statements import Import
 from luthier.graph.formats.gin.values import BindingTarget, check, fit
-from luthier.graph.grammar.statements import Unreadable
-from luthier.graph.signatures import UNSET
+from luthier.graph.grammar import Unreadable
 
 
 @pytest.fixture

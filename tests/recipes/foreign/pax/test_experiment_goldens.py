@@ -13,8 +13,8 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import program
 from luthier.checkpoint import Restoration, Target
-from luthier.checkpoint.foreign.family import is_stacked
-from luthier.program.state import split
+from luthier.checkpoint.foreign import is_stacked
+from luthier.program import split
 from luthier.recipes.foreign.pax import import_dump
 from tests.compiling import QUICK
 
