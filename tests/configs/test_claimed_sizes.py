@@ -14,7 +14,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier import recipes
-from luthier.cli.listing import find
+from luthier.cli import find_experiments as find
 from luthier.planner import claimed, contradiction
 
 CONFIGS = Path(__file__).parents[2] / "configs"

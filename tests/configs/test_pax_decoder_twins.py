@@ -13,7 +13,7 @@ import pytest
 
 from luthier import data
 from luthier import graph as graphs
-from luthier.cli import flags
+from luthier.cli import find_experiment
 from luthier.recipes import tiny
 from tests.configs.pax_twins import assert_takes_two_steps, mesh_sizes
 from tests.configs.test_pax_recipes import MLPERF, PUBLISHED
@@ -27,7 +27,7 @@ FEW = (
 
 def twin(name, axis_size=2):
     """Return a twin that reads random tokens, and the whole that it is of."""
-    whole = graphs.resolve(flags.find_experiment(name))
+    whole = graphs.resolve(find_experiment(name))
     vocab = whole.model.vocab_size
     whole.data = fdl.Config(data.Synthetic, vocab_size=vocab, length=whole.data.length)
     whole.evaluations = {}

@@ -15,7 +15,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier import program as programs
-from luthier.cli import flags
+from luthier.cli import find_experiment
 from luthier.recipes import tiny
 from tests.compiling import quick_step
 
@@ -24,7 +24,7 @@ D, H, K, V, L = 4, 2, 2, 7, 5
 
 
 def resolve(name):
-    return graphs.resolve(flags.find_experiment(name))
+    return graphs.resolve(find_experiment(name))
 
 
 # Schedules

@@ -18,7 +18,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import layers
-from luthier.cli import flags
+from luthier.cli import find_experiment
 from tests.configs.pax_twins import mesh_sizes, num_devices, num_parameters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,7 +243,7 @@ def graph_of():
 
     def make(name):
         if name not in made:
-            made[name] = graphs.resolve(flags.find_experiment(name))
+            made[name] = graphs.resolve(find_experiment(name))
         return made[name]
 
     return make
@@ -322,7 +322,7 @@ def test_what_is_kept_for_the_backward_pass(name, graph_of):
 
 
 def test_nothing_of_the_table_is_missing_and_nothing_is_besides():
-    from luthier.cli.listing import find
+    from luthier.cli import find_experiments as find
 
     own = ("c4", "gpt3", "cloud", "multislice", "gpu")
     found = [
@@ -339,10 +339,10 @@ import json, sys
 import jax
 jax.config.update("jax_num_cpu_devices", 2048)
 from luthier import data, graph as graphs, planner
-from luthier.cli import flags
+from luthier.cli import find_experiment
 import fiddle as fdl
 for name, devices in json.loads(sys.argv[1]).items():
-    graph = graphs.resolve(flags.find_experiment(name))
+    graph = graphs.resolve(find_experiment(name))
     length = graphs.evaluate(graph.data.length)
     graph.data = fdl.Config(data.Synthetic, vocab_size=512, length=length)
     graph.evaluations = {}

@@ -8,7 +8,7 @@ import pytest
 from graph_toys import edited, grammar_cases
 from graph_toys.names import case_name
 
-from luthier.cli import flags
+from luthier.cli import translate
 from luthier.errors import EXIT_BAD_INPUT, OverrideError
 from luthier.graph import render
 
@@ -50,7 +50,7 @@ def test_a_problem_has_its_origin_and_changes_nothing(case):
 def test_flags(case, tmp_path, monkeypatch):
     grammar_cases.make_configs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    words, problems = flags.translate(case["flags"])
+    words, problems = translate(case["flags"])
     if "message" in case:
         assert "\n".join(map(str, problems)) == case["message"]
     else:

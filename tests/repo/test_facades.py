@@ -13,6 +13,8 @@ def _is_module(name: str, framework: Path) -> bool:
     parts = name.split(".")
     if parts[0] != "luthier" or len(parts) < 3:
         return False  # `luthier.errors` and its like are packages of one module
+    if parts[1] == "contrib" and len(parts) == 3:
+        return False  # entry points name what these export
     if not framework.joinpath(*parts).with_suffix(".py").is_file():
         return False
     # Some functions are called like their module; a facade that exports one means the function.

@@ -78,7 +78,7 @@ def test_a_virtual_environment_in_the_clone_is_not_the_repositorys(files_below, 
 
 
 def test_the_readme_names_commands_and_options_that_exist(root):
-    from luthier.cli import COMMANDS, flags, parser_of
+    from luthier.cli import COMMANDS, flag_names, parser_of
 
     documents = [root / "README.md", root / "CONTRIBUTING.md"]
     commands = [c for document in documents for c in _commands(document.read_text())]
@@ -88,7 +88,7 @@ def test_the_readme_names_commands_and_options_that_exist(root):
         assert words[1] in COMMANDS, words
         parser = parser_of(words[1])
         known = {option for action in parser._actions for option in action.option_strings}
-        known |= set(flags.flags())
+        known |= set(flag_names())
         used = {word.split("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
         assert used <= known, f"{' '.join(words)}: {used - known}"
 

@@ -9,6 +9,7 @@ names mean the functions; import from a module by its full name
 
 from __future__ import annotations
 
+from luthier.graph import values
 from luthier.graph.build import build
 from luthier.graph.copies import as_node, copy_graph
 from luthier.graph.diff import Change, diff, render_diff
@@ -142,5 +143,6 @@ __all__ = [
     "true_divide",
     "validate",
     "value",
+    "values",
     "walk",
 ]

@@ -1,5 +1,10 @@
 """The experiment as a program: the root node, the training state, and the compiled step."""
 
+from luthier.program.accumulation import (
+    additive_gradient,
+    counted_gradient,
+    coupled_gradient,
+)
 from luthier.program.experiment import (
     Data,
     Divergence,
@@ -43,6 +48,9 @@ __all__ = [
     "Training",
     "WarmStart",
     "Weights",
+    "additive_gradient",
+    "counted_gradient",
+    "coupled_gradient",
     "evaluate_step",
     "export",
     "gradient_of",

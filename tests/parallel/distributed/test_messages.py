@@ -1,117 +1,114 @@
+"""What processes exchange: decisions, differences, clocks."""
+
+from __future__ import annotations
+
 import threading
-import time
+import types
 
 import pytest
 
+from luthier.errors import BadInput, DataError, Problem
 from luthier.parallel.distributed import (
-    NOTES_VARIABLE,
-    GaveUp,
-    Notes,
     ProcessLost,
-    Rounds,
-    ended,
-    farewell,
-    from_primary,
-    gather,
-    is_several,
-    process_count,
-    process_index,
+    Skew,
+    agree,
+    clock_skew,
+    decided,
+    differences,
+    messages,
+    together,
 )
 
-
-def test_one_process_answers_itself():
-    assert (process_index(), process_count(), is_several()) == (0, 1, False)
-    assert gather("alone") == ["alone"]
-    assert from_primary(lambda: {"a": 1}) == {"a": 1}
-    assert Rounds("test").exchange(3, sum) == 3
+REMEDY = "start all hosts with the same command, source and versions"
 
 
-def test_all_processes_get_the_answer_of_the_primary(processes):
-    def several(index):
-        rounds = Rounds("test")
-        sums = [rounds.exchange((index, number), decide) for number in range(5)]
-        return sums, gather(f"of {index}"), from_primary(lambda: f"by {index}"), is_several()
-
-    def decide(values):
-        return [sum(index for index, _ in values), {number for _, number in values}.pop()]
-
-    expected = (
-        [[6, number] for number in range(5)],
-        ["of 0", "of 1", "of 2", "of 3"],
-        "by 0",
-        True,
+def test_each_process_that_differs_is_named_with_what_it_differs_in():
+    found = differences(
+        [
+            {"the version of jax": "0.10.2", "the source of luthier": "aa"},
+            {"the version of jax": "0.10.2", "the source of luthier": "aa"},
+            {"the version of jax": "0.11.0", "the source of mine": "bb"},
+        ]
     )
-    assert processes(4, several) == [expected] * 4
+    assert list(map(str, found)) == [
+        "process 2 of 3 differs in the version of jax: 0.11.0, where process 0 has 0.10.2; "
+        + REMEDY,
+        "process 2 of 3 differs in the source of luthier: nothing, where process 0 has aa; "
+        + REMEDY,
+        "process 2 of 3 differs in the source of mine: bb, where process 0 has nothing; " + REMEDY,
+    ]
 
 
-def test_what_all_have_read_is_deleted(processes, service):
+def test_all_processes_refuse_what_one_has_of_its_own(processes):
+    assert processes(3, lambda index: agree({"a": "1"})) == [None] * 3
+    for error in processes(2, lambda index: agree({"a": str(index)})):
+        assert isinstance(error, BadInput)
+        assert str(error) == f"process 1 of 2 differs in a: 1, where process 0 has 0; {REMEDY}"
+    agree({"alone": "whatever"})
+
+
+def test_nobody_waits_for_ever_for_a_process_that_is_not_ready(processes, monkeypatch):
+    monkeypatch.setattr(messages, "AGREE_SECONDS", 0.05)
+    found = processes(3, lambda index: None if index == 1 else agree({"a": "1"}))
+    assert isinstance(found[0], ProcessLost)
+    assert str(found[0]) == "process 1 of 3 is not ready 0 s after process 0"
+    assert str(found[2]) == "process 0 of 3 is not ready 0 s after process 2"
+
+
+def test_bad_input_of_one_process_ends_all(processes):
     def several(index):
-        rounds = Rounds("test")
-        for number in range(20):
-            rounds.exchange(number, sum)
+        with together():
+            if index == 1:
+                raise DataError([Problem("there is no file", "data"), Problem("nor another")])
+        return "went on"
 
-    processes(3, several)
-    assert {key.split("/")[3] for key in service.values} == {"19"}
-
-
-def test_whoever_waits_hears_why_another_process_ended(processes):
-    def several(index):
-        if index == 1:
-            farewell("there is no such file")
-            return None
-        return Rounds("test").exchange(None, list)
-
-    first, _, third = processes(3, several)
-    for error in (first, third):
-        assert isinstance(error, ProcessLost)
-        assert str(error) == "process 1 of 3 ended: there is no such file"
-        assert error.exit_code == 1
+    first, second = processes(2, several)
+    assert type(first) is BadInput
+    assert str(first) == (
+        "process 1 of 2 reports: data: there is no file\nprocess 1 of 2 reports: nor another"
+    )
+    assert type(second) is DataError
+    assert str(second) == "data: there is no file\nnor another"
 
 
-def test_waiting_can_be_given_up(processes):
-    enough = threading.Event()
-
-    def several(index):
-        if index == 1:
-            enough.set()
-            return None
-        return Rounds("test").exchange(None, list, enough.is_set)
-
-    (gave_up, _) = processes(2, several)
-    assert isinstance(gave_up, GaveUp)
-    assert gave_up.process == 1
+def test_alone_bad_input_is_raised_as_it_is():
+    with together():
+        pass
+    with pytest.raises(DataError, match="no file"), together():
+        raise DataError("no file")
 
 
-def test_what_the_service_itself_says_is_raised(processes, service, monkeypatch):
-    import jax
+def test_the_primary_decides_also_against(processes):
+    assert processes(2, lambda index: decided(lambda: [index, "here"])) == [[0, "here"]] * 2
 
-    def gone(key, milliseconds):
-        raise jax.errors.JaxRuntimeError("UNAVAILABLE: socket closed")
+    def refuse():
+        raise DataError(Problem("no", "data"))
 
-    monkeypatch.setattr(service, "blocking_key_value_get", gone)
-    for error in processes(2, lambda index: gather(index)):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="UNAVAILABLE"):
-            raise error
+    first, second = processes(2, lambda index: decided(refuse))
+    assert type(first) is DataError
+    assert type(second) is BadInput
+    assert str(first) == str(second) == "data: no"
+    assert decided(lambda: "alone") == "alone"
 
 
-def test_process_0_stays_until_the_others_have_left(processes):
-    late = threading.Event()
+def test_alone_a_clock_is_right():
+    assert clock_skew() == Skew(0.0, 0.0)
+
+
+def test_clocks_are_compared_with_that_of_process_0(processes, monkeypatch):
+    import time
+
+    own = threading.local()
+    ahead = {0: 0.0, 1: 3.0, 2: -2.0}
+    fake = types.SimpleNamespace(time=lambda: time.time() + own.ahead)
+    monkeypatch.setattr(messages, "time", fake)
 
     def several(index):
-        if index == 1:
-            late.wait(0.2)
-        farewell(f"of {index}")
-        return ended()
+        own.ahead = ahead[index]
+        return clock_skew()
 
-    first, _ = processes(2, several)
-    assert first == {0: "of 0", 1: "of 1"}
-    start = time.monotonic()
-    processes(2, lambda index: None if index else farewell("alone"))
-    assert time.monotonic() - start >= 0.5
-
-
-def test_the_parent_learns_which_process_a_thread_waits_for(processes, tmp_path, monkeypatch):
-    kept = Notes(tmp_path / "notes.json")
-    monkeypatch.setenv(NOTES_VARIABLE, str(kept.path))
-    processes(2, lambda index: farewell("no disk") if index else gather(index))
-    assert kept.read() == {"lost": "process 1 of 2 ended: no disk"}
+    first, second, third = processes(3, several)
+    assert first == Skew(0.0, 0.0)
+    for found, expected in ((second, 3.0), (third, -2.0)):
+        assert abs(found.seconds - expected) <= found.uncertainty_seconds + 1e-6
+        assert found.uncertainty_seconds < 1.0

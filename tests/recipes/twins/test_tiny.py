@@ -6,7 +6,7 @@ import pytest
 
 from luthier import checkpoint, data, layers, parallel, trainer
 from luthier import graph as graphs
-from luthier.cli.listing import find
+from luthier.cli import find_experiments as find
 from luthier.errors import BadInput
 from luthier.recipes import decoders, fsdp, pipeline, tiny
 
