@@ -106,13 +106,24 @@ def place(path: str, position: int) -> str:
 
 
 def damaged(path: str, position: int, why: object) -> DataError:
-    """Return the error of a record that cannot be read."""
+    """Return the error of a record that cannot be read.
+
+    Args:
+      path: The file.
+      position: The number of the record in it, from 0.
+      why: The reason, in the words of the reader.
+    """
     remedy = "copy the file again, or let a `Filtered` source skip it (`corrupt=Skip()`)"
     return DataError(Problem(f"{place(path, position)} is damaged: {why}", remedy=remedy))
 
 
 def unopened(path: str, why: object) -> DataError:
-    """Return the error of a file of which nothing can be read."""
+    """Return the error of a file of which nothing can be read.
+
+    Args:
+      path: The file.
+      why: The reason, in the words of the reader.
+    """
     remedy = "copy the file again, or leave it out of the pattern"
     return DataError(Problem(f"{path}: cannot be read: {why}", remedy=remedy))
 

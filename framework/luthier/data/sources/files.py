@@ -67,6 +67,9 @@ def empty(path: str) -> Problem:
 def read_file(path: str) -> bytes:
     """Return the whole content of a file.
 
+    Args:
+      path: A path, or the URL of an object, of which the copy on this machine is read.
+
     Raises:
       DataError: when the file is unreadable or empty.
     """
