@@ -27,7 +27,7 @@ COINAGES = {
     r"of others": "pretrained, of other frameworks",
     r"(?<![./_])masters": "master weights",
     r"(?:tells|told)": "prints, reports, lists, raises",
-    r"(?<!there )(?:is|are) no (?!longer|more|less|fewer)(?=\w)|(?:is|are) none": "is not a",
+    r"(?<!there )(?:is|are) no (?!longer|more|less|fewer)(?=\w)|(?:is|are) (?-i:none)": "is not a",
 }
 # A sentence that starts with a bare clause: "What cannot be read is refused."
 CLAUSE = re.compile(r"(?:^|[.!:;] |\| |\*\*|^- )What (?!is\b[^.]*\?)[^.?|]*\.(?=\s|$|\|)")

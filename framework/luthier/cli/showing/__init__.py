@@ -6,7 +6,6 @@ from __future__ import annotations
 # these modules.
 _EXPORTS = {
     "FORMS": "luthier.cli.showing.forms",
-    "NOT_OF_GRAPHS": "luthier.cli.showing.settings",
     "PACKAGES": "luthier.cli.showing.settings",
     "Component": "luthier.cli.showing.settings",
     "ComponentSetting": "luthier.cli.showing.settings",
@@ -36,7 +35,6 @@ _EXPORTS = {
 
 __all__ = [
     "FORMS",
-    "NOT_OF_GRAPHS",
     "PACKAGES",
     "Component",
     "ComponentSetting",

@@ -18,40 +18,6 @@ PACKAGES = (
     *("program", "models", "layers", "tasks", "losses", "metrics", "optim", "data"),
     *("checkpoint", "records", "parallel", "durations", "study"),
 )
-# Public classes that are states, results or machinery, and that no graph names.
-NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
-    "program": ("Exported", "Program", "Scalar", "WarmStart"),
-    "models": ("Cache", "Conditional", "Held", "TargetCache"),
-    "layers": (
-        *(
-            "CrossCache",
-            "Cycle",
-            "DropoutKeys",
-            "Encoded",
-            "KeyValues",
-            "ExpertLayer",
-            "RoutingSums",
-        ),
-        *("SharedLayers", "Tokens", "Turns"),
-    ),
-    "tasks": ("Additive", "BatchCoupled", "CountCoupled", "LossSums"),
-    "losses": ("TokenLosses",),
-    "metrics": ("Metric", "Ratio", "Totals"),
-    "optim": (
-        *("AdamScale", "Axes", "GuardState", "Hyperparameter", "Layout", "Optimizer"),
-        *("OptimizerState", "OptimizerStage"),
-    ),
-    "data": ("ByteCounts", "Draws", "PreparedLayout", "RowPlan", "Survey", "Visit"),
-    "checkpoint": ("Provenance", "Restoration", "SavedCheckpoint", "Store", "Target"),
-    "records": (
-        *("Configuration", "CutBack", "Ended", "Evaluation", "Goodput", "Header", "Histogram"),
-        *("Holder", "Image", "Lock", "Mirrored", "Notice", "Recorded", "Recorder"),
-        *("RunDirectory", "RunSummary", "Sample", "Saved", "Source", "Status", "Step"),
-    ),
-    "parallel": ("ArrayInfo", "Placement", "Share"),
-    "durations": ("Progress",),
-    "study": ("Packed",),
-}
 # Functions that graphs name, beside the recipes of optimizers.
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "layers": ("as_scored", "query_and_others", "renormalized")
@@ -134,12 +100,18 @@ def added_components() -> tuple[Component, ...]:
 
 def _in_package(package: str) -> Iterator[tuple[str, Any]]:
     """Yield the components that a package exports, by name."""
+    from luthier.graph import public_names
+
     module = importlib.import_module(f"luthier.{package}")
     names = getattr(module, "__all__", None)
     if names is None:  # `durations` is a module without `__all__`: its own classes are public
         own = [name for name, x in vars(module).items() if inspect.isclass(x)]
         names = [name for name in own if vars(module)[name].__module__ == module.__name__]
-    for name in sorted(set(names) - set(NOT_OF_GRAPHS[package])):
+    for name in sorted(names):
+        # The list of what records may name says which public classes are states, results or
+        # machinery, which no graph names.
+        if public_names.role_of(f"luthier.{package}.{name}") in ("", "none"):
+            continue
         if name in FUNCTIONS.get(package, ()) or _is_component(getattr(module, name)):
             yield name, getattr(module, name)
 

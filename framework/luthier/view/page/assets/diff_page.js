@@ -139,7 +139,7 @@ function followLink() {
   let path = location.hash.slice(1);
   try {
     path = decodeURIComponent(path);
-  } catch { /* a lone % is no escape, and is taken literally */ }
+  } catch { /* a lone % does not start an escape, and is taken literally */ }
   const row = rowOfPath.get(path);
   if (!row) announce(`There is no setting ${path}`);
   else select(row.index, { link: false });
