@@ -3,6 +3,7 @@
 Warm starts are here too, from other runs and from pretrained weights.
 """
 
+from luthier.checkpoint import commit
 from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory, require_space
 from luthier.checkpoint.policy import (
@@ -56,6 +57,7 @@ __all__ = [
     "Take",
     "Target",
     "Tiers",
+    "commit",
     "open_checkpoints",
     "require_space",
 ]

@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
+
+# Private: JAX has no public way to read the lowering that a primitive has on a platform, which
+# `install` must know to put it back.
 from jax._src.interpreters import mlir as mlir_registry
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import mlir

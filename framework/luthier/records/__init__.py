@@ -1,5 +1,6 @@
 """Records of a run: its directory, metrics, console, media and mirrors."""
 
+from luthier.records import crash, events, trust
 from luthier.records.catalogue import RunSummary, find, list_runs, summarize
 from luthier.records.console import (
     Console,
@@ -96,11 +97,13 @@ __all__ = [
     "Wandb",
     "Watchdog",
     "account_of",
+    "crash",
     "cut_back",
     "decode_event",
     "encode_event",
     "encode_number",
     "encode_png",
+    "events",
     "find",
     "find_secret",
     "format_bytes",
@@ -125,6 +128,7 @@ __all__ = [
     "redact_output",
     "require_none",
     "summarize",
+    "trust",
     "write_json",
     "write_status",
 ]
