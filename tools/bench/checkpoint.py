@@ -313,7 +313,7 @@ def main() -> int:
         rows,
         f"{num_arrays} arrays of {arguments.mebibytes:g} MiB together where time is measured, of "
         "4 MiB where memory is.",
-        "What blocks is measured in turns in one process, memory in a process for each side.",
+        "Blocking times are measured alternately in one process, memory in one process per side.",
     )
 
 

@@ -28,8 +28,8 @@ class Storage:
     """Settings for writing and reading arrays with Orbax.
 
     Args:
-      file_bytes: The size at which a data file is full; None is Orbax's own, 2 GiB.
-      saving_replicas: Among how many replicas a save of replicated arrays is split; 1 leaves
+      file_bytes: Size of a full data file; None uses Orbax's default, 2 GiB.
+      saving_replicas: Number of replicas among which a save of replicated arrays is split; 1 leaves
         it to the first, None takes all.
       broadcast_axis: The mesh axis whose first replica reads a checkpoint, and sends it to the
         others; None has every replica read it. No array may be split over this axis.
@@ -163,8 +163,9 @@ class FastTier:
     All processes must see the directory: one machine, or a disk that the machines share.
 
     Args:
-      directory: Where, as /dev/shm/luthier or a local disk; each run has a folder of its own there.
-      every: Interval from one to the next.
+      directory: Root directory of the fast checkpoints, such as /dev/shm/luthier or a local disk;
+        each run has a folder of its own there.
+      every: Interval between two checkpoints.
       keep_latest: Number of newest checkpoints to keep.
     """
 
@@ -273,10 +274,9 @@ class Checkpoints:
     The last one whose training loss was finite is always kept.
 
     Args:
-      every: Interval from one save to the next; None saves only when training ends or is
-        interrupted.
-      keep_latest: Number of newest checkpoints to keep. One more than 1 is a way back when the
-        newest is damaged.
+      every: Interval between two saves; None saves only when training ends or is interrupted.
+      keep_latest: Number of newest checkpoints to keep. With more than one, a run can resume from
+        an older checkpoint if the newest is damaged.
       keep_every: Also keep the first one saved at or after each multiple of so many steps, for
         good; None keeps none for good.
       keep_best: Also keep the one with the best value of this metric, of those saved with one.

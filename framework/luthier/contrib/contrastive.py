@@ -146,7 +146,7 @@ class Contrastive:
       objective: The loss of a pair, given all pairs.
       views: The entries of the batch that are the two views. The same entry twice gives views that
         differ by dropout only (Gao et al. 2021, arXiv:2104.08821).
-      embed: From (model, view, dropout) to vectors [B, D]; by default the model's output.
+      embed: Function from (model, view, dropout) to vectors [B, D]; by default the model's output.
       input_axes: Logical axis names of a view's dimensions after the rows.
 
     Source: van den Oord et al. 2018, arXiv:1807.03748; Chen et al. 2020, arXiv:2002.05709.

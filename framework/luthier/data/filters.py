@@ -74,8 +74,8 @@ class Deduplicate(Filter):
     """Keeps the first of equal documents: equal after `normalize`, by a hash of 128 bits.
 
     Args:
-      normalize: From a document to the bytes that are compared, as `fold`; None compares the
-        documents as they are.
+      normalize: Function from a document to the bytes that are compared, such as `fold`; None
+        compares the documents as they are.
     """
 
     normalize: Callable[[bytes], bytes] | None = None
@@ -121,7 +121,7 @@ class Predicate(Filter):
 
     Args:
       name: The name of the filter in counts.
-      function: From a document to True if it is kept.
+      function: Function from a document to True if the document is kept.
     """
 
     name: str
@@ -176,7 +176,8 @@ class Filtered(Source):
 
     Args:
       source: All documents.
-      filters: Applied in this order; each sees only what those before it kept.
+      filters: The filters, applied in this order; each sees only the documents that those before it
+        kept.
       corrupt: The treatment of documents that cannot be read: `Fail()` or `Skip()`.
 
     Raises:

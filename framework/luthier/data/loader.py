@@ -177,7 +177,7 @@ def shuffled(
       global_batch_size: The rows of all processes together.
       places: The numbers of this process's rows within the global batch, int64 [n].
       num_threads: Threads that assemble batches ahead of time.
-      prefetch_batches: Number of batches that they are ahead.
+      prefetch_batches: Number of batches that are prepared ahead of time.
     """
     source = _Ordered(rows, order, global_batch_size, places)
     parent = _iterate(source, num_threads, prefetch_batches)
@@ -199,7 +199,7 @@ def once(
       global_batch_size: The rows of all processes together.
       places: The numbers of this process's rows within the global batch, int64 [n].
       num_threads: Threads that assemble batches ahead of time.
-      prefetch_batches: Number of batches that they are ahead.
+      prefetch_batches: Number of batches that are prepared ahead of time.
     """
     source = _Once(rows, global_batch_size, places)
     return _iterate(source, num_threads, prefetch_batches)

@@ -342,7 +342,8 @@ class Mixture(DataNode):
 
     Args:
       components: The data nodes by name; all have the same batch entries and shapes.
-      stages: The weights, and from which step on; the first stage begins at step 0.
+      stages: Stages of training, each with its weights and its first step; the first stage begins
+        at step 0.
       max_epochs: Maximum number of epochs of a component, by name; one that has reached it leaves
         its share to the others. A component that is not named has no limit.
 

@@ -28,7 +28,7 @@ class DataNode(abc.ABC):
 
     Args:
       num_threads: Threads that assemble batches ahead of time; 0 assembles them on demand.
-      prefetch_batches: Number of batches that they are ahead.
+      prefetch_batches: Number of batches that are prepared ahead of time.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_threads": "0 <= x", "prefetch_batches": "1 <= x"}

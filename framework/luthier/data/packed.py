@@ -127,7 +127,7 @@ class Packed(TokenNode):
 
     Args:
       source: The documents.
-      tokenizer: Turns them into tokens.
+      tokenizer: Tokenizer of the texts.
       length: L, the number of targets in a row.
       packing: Assigns documents to rows.
 

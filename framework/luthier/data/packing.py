@@ -49,7 +49,7 @@ def encode_checked(
 
     Args:
       source: The source of the documents, for messages.
-      tokenizer: Turns them into tokens.
+      tokenizer: Tokenizer of the texts.
       start: The index of the first of them.
       documents: The documents.
 

@@ -55,8 +55,8 @@ class _Residual(nnx.Module):
       norm: Template of the norms.
       dropout: Template of the dropout on both parts; None means none.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
     """
 
@@ -177,8 +177,8 @@ class PreNormBlock(_Residual):
       norm: Template of both norms.
       dropout: Template of the dropout on both parts; None means none.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Xiong et al. 2020, arXiv 2002.04745, figure 1(b).
@@ -248,8 +248,8 @@ class ParallelBlock(_Residual):
       norm: Template of the norm.
       dropout: Template of the dropout on both parts; None means none.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Black et al. 2022, arXiv 2204.06745, section 2.1.2; Chowdhery et al. 2022,

@@ -37,7 +37,7 @@ class Embedding(nnx.Module):
     Args:
       table: Initializer of the token vectors, which it sees as the kernel (D, V) of the
         projection to logits: `FanIn()` gives each vector an expected norm of 1.
-      position: Template of what is added for positions; None where attention knows them.
+      position: Template of the position embedding; None where attention encodes positions.
       dropout: Template of the dropout on the sum; None means none.
       pad_to_multiple: Rows of the table are a multiple of this, so that meshes divide it; rows
         beyond the vocabulary are zero at first and never used.
@@ -45,7 +45,7 @@ class Embedding(nnx.Module):
       vocab_size: V.
       dim: D.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
     """
 
@@ -127,7 +127,7 @@ class TiedUnembedding(nnx.Module):
       cap: Upper bound of the logits; None means no cap: the tanh is left out.
       bias: Initializer of b; None means no bias.
       vocab_size: V; only a bias needs it.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters; only a bias needs them.
 
     Source: Press and Wolf 2017, arXiv 1608.05859, section 3; Gemma Team 2024, arXiv 2408.00118,
@@ -188,7 +188,7 @@ class Unembedding(nnx.Module):
       vocab_size: V.
       dim: D.
       dtype: Type of the factors of the product.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
     """
 

@@ -240,7 +240,7 @@ class TruncatedNormal:
     """Normal with mean zero, cut off at two standard deviations.
 
     Args:
-      stddev: Standard deviation of what is returned, that is after the cut.
+      stddev: Standard deviation of the result, after truncation.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"stddev": "0 <= x"}

@@ -36,8 +36,8 @@ class Linear(nnx.Module):
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions of W.
       output_axes: Logical axis names of the output dimensions of W.
-      dtype: Type that is computed in, and of the result.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, and of the result.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
     """
 

@@ -51,8 +51,8 @@ class LoraLinear(Linear):
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions of W.
       output_axes: Logical axis names of the output dimensions of W.
-      dtype: Type that is computed in, and of the result.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, and of the result.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Hu et al. 2021, arXiv 2106.09685, equation 3.

@@ -29,8 +29,8 @@ class Mlp(nnx.Module):
       up: Template of W_up.
       down: Template of W_down.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, equation 2.
@@ -75,8 +75,8 @@ class GatedMlp(nnx.Module):
       up: Template of W_up.
       down: Template of W_down.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Shazeer 2020, arXiv 2002.05202, equation 6.

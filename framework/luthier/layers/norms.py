@@ -27,7 +27,7 @@ class LayerNorm(nnx.Module):
       axes: Logical name of the last dimension.
       dim: Size of the last dimension.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Ba, Kiros and Hinton 2016, arXiv 1607.06450, equation 4.
@@ -73,7 +73,7 @@ class RMSNorm(nnx.Module):
       axes: Logical name of the last dimension.
       dim: Size of the last dimension.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Zhang and Sennrich 2019, arXiv 1910.07467, equation 4.

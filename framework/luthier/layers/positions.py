@@ -164,7 +164,7 @@ class LearnedPositions(nnx.Module):
       table: Initializer of the vectors.
       dim: D.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Gehring et al. 2017, arXiv 1705.03122, section 3.1.

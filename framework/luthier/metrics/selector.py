@@ -18,7 +18,7 @@ class Selector:
     Args:
       evaluation: Name of the evaluation set (a key of `experiment.evaluations`).
       metric: Name of the metric that the task reports there.
-      direction: Whether a `lower` or a `higher` value is better; `check` compares it with the
+      direction: Direction of optimization, `lower` or `higher`; `check` compares it with the
         metric's own.
     """
 

@@ -59,8 +59,8 @@ class Decoder(nnx.Module):
       stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       bias: Template of a bias of the attention scores of all layers, such as `Alibi`; None means
         no bias.
-      dtype: Type that is computed in, by all parts that do not set their own.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, in all parts that do not set their own.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
     """
 

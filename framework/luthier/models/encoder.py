@@ -41,8 +41,8 @@ class Encoder(nnx.Module):
       head: Template of the map to logits, such as `MaskedHead`; None leaves it out.
       pooler: Template of the pooling of a row to one vector, such as `Pooler`; None leaves it out.
       stack: The stack of layers: `Scanned`, `Unrolled`, or `Shared` for one set of parameters.
-      dtype: Type that is computed in, by all parts that do not set their own.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, in all parts that do not set their own.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Devlin et al. 2018, arXiv 1810.04805, section 3; Lan et al. 2019, arXiv 1909.11942.

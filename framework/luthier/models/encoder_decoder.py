@@ -109,8 +109,8 @@ class SourceLayers(_Layers):
       dropout: Template of the dropout on the result; None means none.
       stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.
@@ -151,8 +151,8 @@ class TargetLayers(_Layers):
       dropout: Template of the dropout on the result; None means none.
       stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.
@@ -223,8 +223,8 @@ class EncoderDecoder(nnx.Module):
       embedding: Template of the embedding of both texts.
       unembedding: Template of the map to logits: `TiedUnembedding`, `ScaledTiedUnembedding` or
         `Unembedding`.
-      dtype: Type that is computed in, by all parts that do not set their own.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, in all parts that do not set their own.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.

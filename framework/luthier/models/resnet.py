@@ -35,8 +35,8 @@ class ResNet(nnx.Module):
       block: Template of a block, `BasicBlock` or `BottleneckBlock`.
       stem: Template of the layers before the first block, `LargeStem` or `SmallStem`.
       head: Template of the map to logits.
-      dtype: Type that is computed in, by all parts that do not set their own.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, in all parts that do not set their own.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, table 1.

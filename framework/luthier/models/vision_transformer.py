@@ -45,8 +45,8 @@ class VisionTransformer(nnx.Module):
       pooling: Template of the pooling of tokens to one vector: `ClassToken` or `MeanPool`.
       head: Template of the map from that vector to logits.
       stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
-      dtype: Type that is computed in, by all parts that do not set their own.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, in all parts that do not set their own.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Dosovitskiy et al. 2020, arXiv 2010.11929, equations 1 to 4.

@@ -48,7 +48,7 @@ def partition(parts: Sequence[Part], clip_norm: float | None = None) -> Optimize
     others' under their part's name.
 
     Args:
-      parts: In the order in which they choose.
+      parts: The parts, in the order in which they choose.
       clip_norm: Limit of the norm of the whole gradient, before it is split; None for no
         limit. A part's own limit applies to the norm of that part's gradients.
 

@@ -87,7 +87,7 @@ class Warmup(abc.ABC):
 
     Args:
       peak: The highest value, $p$, reached at `warmup_steps`.
-      warmup_steps: Steps of the rise, $W$.
+      warmup_steps: Number of warmup steps, $W$.
       total_steps: Step at which the end is reached, $T$, with the warmup in it.
       end: Value from then on, $e$.
       start: Value at step 0 if there is a warmup, $s$.
@@ -176,8 +176,8 @@ class WarmupStableDecay:
 
     Args:
       peak: The highest value, $p$.
-      warmup_steps: Steps of the rise, $W$.
-      decay_steps: Steps of the fall, $D$.
+      warmup_steps: Number of warmup steps, $W$.
+      decay_steps: Number of decay steps, $D$.
       total_steps: Step at which the end is reached, $T$, with the warmup in it.
       end: Value from then on, $e$.
       start: Value at step 0 if there is a warmup, $s$.
@@ -219,7 +219,7 @@ class InverseSquareRoot:
 
     Args:
       peak: The highest value, $p$, reached at `warmup_steps`.
-      warmup_steps: Steps of the rise, $W$.
+      warmup_steps: Number of warmup steps, $W$.
 
     Source: Vaswani et al., 2017, arXiv:1706.03762, equation 3.
     """
@@ -284,8 +284,8 @@ class Cycles:
       peak: Value at the start of the first cycle, $p$.
       cycle_steps: Steps of the first cycle, $L$.
       num_cycles: Number of cycles.
-      length_factor: By how much each cycle is longer than the one before, $f$.
-      peak_factor: By how much each cycle's peak is higher than that before, $g$.
+      length_factor: Ratio of the length of each cycle to that of the one before, $f$.
+      peak_factor: Ratio of the peak of each cycle to that of the one before, $g$.
       end: Value at the end of each cycle, $e$.
 
     Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5 and section 3.

@@ -46,9 +46,10 @@ class Mesh:
       expert: Devices that split the experts and the batch.
       sequence: Devices that split the length of every row.
       tensor: Devices that split the hidden dimensions of every layer.
-      across_slices: How the axes continue across slices: an axis has as many devices as its size
-        here, times its number of slices there.
-      axis_type: Who decides the sharding of what layers compute.
+      across_slices: Numbers of slices along the axes: an axis has as many devices as its size here,
+        times its number of slices.
+      axis_type: Type of all axes, which determines how the sharding of what layers compute is
+        chosen.
 
     One of the sizes may be -1: it fills the mesh up to the devices there are.
     """

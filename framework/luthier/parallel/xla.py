@@ -109,9 +109,9 @@ class XlaOptions:
     `xla_dump_to`, which belong into XLA_FLAGS.
 
     Args:
-      cpu: For programs that run on CPUs.
-      gpu: For programs that run on GPUs.
-      tpu: For programs that run on TPUs.
+      cpu: Options of programs that run on CPUs.
+      gpu: Options of programs that run on GPUs.
+      tpu: Options of programs that run on TPUs.
     """
 
     cpu: dict[str, Option] = dataclasses.field(default_factory=dict)

@@ -62,7 +62,7 @@ class Evaluation:
 
     Args:
       data: The data to evaluate on: every example once.
-      every: How often; None means at the end only. The end always evaluates.
+      every: Interval between evaluations; None evaluates at the end only. The end always evaluates.
       global_batch_size: Examples per batch over all devices.
       weights: The trained parameters, or their moving average.
       num_batches: Batches to evaluate during training; None means the whole set. At the end the
@@ -89,7 +89,7 @@ class Divergence:
     Args:
       max_nonfinite_steps: Consecutive steps whose loss or gradient is not finite, after which
         training stops if there is no guard. A run whose last step is one has diverged, too.
-      rise: How far the smoothed loss may be above its best, in the unit of the loss; None does not
+      rise: Maximum rise of the smoothed loss above its best, in the unit of the loss; None does not
         check it.
       patience_steps: Consecutive steps for which it may be further above. The loss is smoothed by a
         moving average over about as many steps.
@@ -177,8 +177,8 @@ class Experiment:
       parallelism: The device mesh, and how arrays are sharded over it.
       precision: Numerical precision of the program.
       compiler: Options that XLA compiles the program with.
-      checkpoints: When to save and which checkpoints to keep; None saves nothing.
-      records: Where metrics and logs of the run are written.
+      checkpoints: The checkpoint policy; None saves nothing.
+      records: Settings of the metrics and logs of the run.
       restore: Source of the first parameters; None initializes them. It is read once, when a new
         run starts: a resumed run reads its own checkpoint.
     """

@@ -29,8 +29,8 @@ class Console:
     """Settings of the console output while training.
 
     Args:
-      plain_every_seconds: Where lines cannot be redrawn: least time between two of them.
-      plain_every_steps: The same in steps, instead of seconds.
+      plain_every_seconds: Minimum time between two lines where lines cannot be redrawn.
+      plain_every_steps: Minimum number of steps between two such lines, instead of seconds.
       width: Columns to use; None asks the terminal (80 in a pipe).
     """
 

@@ -406,7 +406,7 @@ class Account:
     """The account of a run's time, over all its processes.
 
     Args:
-      lifetimes: Its processes in order.
+      lifetimes: Processes of the run, in order.
       seconds: Seconds by kind of work, with `lost`, `idle` and `other`: they add up to `total`.
     """
 

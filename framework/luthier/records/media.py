@@ -23,7 +23,7 @@ class Histograms:
 
     Args:
       every: Interval.
-      num_bins: Bins of one width between the least and the greatest entry.
+      num_bins: Number of bins of equal width between the smallest and the largest entry.
       pattern: Regular expression that is searched for in the names of parameters.
     """
 
@@ -42,7 +42,7 @@ class Samples:
       every: Interval during training, all prompts each time; None shows the first prompt at the
         end of the run only.
       prompts: Texts to continue; an empty one lets the model begin.
-      num_tokens: Tokens to draw for each.
+      num_tokens: Number of tokens to generate for each prompt.
       temperature: Sampling temperature; 0 takes the likeliest token.
       seed: Random seed of sampling, the same every time.
     """

@@ -206,15 +206,16 @@ class Records:
     """Settings of the records of a run; the JSON lines are always written.
 
     Args:
-      directory: Where runs are kept.
+      directory: Root directory of the runs.
       console: Console output while training; None shows nothing.
       wandb: The mirror in Weights & Biases; None makes none.
       histograms: Distributions of parameters; None shows none.
       samples: Text that a language model generates, at the end and during training; None shows
         none.
       images: Images of the training data; None shows none.
-      watchdog: When a run counts as hanging, and is ended; None waits for ever.
-      sinks: Where else a run is recorded, by classes of your own or of installed distributions.
+      watchdog: Limits after which a run counts as hanging and is ended; None waits forever.
+      sinks: Additional sinks that record a run: your own classes, or those of installed
+        distributions.
     """
 
     directory: str = "runs"

@@ -110,7 +110,7 @@ class PlanGate:
     """Rejects trials that do not fit a device group that need not be here, as planned.
 
     Args:
-      slice: What is planned for, whatever a trial runs on: `v5e-16`, `h100:8`.
+      slice: Target of the plan, whatever a trial runs on: `v5e-16`, `h100:8`.
       level: `shapes` takes seconds for each trial and estimates activations; `compile` asks the
         compiler.
       packages: The user's modules that a graph may name.

@@ -74,7 +74,7 @@ class MeanOfLast:
     """The mean of the last evaluations.
 
     Args:
-      count: How many; fewer, where there are fewer.
+      count: Number of evaluations; all of them, if there are fewer.
     """
 
     count: int
@@ -93,8 +93,8 @@ class Measured:
     """A metric of an evaluation set.
 
     Args:
-      selector: Which metric, and which way is better.
-      over: What is made of its evaluations: `Last`, `Best` or `MeanOfLast`.
+      selector: The metric, with the direction that is better.
+      over: Reduction over the evaluations of the metric: `Last`, `Best` or `MeanOfLast`.
     """
 
     selector: Selector
@@ -129,7 +129,7 @@ class _Fact:
     """A fact of `result.json`.
 
     Args:
-      direction: Whether a `lower` or a `higher` value is better.
+      direction: Direction of optimization, `lower` or `higher`.
     """
 
     direction: Direction = "lower"
@@ -159,10 +159,10 @@ class _Fact:
 
 @dataclasses.dataclass(frozen=True)
 class StepTime(_Fact):
-    """Seconds of one optimizer step, the median.
+    """The median seconds per optimizer step.
 
     Args:
-      direction: Whether a `lower` or a `higher` value is better.
+      direction: Direction of optimization, `lower` or `higher`.
     """
 
     KEY: ClassVar[str] = "step_seconds"
@@ -173,7 +173,7 @@ class DeviceHours(_Fact):
     """The device hours of the trial.
 
     Args:
-      direction: Whether a `lower` or a `higher` value is better.
+      direction: Direction of optimization, `lower` or `higher`.
     """
 
     KEY: ClassVar[str] = "device_seconds"
@@ -191,10 +191,10 @@ class DeviceHours(_Fact):
 
 @dataclasses.dataclass(frozen=True)
 class PeakBytes(_Fact):
-    """The most memory that one device held.
+    """The peak memory of one device.
 
     Args:
-      direction: Whether a `lower` or a `higher` value is better.
+      direction: Direction of optimization, `lower` or `higher`.
     """
 
     KEY: ClassVar[str] = "peak_bytes"
@@ -202,10 +202,10 @@ class PeakBytes(_Fact):
 
 @dataclasses.dataclass(frozen=True)
 class Parameters(_Fact):
-    """Scalars among the model's parameters.
+    """The number of scalars in the model's parameters.
 
     Args:
-      direction: Whether a `lower` or a `higher` value is better.
+      direction: Direction of optimization, `lower` or `higher`.
     """
 
     KEY: ClassVar[str] = "parameters"

@@ -17,9 +17,9 @@ class SharedPrograms:
     """Trials that differ only in leaves that can be hoisted share a program, and perhaps a slice.
 
     Args:
-      lanes: How such trials share a slice: one after another (`single`), in lanes, or as the worker
-        measures (`auto`).
-      num_lanes: How many may share a slice.
+      lanes: Execution of such trials on a slice: one after another (`single`), in lanes, or as the
+        worker measures (`auto`).
+      num_lanes: Maximum number of trials that share a slice.
       paths: Leaves that may be hoisted, beside `seed`; None takes those that the study's space
         sets, and those in which some trial so far differs from the study's experiment.
     """

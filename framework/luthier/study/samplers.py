@@ -103,7 +103,7 @@ def study_of(
     Args:
       name: Its name.
       base: The experiment's graph.
-      space: What may be chosen.
+      space: The search space.
       sampler: The node of the sampler.
       packages: The user's modules that graphs may name.
     """

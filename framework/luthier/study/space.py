@@ -56,8 +56,8 @@ class Log:
     """A number, uniform in its logarithm.
 
     Args:
-      low: The least, above zero.
-      high: The greatest.
+      low: Lower endpoint of the range, inclusive and above zero.
+      high: Upper endpoint of the range, inclusive.
     """
 
     low: float
@@ -98,8 +98,8 @@ class Uniform:
     """A number, uniform in a range.
 
     Args:
-      low: The least.
-      high: The greatest.
+      low: Lower endpoint of the range, inclusive.
+      high: Upper endpoint of the range, inclusive.
     """
 
     low: float
@@ -136,9 +136,9 @@ class Int:
     """A whole number.
 
     Args:
-      low: The least.
-      high: The greatest.
-      step: From one to the next.
+      low: Lower endpoint of the range, inclusive.
+      high: Upper endpoint of the range, inclusive.
+      step: Difference between neighbouring values.
     """
 
     low: int
@@ -179,8 +179,8 @@ class Pow2:
     """A power of two; its exponent is stored.
 
     Args:
-      low: The least, a power of two.
-      high: The greatest, a power of two.
+      low: Lower endpoint of the range, a power of two, inclusive.
+      high: Upper endpoint of the range, a power of two, inclusive.
     """
 
     low: int
@@ -265,10 +265,10 @@ class Option:
     """One of the options of a choice.
 
     Args:
-      value: What is set at the path of the choice: a plain value or a node.
+      value: The value that is set at the path of the choice: a plain value or a node.
       words: Overrides that are applied instead: `fiddler:NAME(...)`, `a.b=3`.
-      space: What else is chosen where this option is; a `Space`, or None.
-      name: Its label; without one, the value or the overrides.
+      space: Search space of further choices that exist only with this option; a `Space`, or None.
+      name: Label of the option; if empty, the value or the overrides.
     """
 
     value: Any = None
@@ -293,7 +293,7 @@ class Choice(_Listed):
     """One of several options without an order; the index is stored.
 
     Args:
-      options: Plain values, nodes, or `Option`s that carry words or a space of their own.
+      options: Plain values, nodes, or `Option`s with overrides or a space of their own.
     """
 
     options: Sequence[Any]
@@ -364,10 +364,10 @@ class Space:
     """The search space of a study.
 
     Args:
-      dimensions: What is chosen, by where: a path of the experiment, or a pattern of the override
+      dimensions: The choices by location: a path of the experiment, or a pattern of the override
         grammar (`any:dropout`, `tag:LearningRate`). A table of rows, and a choice of options that
-        say all in words, may have any name.
-      constraints: What must hold of a graph before it is run: conditions such as
+        consist of overrides only, may have any name.
+      constraints: Conditions that a graph must meet before it is run: expressions such as
         `model.dim % 64 == 0`, or functions of the graph.
     """
 
@@ -484,12 +484,12 @@ def override_text(override: str | tuple[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """A sampler that goes through all combinations; the last dimension moves first.
+    """A sampler of all combinations; the last dimension varies fastest.
 
     Optuna's `GridSampler` calls `Study.stop`, which needs `Study.optimize` and not ask-and-tell.
 
     Args:
-      resolution: Points of every continuous range, the ends among them.
+      resolution: Number of points of every continuous range, including its endpoints.
     """
 
     resolution: int = 5
@@ -501,7 +501,7 @@ def grid_points(space: Space, resolution: int, prefix: str = "") -> Iterator[dic
     """Yield the assignment of every point, with those of the options' own spaces.
 
     Args:
-      space: What may be chosen.
+      space: The search space.
       resolution: Points of every continuous range.
       prefix: The prefix of the names.
     """
@@ -512,7 +512,7 @@ def num_points(space: Space, resolution: int) -> int:
     """Return how many points a grid has.
 
     Args:
-      space: What may be chosen.
+      space: The search space.
       resolution: Points of every continuous range.
     """
     # Counted without going through the points: a grid can have millions. A choice is a sum over its

@@ -56,7 +56,7 @@ class Editing:
 
         Args:
           base: The experiment graph.
-          space: What may be chosen.
+          space: The search space.
           assignment: What was chosen.
           trial: The number of the trial.
         """
@@ -68,7 +68,7 @@ def locate(base: Graph, space: Space, editing: Editing) -> dict[str, Stored] | N
 
     Args:
       base: The experiment graph.
-      space: What may be chosen.
+      space: The search space.
       editing: How its words are read.
     """
     return _locate(base, space, editing, "")
@@ -132,7 +132,7 @@ def check_space(base: Graph, space: Space, editing: Editing) -> list[Problem]:
 
     Args:
       base: The experiment graph.
-      space: What may be chosen.
+      space: The search space.
       editing: How its words are read.
     """
     problems: list[Problem] = []

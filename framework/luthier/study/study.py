@@ -25,17 +25,17 @@ class Budget:
     """The limits of a study; the first that is reached ends it.
 
     Args:
-      trials: Trials, the baseline among them; None for no limit but the sampler's own. `auto` is
-        every point of a grid, and 32 for other samplers. Infeasible trials and copies of earlier
-        ones have numbers of their own, and count.
-      wall_seconds: Time from the start of the driver; running trials are saved, and resume
+      trials: Maximum number of trials, including the baseline; None for no limit but the sampler's
+        own. `auto` is every point of a grid, and 32 for other samplers. Infeasible trials and
+        copies of earlier ones have numbers of their own, and count.
+      wall_seconds: Time limit, from the start of the driver; running trials are saved, and resume
         when the study is resumed.
       device_hours: Devices times hours that trials had them, from lease to end: compilation,
         evaluations and what was lost count. Trials that share a device group share its time.
-      trial_seconds: Time for one trial since it was leased last; a trial that takes longer has
-        failed.
-      retries: How often a trial is restarted after its worker died. Faults of the machine, such
-        as a full disk, are not counted.
+      trial_seconds: Time limit of one trial since its latest lease; a trial that takes longer
+        fails.
+      retries: Maximum number of restarts of a trial after its worker died. Faults of the machine,
+        such as a full disk, are not counted.
       failures: The study stops when so many trials in a row fail by an error in their code or
         data, or when the baseline fails so or is infeasible; None never stops it.
     """
@@ -106,12 +106,12 @@ class Gate(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class CopyResult:
-    """A trial whose graph was tried before gets the result of the first; it is not run."""
+    """Copies the result of the first trial to one whose graph was tried before, without a run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AnotherSeed:
-    """A trial whose graph was tried before runs with a seed that was not."""
+    """Runs a trial whose graph was tried before with a new seed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,24 +119,25 @@ class Study:
     """A hyperparameter study.
 
     Args:
-      name: Its folder, and the group of its runs.
+      name: Name of the study's folder, and of the group of its runs.
       base: The experiment that every trial edits; it is also trial 0.
-      space: What may be chosen.
-      objectives: What counts as better; with several, no single trial is the best.
+      space: The search space.
+      objectives: The objectives; with several, no single trial is the best.
       sampler: A sampler of Optuna, or `Grid`.
       pruner: A pruner of Optuna; None ends no trial early.
-      budget: When it is enough.
+      budget: Limits of the study; the first that is reached ends it.
       seeds: Trials of each setting, with the experiment's `seed` counted upwards; the setting is
         judged by their mean.
-      dedupe: What becomes of a trial whose graph was tried before: `CopyResult`, `AnotherSeed`;
-        None runs it again.
-      engine: What runs trials.
-      packing: Which trials share a program and a slice; None runs each alone.
-      gate: What keeps trials that cannot run from the slices, beside the checks of any graph.
-      seed: What the sampler's choices depend on, with the number of the trial.
-      storage: Where Optuna's copy is kept: a file in the study's folder, or a URL that Optuna
-        knows (`sqlite:///all.db`); None keeps none.
-      directory: The folder of studies.
+      dedupe: Treatment of a trial whose graph was tried before: `CopyResult`, `AnotherSeed`; None
+        runs it again.
+      engine: Engine that runs the trials; may be None if the study is started with an engine.
+      packing: Packing of trials that share a program and a slice; None runs each trial alone.
+      gate: Feasibility check of each trial before it gets a slice, in addition to the checks of any
+        graph.
+      seed: Random seed of the sampler, combined with the number of the trial.
+      storage: Storage of Optuna's copy of the study: a file in the study's folder, or an Optuna
+        storage URL (`sqlite:///all.db`); None keeps no copy.
+      directory: Root directory of the studies.
     """
 
     name: str

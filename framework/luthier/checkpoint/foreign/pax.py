@@ -61,9 +61,9 @@ def read(path: pathlib.Path, averages: bool = False, interleaved: bool = False) 
     Args:
       path: A job's folder or its `checkpoints` (the last step is read), one checkpoint, its
         `state`, or a file of safetensors.
-      averages: Whether the moving averages are taken in the place of the parameters.
-      interleaved: Whether the numbers that are rotated together stand side by side: so where the
-        rotation is `LLaMARotaryEmbedding`.
+      averages: Whether to read the moving averages instead of the parameters.
+      interleaved: Whether the two numbers of a rotated pair are adjacent, as with
+        `LLaMARotaryEmbedding`.
 
     Raises:
       CheckpointError: There is no checkpoint, or it is damaged.

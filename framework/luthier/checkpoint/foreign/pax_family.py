@@ -37,8 +37,8 @@ def family_of(parameters: PaxParameters, heads_first: bool | None = None) -> Fam
 
     Args:
       parameters: The result of `pax.read`.
-      heads_first: Whether heads come first in what maps the results of attention back
-        (`output_proj_use_nhd_shape`); None goes by the shapes.
+      heads_first: Whether heads are the first dimension of the output projection of attention
+        (`output_proj_use_nhd_shape`); None infers it from the shapes.
 
     Raises:
       CheckpointError: The shapes are ambiguous.

@@ -58,11 +58,11 @@ class Safetensors(Restore):
       directory: The folder, or one file of it.
       family: The map from its names to ours: the name of a family, or a map of your own; None
         goes by its config.json, or by luthier's own names if the file does not exist.
-      rules: Rules that take, initialize or skip parameters; the first that matches has a
-        parameter. By default all are taken, but for adapters.
-      differing: Patterns of settings that are meant to be others here than config.json says, as it
-        calls them (`rope_theta`) or the graph does (`rotary.base`); any other difference that
-        changes what the model computes is refused.
+      rules: Rules that take, initialize or skip parameters; the first match decides. By default all
+        are taken except adapters.
+      differing: Patterns of settings that differ from config.json on purpose, by its names
+        (`rope_theta`) or those of the graph (`rotary.base`); any other difference that changes what
+        the model computes is refused.
     """
 
     WORD: ClassVar[str] = "safetensors"
@@ -329,8 +329,7 @@ class Importer(Restore):
 
     Attributes:
       directory: The file or folder; a part of it may stand behind a colon.
-      rules: Rules that take, initialize or skip parameters; the first that matches has a
-        parameter.
+      rules: Rules that take, initialize or skip parameters; the first match decides.
     """
 
     directory: str

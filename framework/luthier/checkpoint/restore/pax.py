@@ -26,13 +26,13 @@ class Pax(Restore):
     Args:
       directory: The folder of a job or of its checkpoints, of which the last is read; that of one
         checkpoint; or the file that `dump_pax.py --weights` wrote.
-      averages: Whether the moving averages are taken in the place of the parameters.
-      interleaved: Whether the numbers that are rotated together stand side by side: so where the
-        rotation is `LLaMARotaryEmbedding`.
-      heads_first: Whether heads come first in what maps the results of attention back
-        (`output_proj_use_nhd_shape`); None goes by the shapes.
-      rules: Rules that take, initialize or skip parameters; the first that matches has a
-        parameter. By default all are taken, but for adapters.
+      averages: Whether to read the moving averages instead of the parameters.
+      interleaved: Whether the two numbers of a rotated pair are adjacent, as with
+        `LLaMARotaryEmbedding`.
+      heads_first: Whether heads are the first dimension of the output projection of attention
+        (`output_proj_use_nhd_shape`); None infers it from the shapes.
+      rules: Rules that take, initialize or skip parameters; the first match decides. By default all
+        are taken except adapters.
     """
 
     WORD: ClassVar[str] = "pax"

@@ -211,8 +211,7 @@ class FromRun(Restore):
       directory: The directory of the run, or that of its checkpoints.
       step: Step of the checkpoint; None means the newest.
       weights: The trained parameters, or their moving average.
-      rules: Rules that take, initialize or skip parameters; the first that matches has a
-        parameter.
+      rules: Rules that take, initialize or skip parameters; the first match decides.
     """
 
     WORD: ClassVar[str] = "run"

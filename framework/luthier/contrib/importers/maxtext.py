@@ -148,8 +148,8 @@ class MaxText(Importer):
     Args:
       directory: The folder of a step, or the one that all steps are in.
       scan_axis: The dimension of the layers where they are stacked: its `param_scan_axis`.
-      interleaved: Whether the two numbers that are rotated together stand side by side, as where
-        its `rope_type` is `llama3.1`.
+      interleaved: Whether the two numbers of a rotated pair are adjacent, as where `rope_type` is
+        `llama3.1`.
       rules: Rules that take, initialize or skip parameters; the first match decides. By default
         all are taken except adapters.
     """

@@ -52,11 +52,11 @@ class SeriesClassifier(nnx.Module):
       norm: Template of the norm after the last layer.
       embedding: Template of the convolution, `Convolution` with its one-dimensional kernel size.
       num_channels: C.
-      pooling: Template of what makes one vector of the tokens: `MeanPool` or `ClassToken`.
+      pooling: Template of the pooling of tokens to one vector: `MeanPool` or `ClassToken`.
       head: Template of the map from that vector to logits.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
-      dtype: Type that is computed in, by all parts that do not set their own; parameters are
-        stored in float32.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
+      dtype: Dtype of the computation, in all parts that do not set their own; parameters are stored
+        in float32.
       rngs: Supplies the keys of the parameters.
 
     Source: Wang et al. 2016, arXiv:1611.06455, section II (convolutions, and the mean over time);

@@ -54,9 +54,9 @@ class PatchTransformer(nnx.Module):
       patch_length: P.
       stride: Steps from one patch to the next.
       num_quantiles: Q, for a loss of quantiles; None for point forecasts.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
-      dtype: Type that is computed in, by all parts that do not set their own; parameters are
-        stored in float32.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
+      dtype: Dtype of the computation, in all parts that do not set their own; parameters are stored
+        in float32.
       rngs: Supplies the keys of the parameters.
 
     Raises:

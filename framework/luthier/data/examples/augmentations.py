@@ -114,7 +114,7 @@ class Cutout(Augmentation):
     """Sets a square (a run, for series) at a random place to 0; it may reach over the edge.
 
     Args:
-      size: Its side, in pixels or points in time.
+      size: Side length of the region, in pixels or points in time.
 
     Source: DeVries and Taylor 2017, arXiv:1708.04552.
     """
@@ -145,7 +145,7 @@ class Noise(Augmentation):
     """Adds normal noise, drawn for each value.
 
     Args:
-      std: Its standard deviation.
+      std: Standard deviation of the noise.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"std": "0 <= x"}

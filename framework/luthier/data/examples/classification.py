@@ -99,8 +99,8 @@ class Classification(DataNode):
 
     Args:
       source: The examples.
-      transforms: Applied to inputs always, in this order.
-      augmentations: Applied to them at random in training, in this order.
+      transforms: Transforms that are always applied to inputs, in this order.
+      augmentations: Random augmentations that are applied to inputs in training, in this order.
 
     Raises:
       DataError: at first use, when the data is missing, damaged or too small.

@@ -22,7 +22,7 @@ class RandomRows:
     """Rows whose tokens are drawn on demand: nothing is stored.
 
     Args:
-      vocab_size: Tokens are below it.
+      vocab_size: Size of the vocabulary; all tokens are below it.
       length: L.
       num_rows: The number of rows.
       seed: Seed of the tokens.
@@ -80,7 +80,7 @@ class Synthetic(DataNode):
     nats per token. A token counts as one byte.
 
     Args:
-      vocab_size: Tokens are below it.
+      vocab_size: Size of the vocabulary; all tokens are below it.
       length: L, the targets of a row.
       num_rows: The rows of an epoch.
       seed: Seed of the tokens; the order of the rows is that of the run.

@@ -107,7 +107,7 @@ class Preferences(DataNode):
 
     Args:
       source: The prompts and responses.
-      tokenizer: Turns them into tokens.
+      tokenizer: Tokenizer of the texts.
       length: L, the number of targets in a row.
       too_long: The treatment of prompts whose responses do not fit: `Fail()` or `Skip()`.
 

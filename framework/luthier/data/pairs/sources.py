@@ -130,7 +130,7 @@ class Arithmetic(PreferenceSource):
 
     Args:
       count: The number of prompts; one may come more than once.
-      largest: The largest number that is added.
+      largest: Largest summand.
       seed: Seed of the numbers.
       split: `train` or `test`.
     """

@@ -105,7 +105,7 @@ def survey(source: Source, tokenizer: Tokenizer) -> Survey:
 
     Args:
       source: The documents.
-      tokenizer: Turns them into tokens.
+      tokenizer: Tokenizer of the texts.
 
     Raises:
       DataError: when there is no document, or one of those cannot be read or tokenized.
@@ -145,7 +145,7 @@ def plan_layout(
 
     Args:
       source: The documents.
-      tokenizer: Turns them into tokens.
+      tokenizer: Tokenizer of the texts.
       estimates: The result of `survey`.
       num_shards: Number of shards; None makes shards of 64 MiB of text, at least 16 of them.
     """

@@ -22,7 +22,7 @@ class Documents(Source):
     """A few documents given as they are, for notebooks and tests.
 
     Args:
-      documents: Each a text, taken as UTF-8, or bytes.
+      documents: The documents: texts, encoded as UTF-8, or bytes.
     """
 
     documents: Sequence[str | bytes]

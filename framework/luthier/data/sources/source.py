@@ -107,8 +107,8 @@ class Part(Source):
 
     Args:
       source: All documents.
-      start: The first document, from 0.
-      stop: The one after the last; None goes to the end.
+      start: Index of the first document, from 0.
+      stop: End of the range, exclusive; None goes to the end.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"start": "0 <= x", "stop": "0 <= x"}
@@ -173,7 +173,7 @@ class Skip(Corruption):
     """Documents that cannot be used are left out, counted, and named in the report.
 
     Args:
-      at_most: The largest number that is tolerated; one more is an error.
+      at_most: Maximum number of skipped examples; one more is an error.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"at_most": "0 <= x"}

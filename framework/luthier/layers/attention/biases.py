@@ -117,7 +117,7 @@ class RelativeBias(nnx.Module):
       num_heads: H.
       buckets: Sorts offsets into classes: `PastBuckets` for decoders, `SignedBuckets` for encoders.
       table: Initializer of the numbers.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.

@@ -40,8 +40,8 @@ class HeadNorms(nnx.Module):
     Args:
       norm: Template of both norms.
       head_dim: K.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Henry et al. 2020, arXiv 2010.04245, section 3; as in Gemma 3 and Qwen 3.
@@ -75,8 +75,8 @@ class ProjectionNorms(nnx.Module):
       num_heads: H.
       num_kv_heads: G.
       head_dim: K.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: OLMo et al. 2024, arXiv 2501.00656, section 3.3.2; Dehghani et al. 2023,
@@ -120,7 +120,7 @@ class QueryScale(nnx.Module):
     Args:
       theta: Initializer of theta; zero scales by one.
       head_dim: K.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Pax (Praxis 1.4.0, `attentions.PerDimScale`).
@@ -184,12 +184,12 @@ class Attention(nnx.Module):
       projection: Template of the query, key and value projections.
       output: Template of the output projection.
       rotary: Rotates queries and keys by their positions; None means no rotation.
-      core: The attention itself, such as `EinsumAttention`; it also holds the mask.
-      query_key: Template of what is done to queries and keys before they are rotated, such as
-        `HeadNorms`; None means nothing.
+      core: The attention implementation, such as `EinsumAttention`, which also holds the mask.
+      query_key: Template of a transformation of queries and keys before rotation, such as
+        `HeadNorms`; None means none.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Raises:
@@ -399,8 +399,8 @@ class OwnBias(nnx.Module):
       attention: Template of the attention, such as `Attention`.
       bias: Template of the bias.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Du et al. 2021, arXiv 2112.06905, section 4 (relative positions by layer).
@@ -470,10 +470,10 @@ class CrossAttention(nnx.Module):
       head_dim: K; None means D / H.
       projection: Template of the query, key and value projections.
       output: Template of the output projection.
-      core: The attention itself, such as `EinsumAttention`; it also holds the mask.
+      core: The attention implementation, such as `EinsumAttention`, which also holds the mask.
       dim: D, of both texts' states.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Raises:

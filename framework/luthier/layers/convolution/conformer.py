@@ -45,8 +45,8 @@ class ConvolutionModule(nnx.Module):
       kernel: Initializer of the depthwise kernel, which it sees as a matrix (K, D).
       bias: Initializer of the depthwise bias; None means no bias.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Gulati et al. 2020, arXiv:2005.08100, section 2.2, figure 2 (without its first norm,
@@ -120,8 +120,8 @@ class ConformerBlock(nnx.Module):
       norm: Template of all norms.
       dropout: Template of the dropout on every part; None means none.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Gulati et al. 2020, arXiv:2005.08100, equation 1.

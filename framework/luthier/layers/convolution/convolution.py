@@ -37,8 +37,8 @@ class Convolution(nnx.Module):
       bias: Initializer of b; None means no bias.
       in_dim: D.
       out_dim: F.
-      dtype: Type that is computed in, and of the result.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, and of the result.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: LeCun et al. 1989, Neural Computation 1(4), section 3; dilation: Yu and Koltun 2015,
@@ -92,8 +92,8 @@ class DepthwiseConvolution(nnx.Module):
       kernel: Initializer of W, which it sees as a matrix (taps, D).
       bias: Initializer of b; None means no bias.
       dim: D.
-      dtype: Type that is computed in, and of the result.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, and of the result.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Chollet 2016, arXiv:1610.02357, section 2.

@@ -35,7 +35,7 @@ class BatchNorm(nnx.Module):
       bias: Initializer of b.
       dim: D.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Ioffe and Szegedy 2015, arXiv:1502.03167, algorithms 1 and 2.
@@ -123,13 +123,13 @@ class GroupNorm(nnx.Module):
     It takes the place of `BatchNorm`, but rows do not see each other.
 
     Args:
-      num_groups: Groups that the channels are cut into.
+      num_groups: Number of groups of channels.
       epsilon: Added to the variance.
       scale: Initializer of the channels' scales.
       bias: Initializer of the channels' biases.
       dim: D.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Raises:

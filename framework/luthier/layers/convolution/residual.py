@@ -95,8 +95,8 @@ class BasicBlock(_Residual):
       in_dim: D.
       width: F.
       stride: Of the block; where it is not 1, or D is not F, the way past is a convolution too.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, figure 5 left; the scale of 0: Goyal et al. 2017,
@@ -117,8 +117,8 @@ class BottleneckBlock(_Residual):
       in_dim: D.
       width: F / 4.
       stride: Of the block; where it is not 1, or D is not F, the way past is a convolution too.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, figure 5 right; the scale of 0: Goyal et al. 2017,
@@ -175,8 +175,8 @@ class LargeStem(_Stem):
       norm: Template of the norm.
       in_dim: C.
       out_dim: F.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, table 1.
@@ -200,8 +200,8 @@ class SmallStem(_Stem):
       norm: Template of the norm.
       in_dim: C.
       out_dim: F.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, section 4.2.

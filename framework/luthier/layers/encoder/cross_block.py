@@ -37,14 +37,14 @@ def query_and_others(
     variance of `1 / (D K)`.
 
     Args:
-      query: Template of what gives `heads`.
-      others: Template of what gives `kv_heads`.
+      query: Template of the query map, which gives `heads`.
+      others: Template of the key and value maps, which give `kv_heads`.
       inputs: Sizes of the input dimensions.
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions.
       output_axes: Logical axis names of the output dimensions, which distinguish the projections.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Returns:
@@ -121,8 +121,8 @@ class PreNormCrossBlock(nnx.Module):
       norm: Template of the three norms.
       dropout: Template of the dropout on each part; None means none.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Raffel et al. 2019,

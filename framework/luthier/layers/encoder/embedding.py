@@ -33,7 +33,7 @@ class TypedEmbedding(nnx.Module):
       vocab_size: V.
       dim: D.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Devlin et al. 2018, arXiv 1810.04805, figure 2.
@@ -109,7 +109,7 @@ class FactorizedEmbedding(nnx.Module):
       vocab_size: V.
       dim: D.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Lan et al. 2019, arXiv 1909.11942, section 3.1 (factorized embedding parameterization).

@@ -30,8 +30,8 @@ class MaskedHead(nnx.Module):
       vocab_size: V.
       embed_dim: E.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Devlin et al. 2018, arXiv 1810.04805, section 3.1, task 1.
@@ -93,8 +93,8 @@ class Pooler(nnx.Module):
     Args:
       transform: Template of W.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Devlin et al. 2018, arXiv 1810.04805, section 3.1, task 2.

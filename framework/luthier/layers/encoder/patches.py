@@ -46,8 +46,8 @@ class PatchEmbedding(nnx.Module):
       dropout: Template of the dropout on the sum; None means none.
       num_tokens: Number of tokens in front of the patches.
       dim: D.
-      dtype: Type that is computed in, and of the result.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, and of the result.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Raises:
@@ -157,7 +157,7 @@ class ClassToken(nnx.Module):
       token: Initializer of the token.
       dim: D.
       dtype: Type of the result.
-      param_dtype: Type that parameters are stored in.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Dosovitskiy et al. 2020, arXiv 2010.11929, equations 1 and 4.

@@ -66,8 +66,8 @@ class Experts(ExpertLayer):
       dispatch: Movement of tokens to their experts: `Capacity`, `Dropless` or `AllExperts`.
       shared: Template of an expert for every token, f_0; None means none.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Shazeer et al. 2017, arXiv:1701.06538, equation 1; shared experts: Dai et al. 2024,
@@ -181,8 +181,8 @@ class ExpertChoice(ExpertLayer):
       logits: Template of the map to logits.
       shared: Template of an expert for every token, f_0; None means none.
       dim: D.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Zhou et al. 2022, arXiv:2202.09368, section 3.2.

@@ -223,8 +223,8 @@ class RouterLogits(nnx.Module):
       projection: Template of the map.
       num_experts: E.
       dim: D.
-      dtype: Type that is computed in, if it is wider than float32.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, if it is wider than float32.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Fedus et al. 2021, arXiv:2101.03961, section 2.4 (float32, jitter).
@@ -283,14 +283,16 @@ class TopK(nnx.Module):
 
     Args:
       k: Experts of a token.
-      scores: From logits [..., E] to positive scores: `jax.nn.softmax` or `jax.nn.sigmoid`.
-      weights: From the scores of the chosen to their weights: `renormalized` or `as_scored`.
+      scores: Function from logits [..., E] to positive scores: `jax.nn.softmax` or
+        `jax.nn.sigmoid`.
+      weights: Function from the scores of the chosen experts to their weights: `renormalized` or
+        `as_scored`.
       scale: c.
       logits: Template of the map to logits.
       num_experts: E.
       dim: D.
-      dtype: Type that is computed in, if it is wider than float32.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation, if it is wider than float32.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: Shazeer et al. 2017, arXiv:1701.06538, equations 3 to 5; Lepikhin et al. 2020,

@@ -318,8 +318,9 @@ def adafactor(
         parameter where `least_parameter_rms` is set.
       decay: Decay of the second moments.
       eps: Added to squared gradients.
-      least_factored_dim: Parameters with no two dimensions of this size keep second moments of
-        every entry; the layers of a scanned stack are no dimension.
+      least_factored_dim: Smallest dimension that is factored. Parameters with fewer than two
+        dimensions of this size keep second moments of every entry; the layers of a scanned stack do
+        not count as a dimension.
       max_update_rms: The clipping threshold, $d$; None for none.
       least_parameter_rms: The least scale, $\epsilon_2$; None for absolute learning rates.
       momentum: Decay of the average of updates; None for no average, and no memory for it.

@@ -130,7 +130,7 @@ class Wandb:
       tags: Labels to filter by.
       mode: `auto` is online where there are a key and a network, else offline; `online`, `offline`,
         `off`. The environment's WANDB_MODE decides what `auto` is.
-      system_metrics: Whether W&B samples the load of processors, memory and disks.
+      system_metrics: Whether W&B samples the usage of processors, memory and disks.
       finish_seconds: Longest wait for the upload when training ends; it then continues in the
         background.
     """

@@ -40,12 +40,12 @@ class Summary:
 
     Args:
       name: The name of the W&B run.
-      group: The group of all of them.
-      config: The configuration that they share.
-      columns: The heads of the table.
-      rows: Its rows, of numbers, texts and None.
-      history: For each row of W&B's history what it holds, in order.
-      better: `lower` or `higher` for each metric of the history that people aim at.
+      group: Name of the group of the runs.
+      config: The configuration that the runs share.
+      columns: Column headers of the table.
+      rows: Rows of the table: numbers, texts and None.
+      history: Contents of each row of W&B's history, in order.
+      better: `lower` or `higher` for each metric of the history that is optimized.
       facts: Entries of the run's summary.
       pages: Title and path of HTML pages.
     """

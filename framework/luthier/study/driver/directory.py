@@ -266,7 +266,7 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
 
     Args:
       name: Its name, or its folder.
-      directory: The folder of studies.
+      directory: Root directory of the studies.
 
     Raises:
       UnknownReference: There is none; the problem holds the nearest names.
@@ -290,7 +290,7 @@ def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> 
 
     Args:
       reference: `NAME/17`; for NAME, the folder of the study is right as well.
-      directory: The folder of studies.
+      directory: Root directory of the studies.
 
     Raises:
       BadInput: There is no such study or trial, or it is damaged.

@@ -279,7 +279,7 @@ class GridSuggester:
     """Suggests the points of a grid, one after another.
 
     Args:
-      space: What may be chosen.
+      space: The search space.
       resolution: Points of every continuous range.
     """
 
@@ -338,7 +338,7 @@ class OptunaSuggester:
     """Suggestions of a sampler of Optuna.
 
     Args:
-      space: What may be chosen.
+      space: The search space.
       sampler: The node of the sampler.
       seed: The study's seed.
       directions: Of the objectives.

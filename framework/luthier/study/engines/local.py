@@ -210,8 +210,9 @@ class Local:
 
     Args:
       slices: The number of equal slices, or the number of devices of each slice by its name.
-      devices: What is cut: `cpu:8` (virtual devices), `cuda:4`, `cuda:0,2`, `tpu:4`; None takes
-        all that this machine has, and on a machine of CPUs as many virtual ones as slices.
+      devices: The devices to divide: `cpu:8` (virtual devices), `cuda:4`, `cuda:0,2`, `tpu:4`; None
+        takes all devices of this machine, and on a machine with CPUs only as many virtual devices
+        as slices.
       memory_bytes: Memory of one device that trials may use; None means what the device has.
     """
 

@@ -41,9 +41,9 @@ class Planned:
     infeasible, with the sizes as the reason.
 
     Args:
-      slice: What is planned for: `v5e-16`, `2xv4-8`, `h100:8`, `cpu:8`.
+      slice: Target of the plan: `v5e-16`, `2xv4-8`, `h100:8`, `cpu:8`.
       level: `compile`, or `shapes`, which takes seconds and is less exact.
-      workers: How many trials are planned at a time.
+      workers: Number of trials that are planned at a time.
       packages: The user's modules that graphs may name.
     """
 

@@ -21,8 +21,8 @@ class SquaredReluMlp(nnx.Module):
       hidden_dim: F.
       linear: Template of both linear maps.
       dim: D; the block that holds this layer hands it over, as all that follows.
-      dtype: Type that is computed in.
-      param_dtype: Type that parameters are stored in.
+      dtype: Dtype of the computation.
+      param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
     Source: So et al. 2021, arXiv 2109.08668, section 4.
