@@ -107,9 +107,7 @@ def learning_rate() -> str:
     import fiddle as fdl
 
     from luthier import graph
-    from luthier.cli import main as cli
-
-    run = cli if callable(cli) else cli.main
+    from luthier.cli import main as run
 
     def holds(value: Any) -> bool:
         if isinstance(value, list | tuple):

@@ -116,3 +116,19 @@ def protect() -> None:
         if stream is not None and stream.isatty():
             # Only at a terminal: a pipe or a file gets the bytes as they are.
             setattr(sys, name, _Protected(stream))
+
+
+def format_bytes(count: float) -> str:
+    """Format bytes in the largest binary unit of which there is one: `1.2 GiB`, `512 B`.
+
+    Args:
+      count: The bytes.
+    """
+    if abs(count) < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        # 1023.95 would be rounded to 1024.0.
+        if abs(count) < 1023.95:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} PiB"

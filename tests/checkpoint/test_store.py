@@ -385,22 +385,22 @@ def test_nothing_is_committed_after_another_process_has_taken_over(store, tmp_pa
 
 
 def test_current_names_what_decides():
-    assert set(store_lib.current()) == {
+    assert set(store_lib.installed_versions()) == {
         *("flax", "grain", "jax", "jaxlib", "luthier", "numpy", "optax", "orbax-checkpoint"),
     }
-    assert "unknown" not in store_lib.current().values()
+    assert "unknown" not in store_lib.installed_versions().values()
 
 
 def test_the_same_versions_are_no_notice():
-    assert store_lib.notices(store_lib.current()) == []
+    assert store_lib.version_notices(store_lib.installed_versions()) == []
 
 
 @pytest.mark.parametrize("package", ["grain", "orbax-checkpoint"])
 def test_another_version_is_a_notice(package):
-    (notice,) = store_lib.notices({**store_lib.current(), package: "0.0.1"})
+    (notice,) = store_lib.version_notices({**store_lib.installed_versions(), package: "0.0.1"})
     assert f"{package} 0.0.1" in notice
-    assert store_lib.current()[package] in notice
+    assert store_lib.installed_versions()[package] in notice
 
 
 def test_packages_that_are_no_longer_recorded_are_passed_over():
-    assert store_lib.notices({"gone": "1"}) == []
+    assert store_lib.version_notices({"gone": "1"}) == []

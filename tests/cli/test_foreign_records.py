@@ -43,11 +43,8 @@ def _exploits(folder):
     victim = {"path": str(folder / "victim"), "kind": "Path"}
     return {
         "jax.experimental.serialize_executable.deserialize_and_load": serialized,
-        "luthier.records.redaction.write_atomically": {
-            "path": str(folder / "written"),
-            "text": "x",
-        },
-        "luthier.storage.files.write_atomically": {"path": str(folder / "written"), "text": "x"},
+        "luthier.records.redaction.write_json": {"path": str(folder / "written"), "value": "x"},
+        "luthier.storage.atomic.write_atomically": {"path": str(folder / "written"), "text": "x"},
         "orbax.checkpoint.test_utils.erase_and_create_empty": {"directory": victim},
         "luthier.checkpoint.policy.discard": {"path": victim},
         "luthier.records.RunDirectory": {"path": str(folder / "made")},

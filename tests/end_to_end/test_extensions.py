@@ -146,7 +146,7 @@ def test_a_run_is_made_of_what_a_distribution_adds(luthier, tmp_path):
     code, _, error = luthier("show", f"run:{run}", with_site=False)
     assert code == 2
     assert "'acme_extension.plain_sgd' may not be imported" in error
-    assert "install what has it (`luthier help extending`)" in error
+    assert "install the distribution that registers it (`luthier help extending`)" in error
 
 
 def test_a_sink_that_does_not_open_leaves_the_run_alone(luthier, tmp_path):

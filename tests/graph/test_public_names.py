@@ -141,7 +141,7 @@ REFUSED = [
     "orbax.checkpoint.test_utils.erase_and_create_empty",
     "optuna.storages.JournalStorage",
     "luthier.checkpoint.policy.discard",
-    "luthier.records.redaction.write_atomically",
+    "luthier.records.redaction.write_json",
     "luthier.records.weights_and_biases.node.start_process",
     "luthier.records.RunDirectory",
     "luthier.study.driver.mirror.begin",

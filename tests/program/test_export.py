@@ -64,7 +64,7 @@ def test_the_tokenizer_goes_along(made, tmp_path):
 
 
 def test_what_cannot_be_written_is_refused_before(made, tmp_path):
-    with pytest.raises(BadInput, match="the model is no gpt2"):
+    with pytest.raises(BadInput, match="the model is not a gpt2"):
         export(*made, tmp_path / "out", family="gpt2")
     with pytest.raises(CheckpointError, match="no family 'lama'"):
         export(*made, tmp_path / "out", family="lama")

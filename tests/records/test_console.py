@@ -17,7 +17,6 @@ from luthier.records import (
     Sample,
     Saved,
     Step,
-    format_bytes,
     format_count,
     format_seconds,
     header_rows,
@@ -46,7 +45,7 @@ quickstart
   devices        8 x cpu, mesh fsdp=4 tensor=2
   memory         11.8 MiB of state per device
   FLOPs          32.1G per step
-  data           38 documents, 4.77 MiB, entropy unigram 3.3100, bigram 2.4500 nats per byte
+  data           38 documents, 4.8 MiB, entropy unigram 3.3100, bigram 2.4500 nats per byte
   eval held_out  120 rows, entropy unigram 3.3000, bigram 2.4000 nats per byte
   state          12 MiB
 step 1/2,000  loss 5.0000  lr 3.0e-04  12.3k tok/s  MFU 41.2%
@@ -304,11 +303,6 @@ def test_strange_numbers_are_shown():
 )  # fmt: skip
 def test_counts(value, shown):
     assert format_count(value) == shown
-
-
-@pytest.mark.parametrize(("value", "shown"), [(512, "512 B"), (2**30 * 1.5, "1.50 GiB")])
-def test_bytes(value, shown):
-    assert format_bytes(value) == shown
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""JSON lines, atomic writes and locks are implemented once, in luthier.storage."""
+"""JSON lines, atomic writes, locks and the format of bytes are implemented once."""
 
 import re
 
@@ -54,3 +54,7 @@ def test_json_lines_of_files_are_read_and_written_by_the_one_module(root):
 
 def test_files_are_locked_by_the_one_lock(root):
     assert _found(root, r"fcntl\.(flock|lockf)|import fcntl") == set()
+
+
+def test_bytes_are_formatted_by_the_one_function(root):
+    assert _found(root, r"def \w*format_bytes|\"KiB\", \"MiB\"") == {"terminal.py"}

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from luthier.parallel.distributed import Rounds
 
 
-_PACKAGES = (*("flax", "grain", "jax", "jaxlib", "luthier", "numpy", "optax", "orbax-checkpoint"),)
+_PACKAGES = "flax", "grain", "jax", "jaxlib", "luthier", "numpy", "optax", "orbax-checkpoint"
 
 
 @functools.cache
-def current() -> Mapping[str, str]:
+def installed_versions() -> Mapping[str, str]:
     """Return the versions of the packages that decide what a checkpoint is."""
     import importlib.metadata
 
@@ -62,9 +62,9 @@ def current() -> Mapping[str, str]:
     return versions
 
 
-def notices(saved: Mapping[str, str]) -> list[str]:
+def version_notices(saved: Mapping[str, str]) -> list[str]:
     """Return one line for each change of version that may change what follows."""
-    now = current()
+    now = installed_versions()
     # Packages that a later version records, and this one does not know, are passed over.
     changed = {name: old for name, old in saved.items() if name in now and now[name] != old}
     reasons = {
@@ -189,7 +189,7 @@ class Store:
 
     def notices(self, step: int) -> list[str]:
         """Return one line for each package that is of another version now. Raises as `read`."""
-        return notices(self.read(step).versions)
+        return version_notices(self.read(step).versions)
 
     def check(self, step: int) -> list[Problem]:
         """Read every file of a checkpoint and return what is damaged; empty when it is whole.
@@ -278,7 +278,7 @@ class Store:
             # another thread, minutes later.
             extra=json.loads(json.dumps(extra or {})),
             metrics={name: float(value) for name, value in (metrics or {}).items()},
-            versions=current(),
+            versions=installed_versions(),
             has_iterator=iterator is not None,
         )
         try:

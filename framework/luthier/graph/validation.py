@@ -540,8 +540,7 @@ def shared_between_parts(graph: Graph) -> Iterator[Problem]:
 
 
 def _problem_of_sharing(first: str, second: str, node: fdl.Buildable) -> Problem:
-    name = getattr(node.__fn_or_cls__, "__name__", str(node.__fn_or_cls__))
-    what = f"is the same {name} node as {first}, but the two are built separately"
+    what = f"is the same {_name(node)} node as {first}, but the two are built separately"
     remedy = "give each its own node (copy.deepcopy), and share values with luthier.graph.value"
     return Problem(what, path=second, remedy=remedy)
 
@@ -659,7 +658,7 @@ class _Checker:
     def _names(
         self, path: str, node: fdl.Buildable, known: signatures.Arguments
     ) -> Iterator[Problem]:
-        name = _name_of_setting(node)
+        name = _name(node)
         slots = len(known.positional_only)
         for part in node.__arguments__:
             at = join(path, part)
@@ -728,7 +727,3 @@ def _misfits(path: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any,
         return  # reported where the value node is checked
     if not fitting:
         yield path, value, annotation
-
-
-def _name_of_setting(node: fdl.Buildable) -> str:
-    return getattr(node.__fn_or_cls__, "__name__", str(node.__fn_or_cls__))

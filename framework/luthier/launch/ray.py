@@ -263,7 +263,7 @@ def _exit_path(directory: str, name: str) -> pathlib.Path:
 
 # Hand groups that were written to a file to their Ray cluster, as a person does it again by hand.
 #
-# python -m luthier.launch.ray.submit FOLDER/groups.json
+# python -m luthier.launch.ray FOLDER/groups.json
 
 
 def main(words: Sequence[str]) -> int:

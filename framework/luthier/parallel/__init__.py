@@ -10,7 +10,7 @@ from luthier.parallel.activations import (
     result_sharding,
     varying,
 )
-from luthier.parallel.bytes import array_bytes, bytes_per_device, format_bytes
+from luthier.parallel.bytes import array_bytes, bytes_per_device
 from luthier.parallel.hosts import Share, configure, devices
 from luthier.parallel.mesh import AxisType, Mesh, make_mesh
 from luthier.parallel.rules import (
@@ -31,6 +31,7 @@ from luthier.parallel.specs import (
     shardings,
 )
 from luthier.parallel.xla import XlaOptions, quick_cpu_options
+from luthier.terminal import format_bytes
 
 __all__ = [
     "AXES",

@@ -35,19 +35,3 @@ def bytes_per_device(placements: Iterable[Placed]) -> int:
       placements: Placements, such as the values of what `place` returns.
     """
     return sum(placement.bytes_per_device for placement in placements)
-
-
-def format_bytes(count: float) -> str:
-    """Format bytes in the largest binary unit of which there is one: `1.2 GiB`, `512 B`.
-
-    Args:
-      count: The bytes.
-    """
-    if abs(count) < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        count /= 1024
-        # 1023.95 would be rounded to 1024.0.
-        if abs(count) < 1023.95:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:.1f} PiB"

@@ -12,9 +12,10 @@ from jax.sharding import Mesh as DeviceMesh
 from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.errors import Problem, ShardingError
-from luthier.parallel.bytes import array_bytes, bytes_per_device, format_bytes
+from luthier.parallel.bytes import array_bytes, bytes_per_device
 from luthier.parallel.mesh import alternatives, describe_sizes
 from luthier.parallel.rules import Table, axis_product, table_problems
+from luthier.terminal import format_bytes
 
 LogicalAxes = Sequence[str | None]
 

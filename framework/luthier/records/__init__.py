@@ -5,7 +5,6 @@ from luthier.records.catalogue import RunSummary, find, list_runs, summarize
 from luthier.records.console import (
     Console,
     ConsoleSink,
-    format_bytes,
     format_count,
     format_seconds,
     header_rows,
@@ -106,7 +105,6 @@ __all__ = [
     "events",
     "find",
     "find_secret",
-    "format_bytes",
     "format_count",
     "format_seconds",
     "hash_package",

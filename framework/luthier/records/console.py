@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TextIO
 from luthier.records import events
 from luthier.records.events import LEARNING_RATE, LOSS, MFU, TOKENS_PER_SECOND
 from luthier.records.redaction import redact
-from luthier.terminal import Printable, cell, printable
+from luthier.terminal import Printable, cell, format_bytes, printable
 
 _LEAST_BAR = 6
 _ENTROPIES = (("unigram", "unigram_entropy"), ("bigram", "bigram_entropy"))
@@ -58,14 +58,6 @@ def format_count(value: float) -> str:
         if abs(value) >= size * 0.9995:
             return _three_digits(value / size) + suffix
     return str(int(value)) if value == int(value) else _three_digits(value)
-
-
-def format_bytes(value: float) -> str:
-    """Return a number of bytes in binary units: `512 B`, `1.21 GiB`."""
-    for size, suffix in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if value >= size:
-            return f"{_three_digits(value / size)} {suffix}"
-    return f"{int(value)} B"
 
 
 def format_seconds(value: float) -> str:

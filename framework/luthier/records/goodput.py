@@ -26,9 +26,6 @@ INIT = "init"
 COMPILE = "compile"
 STEP = "step"
 DATA_WAIT = "data_wait"
-EVALUATE = "evaluate"
-SAVE = "save"
-SHOW = "show"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +204,6 @@ class Spans:
         self.path = pathlib.Path(path)
         self._goodput = goodput
         self._report = report
-        self._wall = wall
         # Taken once: lines hold wall-clock times, but their differences are those of a monotonic
         # clock.
         self._offset = wall() - goodput.clock()
@@ -278,7 +274,7 @@ class Spans:
     def _now(self) -> float:
         return round(self._goodput.clock() + self._offset, 6)
 
-    def _line(self, piece: Any) -> dict[str, Any]:
+    def _line(self, piece: Piece) -> dict[str, Any]:
         return {
             "kind": "span",
             "start": round(piece.start + self._offset, 6),

@@ -20,15 +20,6 @@ from typing import Any, TextIO
 
 from luthier import storage
 from luthier.errors import Problem, RecordError
-from luthier.storage import (
-    json_text,
-    read_json,
-    run_error,
-    sync_directory,
-    write_atomically,
-    write_bytes_atomically,
-    write_together,
-)
 
 # Finds secrets in texts: those of this process's environment, and those that stand in URLs.
 #
@@ -206,18 +197,6 @@ def redact_output() -> None:
         stream = getattr(sys, name)
         if not isinstance(stream, Redacted):
             setattr(sys, name, Redacted(stream))
-
-
-__all__ = [
-    "json_text",
-    "read_json",
-    "run_error",
-    "sync_directory",
-    "write_atomically",
-    "write_bytes_atomically",
-    "write_json",
-    "write_together",
-]
 
 
 # Files of records: those of `luthier.storage`, with the secrets taken out of JSON.

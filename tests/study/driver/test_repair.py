@@ -223,9 +223,7 @@ def test_commands_report_a_damaged_journal_and_repair_it(
 
     assert main(["sweep", "repair", "toy"]) == 0
     summary = capsys.readouterr().out.splitlines()[-2]
-    assert re.match(
-        r"repaired: \d+ lines kept, [0-4] made again from .*, [01] left out; the", summary
-    )
+    assert re.match(r"repaired: \d+ lines kept, [0-4] rebuilt from .*, [01] dropped; the", summary)
     assert load_journal(journal).problems == []
     assert _outcome(path) == _outcome(retried)
 

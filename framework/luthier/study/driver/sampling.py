@@ -131,7 +131,7 @@ class InMemoryStudy:
 
         Args:
           setting: The number of the setting.
-          asked: What was suggested.
+          suggestion: The assignment, and the notes of the sampler that belong to it.
           distributions: Of its dimensions.
         """
         self._make_room()

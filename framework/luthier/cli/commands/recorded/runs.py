@@ -326,7 +326,7 @@ def _as_json(summary: RunSummary, queued: tuple[Any, Any] | None) -> dict[str, A
 
 
 def _size(num_bytes: int) -> str:
-    from luthier.records.console import format_bytes
+    from luthier.terminal import format_bytes
 
     return format_bytes(num_bytes)
 
