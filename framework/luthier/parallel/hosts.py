@@ -144,26 +144,26 @@ class Share:
         index, count = part
         return {"process_index": index, "process_count": count}
 
-    def count_in(self, rows: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Return the rows that this process counts.
+    def count_in(self, batch: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return the part of a batch that this process counts.
 
         Args:
-          rows: The entries of its rows, [n, ...] each.
+          batch: The entries of this process's rows, [n, ...] each.
         """
         if self.counted.all():
-            return rows
-        return {name: array[self.counted] for name, array in rows.items()}
+            return batch
+        return {name: array[self.counted] for name, array in batch.items()}
 
     def global_batch(
-        self, rows: Mapping[str, np.ndarray], batch: Mapping[str, jax.ShapeDtypeStruct]
+        self, batch: Mapping[str, np.ndarray], entries: Mapping[str, jax.ShapeDtypeStruct]
     ) -> dict[str, jax.Array]:
         """Put rows on the devices of this process, as part of global arrays.
 
         Args:
-          rows: The entries of its rows, [n, ...] each; there may be more of them.
-          batch: The entries of the global batch, with their shardings.
+          batch: The entries of this process's rows, [n, ...] each; other entries are ignored.
+          entries: The entries of the global batch, with their shardings.
         """
-        return {name: self._global_array(rows[name], entry) for name, entry in batch.items()}
+        return {name: self._global_array(batch[name], entry) for name, entry in entries.items()}
 
     def _global_array(self, rows: np.ndarray, entry: jax.ShapeDtypeStruct) -> jax.Array:
         rows = np.asarray(rows)

@@ -55,17 +55,17 @@ class DocumentLimit:
                 found.append(cls(most, path, graphs.origin_of(graph, path)))
         return min(found, key=lambda limit: limit.most, default=None)
 
-    def check(self, rows: Mapping[str, Any], data: str) -> None:
+    def check(self, batch: Mapping[str, Any], data: str) -> None:
         """Refuse a batch that attention would make NaN of.
 
         Args:
-          rows: Host arrays by name; those of documents are int [B, L], 0 for padding.
+          batch: Host arrays by name; those of documents are int [B, L], 0 for padding.
           data: Where the data is set, for the message.
 
         Raises:
           DataError: A row has more documents.
         """
-        for name, segments in rows.items():
+        for name, segments in batch.items():
             if name.endswith(_SEGMENTS):
                 number = most_documents(np.asarray(segments))
                 if number > self.most:
@@ -133,7 +133,7 @@ def vocabulary(experiment: Experiment) -> int | None:
 
 
 def check_token_ids(
-    rows: Mapping[str, np.ndarray], vocab_size: int | None, path: str = "data"
+    batch: Mapping[str, np.ndarray], vocab_size: int | None, path: str = "data"
 ) -> None:
     """Refuse a batch with a token that is outside the vocabulary.
 
@@ -141,7 +141,7 @@ def check_token_ids(
     count where `weights` of their shape are not 0.
 
     Args:
-      rows: The entries of a batch, [rows, ...] each.
+      batch: Its entries, [rows, ...] each.
       vocab_size: Tokens that the model knows; None looks at nothing.
       path: Where the data stands in the graph.
 
@@ -151,7 +151,7 @@ def check_token_ids(
     if vocab_size is None:
         return
     problems = []
-    for name, array in rows.items():
+    for name, array in batch.items():
         array = np.asarray(array)
         if not name.endswith(("inputs", "targets")) or array.dtype.kind not in "iu":
             continue
@@ -161,7 +161,7 @@ def check_token_ids(
             continue
         wrong = (array < 0) | (array >= vocab_size)
         if name.endswith("targets"):
-            weights = rows.get(name.replace("targets", "weights"))
+            weights = batch.get(name.replace("targets", "weights"))
             if weights is None or np.shape(weights) != array.shape:
                 continue
             wrong &= np.asarray(weights) != 0
@@ -221,8 +221,8 @@ def _batches(program: Program, number: int) -> list[dict[str, Any]]:
         **share.arguments,
     )
     with contextlib.closing(iterator) if hasattr(iterator, "close") else contextlib.nullcontext():
-        rows = [next(iterator) for _ in range(number)]
-    return [share.global_batch(host, program.batch) for host in rows]
+        batches = [next(iterator) for _ in range(number)]
+    return [share.global_batch(batch, program.batch) for batch in batches]
 
 
 def _bits(program: Program, batches: list[dict[str, Any]]) -> dict[str, list[bytes]]:

@@ -73,11 +73,11 @@ class Evaluator:
         # The host runs ahead as in training: `Totals` keeps the last batches on the devices and
         # merges older ones in double precision. Rows that pad the last batch have weight 0, so that
         # every row counts once.
-        for rows in itertools.islice(batches, num_batches):
+        for batch in itertools.islice(batches, num_batches):
             if limit is not None:
-                limit.check(rows, f"{self._path}.data")
-            check_token_ids(rows, known, f"{self._path}.data")
-            totals.add(self._compiled(values, leaves, share.global_batch(rows, self._batch)))
+                limit.check(batch, f"{self._path}.data")
+            check_token_ids(batch, known, f"{self._path}.data")
+            totals.add(self._compiled(values, leaves, share.global_batch(batch, self._batch)))
             # The limit of the watchdog is for one batch, however long the whole set takes.
             self._beat()
         return totals.values()

@@ -105,8 +105,8 @@ class Feed:
             raise item
         # Each batch carries the state of the iterator after it: the thread is batches ahead, and
         # its own state would skip them after a resume.
-        arrays, tokens, agreed, self._state = item
-        return Batch(arrays, tokens, wait, agreed)
+        batch, tokens, agreed, self._state = item
+        return Batch(batch, tokens, wait, agreed)
 
     def get_state(self) -> Any:
         """Return the position after the last batch that was handed out."""
@@ -163,8 +163,8 @@ class Feed:
                 # Right after the batch was drawn, and before anything else can draw from the
                 # iterator.
                 state = self._iterator.get_state()
-                arrays = self._share.global_batch(batch, self._entries)
-                self._put(ready, stop, (arrays, tokens, agreed, state))
+                batch = self._share.global_batch(batch, self._entries)
+                self._put(ready, stop, (batch, tokens, agreed, state))
         except distributed.GaveUp:
             return
         # Raised by `next`, in the thread that trains.
