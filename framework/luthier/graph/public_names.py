@@ -348,6 +348,7 @@ def _within(name: str, packages: Sequence[str]) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 
+@functools.cache  # a record names the same few dozen classes thousands of times
 def current_name(name: str) -> str:
     """Return the current name of an object whose `name` may be old (`RENAMED`)."""
     # The longest renamed prefix wins, so that an object can move on its own when its package is
@@ -367,7 +368,9 @@ def current_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]
       name: The class or function that takes them, as a record names it.
       arguments: The recorded arguments.
     """
-    renamed = RENAMED_ARGUMENTS.get(current_name(name), {})
+    renamed = RENAMED_ARGUMENTS.get(current_name(name))
+    if renamed is None:
+        return dict(arguments)
     return {renamed.get(part, part): value for part, value in arguments.items()}
 
 
