@@ -254,11 +254,8 @@ def _fits_generic(value: Any, member: Any) -> bool:
         return any(value == choice and type(value) is type(choice) for choice in arguments)
     # `typing.List` alone, like `list`, says nothing about elements; `tuple[()]` has no arguments
     # either, but is empty.
-    if (
-        not arguments
-        and isinstance(origin, type)
-        and (origin is not tuple or member is typing.Tuple)
-    ):
+    is_bare = not arguments and (origin is not tuple or member is typing.Tuple)  # noqa: UP006
+    if is_bare and isinstance(origin, type):
         return _is_instance(value, origin)
     if member is Callable or origin is collections.abc.Callable or member is typing.Callable:
         return callable(value)
