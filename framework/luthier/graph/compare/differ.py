@@ -445,8 +445,8 @@ def _constants(
 ) -> list[tuple[ConfigNode, ConfigNode]] | None:
     """Return the constants of two value nodes in pairs; None where more than values differs."""
     # Constants are paired whatever their values and tags, which the callers compare by number; a
-    # constant of another name is another constant. Both expressions are walked in step. Pairs that
-    # were seen are skipped: an expression is a graph, and `y = x + x` nested n times has 2**n paths.
+    # constant of another name is another constant. Both are walked in step. Pairs that were seen
+    # are skipped: an expression is a graph, and `y = x + x` nested n times has 2**n paths.
     found, pending, seen = [], [(a, b)], set()
     while pending:
         left, right = pending.pop()
