@@ -198,3 +198,14 @@ def test_a_cycle_is_an_error():
 def test_the_original_error_is_the_cause():
     error = _error(fdl.Config(Child, size=10))
     assert "ValueError" in "".join(traceback.format_exception(error))
+
+
+def test_an_element_of_a_tuple_at_the_root_cannot_be_replaced():
+    graph = (fdl.Config(pair, a=1),)
+    assert build(graph, {"[0].a": 3}) == ((3, 2),)
+    with pytest.raises(BadInput, match=r"only parts of nodes can be replaced"):
+        build(graph, {"[0]": 3})
+
+
+def test_a_replaced_factory_is_not_refused():
+    assert build(fdl.Config(pair, a=fdl.ArgFactory(list)), {"a": 3}) == (3, 2)

@@ -222,6 +222,30 @@ def test_aliases_share(graph):
     assert evaluate(changed.seed) == 5
 
 
+def test_values_of_a_run_set_a_constant_for_all_its_users(graph):
+    graph.steps = graph.seed = value(5, name="steps")
+    recorded = fdl.Config(parts.Experiment, steps=value(7, name="other"), seed=8)
+
+    def changed(override):
+        return apply(graph, [override], recorded=lambda run: recorded)
+
+    for override, number in [("seed=run:last.steps", 7), ("seed=run:last.seed", 8)]:
+        graph_of_run = changed(override)
+        assert graph_of_run.seed is graph_of_run.steps
+        assert graph_of_run.seed.value == number
+        assert graph_of_run.seed.name == "steps"
+    alone = changed("seed:=run:last.seed")
+    assert (alone.seed, alone.steps.value) == (8, 5)
+
+
+def test_an_alias_replaces_a_constant_at_its_own_path(graph):
+    graph.steps = graph.seed = value(5, name="steps")
+    graph.model.dim = 32
+    changed = apply(graph, ["seed=alias:model.dim"])
+    assert changed.seed is changed.model.dim
+    assert changed.steps.value == 5
+
+
 BAD = {
     "optimzer.learning_rate=abc": "optimzer.learning_rate: does not exist{at}; did you mean "
     "optimizer.learning_rate.peak or optimizer.learning_rate.warmup_steps or "

@@ -82,6 +82,7 @@ class _Builder:
         place = find(self.graph, path)
         if value_nodes.is_value_node(place.value) and not place.is_default:
             # A value node is replaced as if it had been built already, so its users get the value.
+            # One that is a default is never built, so there the argument itself is replaced.
             self.built[id(place.value)] = value
             return
         parts = parse_path(path)
@@ -91,7 +92,10 @@ class _Builder:
         # Equal constant tuples may be one object (Python interns them), so identity says nothing
         # about them: a replacement inside a tuple is stored at the innermost owner that is none,
         # as nested `_Inside` tables.
-        depth = max(i for i, owner in enumerate(owners) if not isinstance(owner, tuple))
+        # A tuple at the root has no such owner, and is refused below.
+        depth = max(
+            (i for i, owner in enumerate(owners) if not isinstance(owner, tuple)), default=0
+        )
         owner = owners[depth]
         below_default = depth > 0 and find(self.graph, parts[:depth]).is_default
         # Below a default the owner belongs to the class and not to this graph, and dataclass
@@ -164,6 +168,7 @@ class _Builder:
         unbuilt = node.__arguments__
         table = self.replaced.get(id(node))
         arguments = self._children(node, unbuilt.items(), table, way)
+        # Fiddle stores positional-only arguments by index; a call needs them in order.
         positional: list[Any] = []
         if not all(isinstance(part, str) for part in arguments):
             positional, arguments = node.__signature_info__.transform_to_args_kwargs(arguments)
@@ -173,8 +178,10 @@ class _Builder:
         if kind is fdl.Partial and not any(_may_hold_factory(child) for child in unbuilt.values()):
             return functools.partial(node.__fn_or_cls__, *positional, **arguments)
         # Fiddle would pass the built factory on as an argument, and some class would store it.
-        if kind is fdl.Config and any(type(child) is fdl.ArgFactory for child in unbuilt.values()):
-            part = next(part for part, child in unbuilt.items() if type(child) is fdl.ArgFactory)
+        # Only direct arguments are looked at: one in a list is passed on, as by Fiddle.
+        factories = [part for part, child in unbuilt.items() if type(child) is fdl.ArgFactory]
+        part = next((part for part in factories if part not in (table or ())), None)
+        if kind is fdl.Config and part is not None:
             what = "an ArgFactory is only allowed in a Partial, which calls it at every call"
             raise BadInput(Problem(what, _written((way, part)), remedy="use fdl.Config here"))
         try:
@@ -240,6 +247,8 @@ def _refused(graph: Graph, node: fdl.Buildable, path: str, error: Exception) -> 
     message = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 3]}..."
     target = node.__fn_or_cls__
     what = f"{display_name(target)} refused: {type(error).__name__}: {message}"
+    # Both names are checked against this node, since its code may make the same error in a call of
+    # another function.
     known = signatures.arguments(target).names
     unknown = re.search(r"unexpected keyword argument '(\w+)'", message)
     if unknown and unknown[1] in node.__arguments__:

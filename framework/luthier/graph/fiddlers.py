@@ -88,6 +88,7 @@ def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
         return _find_in_module(name)
     known: dict[str, Callable[..., Any]] = {}
     for shelf in shelves:
+        # A later shelf wins: the command line lists those of the project behind luthier's own.
         known |= dict(fiddlers_of(find_module(shelf)))
     if name not in known:
         targets = {one.target for one in entry_points.named(name, entry_points.FIDDLERS)}

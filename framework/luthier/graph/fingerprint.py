@@ -115,6 +115,8 @@ class _Writer:
             return self._leaf(value, path)
         included = self._kept(value, inside)
         if type(value) is dict:
+            # Sorted before the values are written, since these number shared nodes as they go; keys
+            # are hashable, so they hold none.
             by_key = {_dump(self.value(key, path)): (join(path, key), v) for key, v in included}
             return ["dict", [[key, self.value(v, at)] for key, (at, v) in sorted(by_key.items())]]
         content = [[key, self.value(child, join(path, key))] for key, child in included]
@@ -151,6 +153,8 @@ class _Writer:
         is_tagged = isinstance(node, tagging.TaggedValueCls)
         name = "" if is_tagged else self._name(target, path)
         content: list[Any] = [KINDS.get(type(node), type(node).__name__), name]
+        # Defaults are not written by `value`: they belong to the class, so they share nothing with
+        # this graph, and they may hold objects that no record can.
         left = [
             (name, default)
             for name, default in sorted(signatures.arguments(target).defaults.items())

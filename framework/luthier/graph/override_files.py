@@ -50,7 +50,7 @@ def read_overrides(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str
         try:
             yield from read_overrides(inside, (*above, identity))
         except BadInput as error:
-            problem = error.problems[0]
+            problem = error.problems[0]  # the only one: this function raises no others
             # Only the innermost inclusion is named: that is the line to correct.
             origin = problem.origin or f"{where}: {word}"
             raise OverrideError(Problem(problem.what, origin=origin)) from error

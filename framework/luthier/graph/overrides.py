@@ -215,7 +215,7 @@ class _Editor:
 
     def apply(self, statement: Statement, where: str) -> None:
         """Apply one statement to every place that it matches."""
-        self._read_before.clear()
+        self._read_before.clear()  # it is for the places of one statement: its keys omit the text
         if statement.selector == "fiddler":
             packages = self._surroundings.packages
             self.graph = fiddlers.run_fiddler(
@@ -290,7 +290,17 @@ class _Editor:
             if statement.operator != ":=":
                 self._refuse_on_node(place, referred[0], annotation, statement)
             fitting.check(referred[0], annotation)
-            self._put(place, referred[0], where, at_constant=False)
+            value = referred[0]
+            # An alias shares one object between two places, so it replaces a constant at this path
+            # even by `=`: put in the constant, it would also move the constant's other users, and
+            # the two places would still hold different nodes. A value of a run is like any other
+            # value; constants of the run end there, since nothing here uses them.
+            is_alias = statement.text.startswith(("alias:", "&"))
+            at_constant = statement.operator != ":=" and not is_alias
+            at_constant = at_constant and not scalars.is_real_node(value)
+            if at_constant and values.is_constant(place.value):
+                value = values.evaluate(value)
+            self._put(place, value, where, at_constant)
             return
         if statement.operator in ("+=", "-=", "*="):
             value = self._combined(place, annotation, statement)

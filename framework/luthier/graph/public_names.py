@@ -500,7 +500,8 @@ def _import(name: str) -> types.ModuleType | None:
 def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) -> Any:
     """Return the object of a dotted name; with `packages`, every module on the way is checked."""
     # Attributes first, submodules second, as `from package import name` does. The steps before the
-    # last must be modules or classes.
+    # last must be modules or classes. Names of the list are not checked on the way: the list
+    # vouches for them.
     current: Any = _import(parts[0])
     if current is None:
         raise RecordError(Problem(f"{name!r} does not exist", remedy=f"install {parts[0]!r}"))

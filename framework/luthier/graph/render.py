@@ -68,7 +68,7 @@ def text_of(value: Any) -> str:
     if is_dataclass_instance(value) or hasattr(value, "_fields"):
         fields = ", ".join(f"{name}={text_of(child)}" for name, child in inside)
         return f"{display_name(type(value))}({fields})"
-    if isinstance(value, dict):
+    if isinstance(value, dict):  # in its own order, which records keep
         items = [f"{text_of(key)}: {text_of(child)}" for key, child in inside]
         return f"{{{', '.join(items)}}}"
     texts = [text_of(child) for _, child in inside]

@@ -48,10 +48,9 @@ def resolve(reference: str) -> fdl.Config:
 
 
 def _resolve(reference: str) -> fdl.Config:
+    # At the bracket first, since arguments may contain colons.
     target, bracket, rest = reference.partition("(")
-    module_name, colon, name = target.partition(":")
-    if bracket and not colon:
-        module_name, name = module_name, DEFAULT_FUNCTION
+    module_name, _, name = target.partition(":")
     name = name or DEFAULT_FUNCTION
     if not all(part.isidentifier() for part in [*module_name.split("."), name]):
         remedy = "write it like package.module:function or package.module:function(a=1)"
@@ -72,6 +71,7 @@ def _resolve(reference: str) -> fdl.Config:
         raise Unreadable(
             Problem(f"{module_name}:{name} returned {kind}, not a config", remedy=remedy)
         )
+    # Modules that were imported earlier may have made nodes without the shim.
     copies.renew(graph)
     return graph
 

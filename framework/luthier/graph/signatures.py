@@ -189,7 +189,7 @@ def arguments(target: Callable[..., Any]) -> Arguments:
     install()
     try:
         signature = fiddle_signatures.get_signature(target)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError):  # of C, without a text signature; or not callable
         return Arguments((), {}, (), has_args=True, has_kwargs=True)
     factories = _factories(target)
     names: list[str] = []
@@ -277,7 +277,7 @@ def _annotated(target: Any) -> list[tuple[Any, dict[str, Any] | None]]:
                     for part in reversed(cls.__mro__)
                 ]
             maker = cls.__dict__.get("__init__") or cls.__dict__["__new__"]
-            maker = getattr(maker, "__func__", maker)
+            maker = getattr(maker, "__func__", maker)  # `__new__` is a staticmethod in its class
             return [(maker, getattr(maker, "__globals__", None))]
     return []
 

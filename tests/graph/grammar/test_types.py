@@ -265,3 +265,28 @@ def test_all_choices():
     assert choices(parts.Kind | None) == ["FAST", "EXACT", "NONE"]
     assert choices(Literal["a", 3]) == ["a", "3"]
     assert choices(int) == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (typing.List, [1], (1,)),  # noqa: UP006
+        (typing.Dict, {"a": 1}, [1]),  # noqa: UP006
+        (typing.Tuple, (1, "a"), [1]),  # noqa: UP006
+        (typing.Set, {1}, [1]),  # noqa: UP006
+        (typing.Type, int, 1),  # noqa: UP006
+        (tuple[()], (), (1,)),
+    ],
+)
+def test_generics_of_typing_without_arguments_admit_any_elements(annotation, good, bad):
+    assert fits(good, annotation)
+    assert not fits(bad, annotation)
+
+
+def test_keys_of_a_bare_dict_are_anything():
+    assert key(typing.Dict) is Any  # noqa: UP006
+
+
+@pytest.mark.parametrize("annotation", [type, typing.Type])  # noqa: UP006
+def test_templates_fit_the_annotation_of_any_class(annotation):
+    assert fits(fdl.Partial(parts.Layer), annotation)

@@ -38,8 +38,10 @@ def align(
     start_a = start_b = 0
     anchors = common(equal_a, equal_b)
     moved_a, moved_b = _moved(equal_a, equal_b, anchors)
+    # The last pair is no anchor: it ends the stretch behind the last one.
     for end_a, end_b in [*anchors, (len(equal_a), len(equal_b))]:
         if start_a < end_a or start_b < end_b:
+            # `_between` must not see the moved ones: it pairs by position where the lengths agree.
             kept_a = [i for i in range(start_a, end_a) if i not in moved_a]
             kept_b = [j for j in range(start_b, end_b) if j not in moved_b]
             between = _between([alike_a[i] for i in kept_a], [alike_b[j] for j in kept_b])

@@ -29,8 +29,10 @@ def change_of(draft: Draft, differ: Differ) -> Change:
     """
     # Drafts become changes only after the differ has run: a removal that turned out to be half of
     # a move has been merged by then, and a text that was written earlier would be wrong.
+    # A change is named by its path in the second document, unless the value is not set there.
     path = draft.path_a if draft.kind in ("removed", "reset") else draft.path_b
     more = {key: draft.more[key] for key in (*_SWAP, *_SHARING) if key in draft.more}
+    # Only for new values: the drafts of `shared` and `unshared` have their own `same_as`.
     if draft.kind in ("added", "set", "changed") and draft.b is not None:
         more |= _same_as(draft, differ)
     a, b = draft.a, draft.b
@@ -92,6 +94,8 @@ def _tags(tags: tuple[str, ...]) -> str:
 
 
 def _summary(draft: Draft, more: dict[str, Any]) -> str:
+    # `changed`, `set` and `reset` come last and share the arrow. A side of `changed` is None for a
+    # constant without a value; the sides of tags are always None.
     a, b = draft.a, draft.b
     if draft.kind == "tags":
         old, new = draft.more["tags"]
@@ -209,6 +213,8 @@ def to_json(comparison: Comparison, packages: Sequence[str] = ()) -> dict[str, A
       `overrides` and `unsayable` (the changes that `overrides_of` omits).
     """
     patch_overrides = overrides_of(comparison, packages)
+    # A patch writes all new values as Python or none, so one that cannot be named leaves the page
+    # without it; overrides are omitted one by one, each with its reason.
     try:
         patch = patch_of(comparison)
     except RecordError:

@@ -34,7 +34,7 @@ def find_moves(
     # values match too easily (any `0` that goes with any `0` that comes), so they move only within
     # their own list; whatever holds a node can move anywhere.
     gone: dict[int, list[Draft]] = {}
-    for draft in reversed(drafts):
+    for draft in drafts:
         if draft.kind in ("removed", "reset") and draft.a is not None:
             gone.setdefault(number(draft.a), []).append(draft)
     moved = False
@@ -42,7 +42,7 @@ def find_moves(
         if draft.kind not in ("added", "set") or draft.b is None:
             continue
         candidates = gone.get(number(draft.b), [])
-        found = next((old for old in reversed(candidates) if _can_move(old, draft, kept)), None)
+        found = next((old for old in candidates if _can_move(old, draft, kept)), None)
         if found is not None:
             candidates.remove(found)
             _merge(found, draft, keep)
@@ -146,7 +146,7 @@ class Differ:
         self.drafts.append(draft)
         pair.changes.append(draft)
 
-    def _compare(self, pair: Pair, apart: bool) -> Pair:
+    def _compare(self, pair: Pair, apart: bool) -> None:
         """Compare two nodes at the same place.
 
         Args:
@@ -162,10 +162,12 @@ class Differ:
         assert b is not None
         if a.is_value_node or b.is_value_node:
             self._compare_values(a, b, pair)
-            return pair
+            return
+        # A node stays the same node when its kind changes (a config becomes a template, say); a
+        # list and a dict are different values.
         if a.is_shared and b.is_shared and (a.kind == b.kind or (a.is_node and b.is_node)):
             if (id(a), id(b)) in self._pairs:
-                return pair
+                return
             self._pairs.add((id(a), id(b)))
             self._keep(a, b)
             apart = self._compare_sharing(a, b, pair, apart)
@@ -178,7 +180,6 @@ class Differ:
             self._compare_lists(a, b, pair, apart)
         else:
             self._compare_keyed(a.by_part, b.by_part, pair, apart)
-        return pair
 
     def _keep(self, a: ConfigNode, b: ConfigNode) -> bool:
         """Note that two nodes are partners, unless one of them has another partner already."""
@@ -228,6 +229,7 @@ class Differ:
             return
         self._pairs.add((id(a), id(b)))
         self._keep(a, b)
+        # Not `apart`: two nodes that are no longer shared may still use one constant.
         self._compare_sharing(a, b, pair, False)
         is_arithmetic = a.name != CONSTANT and b.name != CONSTANT
         if is_arithmetic and _constants(a, b, self.number) is not None:
@@ -428,6 +430,7 @@ def _alike(node: ConfigNode) -> Any:
 def _place_in(outer: ConfigNode, inner: ConfigNode, number: Numbers) -> str | None:
     """Return the argument of `outer` that holds a node equal to `inner`; None where none does."""
     for part, child in outer.parts:
+        # An argument that both have is carried over, and compared as such.
         if child.is_node and part not in inner.by_part and number(child) == number(inner):
             return str(part)
     return None
@@ -441,8 +444,9 @@ def _constants(
     a: ConfigNode, b: ConfigNode, number: Numbers
 ) -> list[tuple[ConfigNode, ConfigNode]] | None:
     """Return the constants of two value nodes in pairs; None where more than values differs."""
-    # Both expressions are walked in step. Pairs that were seen are skipped: an expression is a
-    # graph, and `y = x + x` nested n times has 2**n paths.
+    # Constants are paired whatever their values and tags, which the callers compare by number; a
+    # constant of another name is another constant. Both are walked in step. Pairs that were seen
+    # are skipped: an expression is a graph, and `y = x + x` nested n times has 2**n paths.
     found, pending, seen = [], [(a, b)], set()
     while pending:
         left, right = pending.pop()

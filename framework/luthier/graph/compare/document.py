@@ -443,6 +443,7 @@ class Document:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of the content: classes, values, tags and sharing; 16 hexadecimal digits."""
+        # Not `luthier.graph.fingerprint`, which needs the classes: a record imports none.
         # A shared node is written in full when it is met first, and as its number afterwards. Keys
         # are sorted, since graphs are equal whatever the order of their keys. The order also says
         # which place of a shared node comes first, so sorting must come before numbering.
@@ -458,6 +459,7 @@ class Document:
                     write("again", numbers[id(node)])
                     return
                 numbers[id(node)] = len(numbers)
+            # With the number of parts, or a child could move to its grandparent unnoticed.
             write(node.content, node.tags, len(node.parts))
             parts = node.parts
             if node.kind == "dict" or node.is_node:

@@ -220,6 +220,7 @@ class Edits:
         tail = 0
         while tail < shorter - head and self._same(old[-1 - tail], new[-1 - tail]):
             tail += 1
+        # The tail stops short of the head, as in `[x] -> [x, x]`; not both stretches are empty.
         inserted = [self.data(child) for child in new[head : len(new) - tail]]
         end = len(old) - tail
         if not inserted:

@@ -220,7 +220,7 @@ def leaf_text(data: Any) -> str:
         return repr(data)
     if "object" in data:
         return str(data["object"])
-    if "enum" in data:
+    if "enum" in data:  # without a member: a combination of flags
         cls = str(data["enum"]).rpartition(".")[2]
         return f"{cls}.{data['member']}" if "member" in data else f"{cls}({data.get('value')!r})"
     if "dtype" in data:
@@ -234,6 +234,7 @@ def leaf_text(data: Any) -> str:
         return f"PartitionSpec({', '.join(map(repr, entries))})"
     if "ellipsis" in data:
         return "Ellipsis"
+    # Whatever is left is shown as it is: a record may be of a later version, or damaged.
     return str(
         next((data[key] for key in ("name", "float", "complex", "path") if key in data), data)
     )

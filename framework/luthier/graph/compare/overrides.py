@@ -254,6 +254,8 @@ def overrides_of(comparison: Comparison, packages: Sequence[str] = ()) -> Overri
     reasons: dict[int, str] = {}
     for index, draft in enumerate(comparison.differ.drafts):
         paths = (draft.path_a, draft.path_b)
+        # Edits are named by paths of the first graph, except that a moved or added part is set at
+        # its new place.
         paths = paths[::-1] if draft.kind in ("moved", "added") else paths
         found = _about(paths[0], written) or _about(paths[1], written)
         if draft.kind == "default":
@@ -360,7 +362,8 @@ class _Writer:
         text = self._text(edit, old)
         _check_path_value(edit.data, old)
         # `=` sets a value within the type of the place; `:=` replaces a node, or adds a key to a
-        # dict or list, which `=` rejects as a misspelt path.
+        # dict or list, which `=` rejects as a misspelt path. A reference replaces, too: by `=`,
+        # `ref:` at a constant would move all its users.
         is_plain = old is None or not (old.is_node or text.startswith(("alias:", "ref:")))
         replaces = not is_plain or (old is None and not edit.node.is_node)
         return f"{written}{':=' if replaces else '='}{text}"

@@ -68,8 +68,10 @@ class _Patch:
         is_kept = self.edits.is_root_kept
         returned = Text(self.graph) if is_kept else writer.expression(self.edits.root, ())
         writer.statements.append(f"return {lay_out(returned, 4, len('    return '))}")
+        # The roots may differ in kind, and one that is no node is annotated as `object`.
         kinds = [KINDS.get(side.root.kind, "") for side in (self.a, self.b)]
         taken, given = (writer.fiddle(kind) if kind else "object" for kind in kinds)
+        # The imports are known only here: each expression above adds those that it needs.
         return "\n".join(
             [
                 f'"""Written by `luthier diff`: turns {self.a.fingerprint} '

@@ -295,6 +295,7 @@ def place(diagram: Diagram) -> PlacedDiagram:
     for card, depth in depths.items():
         height, below = _height(card), _below(card, bands)
         x, width = columns[depth]
+        # Whichever is taller, the card or its children, has the other centred on it.
         top = tops[card]
         boxes[card] = Box(x, top + max(0.0, (below - height) / 2), width, height)
         top += max(0.0, (height - below) / 2)
@@ -448,6 +449,7 @@ def to_svg(graph: Graph) -> str:
     title = name if isinstance(name, str) else diagram.root.title
     packages = sorted({card.package for card in placed.cards})
     legend = list(_legend(packages, placed))
+    # The title and the legend may be wider than the cards.
     width = max(placed.width, 2 * MARGIN + LETTER * (len(title) + 40), legend[-1][0])
     size = f"{width:.0f} {placed.height:.0f}"
     lines = [

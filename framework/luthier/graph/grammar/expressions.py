@@ -312,6 +312,7 @@ class ExpressionReader:
         text = ast.unparse(tree)
         if not re.fullmatch(r"\w+(\.\w+)*", text):
             raise Unreadable(f"{text!r} is not a name")
+        # `True` and `None` are constants of Python's tree, so only other spellings arrive here.
         lowered = text.lower()
         if lowered in ("true", "false"):
             return lowered == "true"

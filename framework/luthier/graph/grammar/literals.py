@@ -202,6 +202,8 @@ def combine(
     if isinstance(plain, int | float) and not isinstance(plain, bool):
         operand = read(text, types.NUMBER, plain, around)
         if values.is_value_node(operand) or values.is_operation(current):
+            # With the number of a constant: as an operand, the constant would contain itself
+            # when the result is put in it.
             base = plain if values.is_constant(current) else current
             return _ON_NODES[symbol](base, operand)
         try:

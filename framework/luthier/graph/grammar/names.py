@@ -109,6 +109,8 @@ def _find(
     near: Sequence[Any],
     allowed: Sequence[str],
 ) -> Any:
+    # From near to far: what is at hand at the place, luthier, what distributions register, then any
+    # full name. So nothing that is installed changes the meaning of a name of luthier.
     for found in _in_reach(head, annotation, near):
         return _follow(found, head, rest)
     rooms = _rooms()

@@ -157,7 +157,7 @@ def key(annotation: Any) -> Any:
     """Return the annotation of the keys of a dict that is annotated with `annotation`."""
     for member in members(annotation):
         if typing_extensions.get_origin(member) in _MAPPINGS:
-            return typing_extensions.get_args(member)[0]
+            return next(iter(typing_extensions.get_args(member)), Any)
     return Any
 
 
@@ -252,6 +252,11 @@ def _fits_generic(value: Any, member: Any) -> bool:
     arguments = typing_extensions.get_args(member)
     if origin is typing.Literal:  # with the type, because 1 == True == 1.0
         return any(value == choice and type(value) is type(choice) for choice in arguments)
+    # `typing.List` alone, like `list`, says nothing about elements; `tuple[()]` has no arguments
+    # either, but is empty.
+    is_bare = not arguments and (origin is not tuple or member is typing.Tuple)  # noqa: UP006
+    if is_bare and isinstance(origin, type):
+        return _is_instance(value, origin)
     if member is Callable or origin is collections.abc.Callable or member is typing.Callable:
         return callable(value)
     if origin is type:
@@ -313,7 +318,7 @@ def _node_fits(node: fdl.Buildable, member: Any) -> bool:
         if origin in (collections.abc.Callable, typing.Callable):
             return True
         if origin is type:
-            member = typing_extensions.get_args(member)[0]
+            member = next(iter(typing_extensions.get_args(member)), Any)
     if isinstance(target, type):
         return _builds(target, member, exactly=True)
     produced = signatures.type_hints(target).get("return", Any)

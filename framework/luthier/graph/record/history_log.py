@@ -108,6 +108,7 @@ def restore_history(graph: Graph, record: Any, run: str = "") -> bool:
         if values.is_constant(value):  # listed at its users
             value.__argument_history__.clear()
         pending += [(entry["order"], owner, key, entry) for entry in sets]
+    # Sorted over the whole graph, not per path: Fiddle's counter only goes up.
     numbers: dict[int, int] = {}
     for order, owner, key, entry in sorted(pending, key=lambda found: found[0]):
         past = fiddle_history.History()  # Fiddle numbers the entries
@@ -155,7 +156,7 @@ def _found(graph: Graph) -> dict[str, list[HistoryEntry]]:
             continue  # listed at its users
         for part in node.__argument_history__:
             # The making of a node is listed with the set that put it there, unless the node changed
-            # its class afterwards.
+            # its class afterwards. The root was put nowhere, so its making is listed.
             if part != MADE or not path or len(sets_of(node, part)) > 1:
                 sets_by_path.setdefault(_path(path, part), []).extend(sets_of(node, part))
         for key, child in entries(node) or ():

@@ -172,6 +172,7 @@ def load(written: str) -> Loaded:
         _guarded(lambda: exec(compile(text, file, "exec"), vars(module)), source)
         function = _function(module, source)
         given = () if argument is None else (argument,)
+        # Before the call, whose own TypeErrors are reported with the line of the file.
         _check_call(function, given, source)
         made = _guarded(lambda: function(*given), source)
     finally:

@@ -207,6 +207,8 @@ class _Overlay:
             scalars.refuse_on_node(place, value, annotation, written, self._admits(value))
             fitting.check(value, fitting.expected(annotation, place.value))
         origins.stamp_since(start, value, where)
+        # A reference, too, goes into the constant, or the other users of the constant would not
+        # follow it.
         if values.is_constant(place.value):
             self._refuse_two(entry, place, value)
             setting.replace(place.value, "value", value, where)

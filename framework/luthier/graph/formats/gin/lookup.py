@@ -166,6 +166,7 @@ class Lookup:
             found = functools.reduce(
                 lambda place, part: getattr(place, part, None), rest, self._bound[head]
             )
+            # What an import lacks can still be found below: a submodule that is not imported yet.
             if found is not None:
                 return found
         elif head in self._bound:

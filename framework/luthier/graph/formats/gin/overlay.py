@@ -294,6 +294,7 @@ class Overlay:
         if values.is_constant(current) and not binding.scope:
             if any(node is current for node in copies.nodes_of(value)):
                 return  # the macro stands for this very constant
+            # A node or container replaces the constant here alone, since constants hold values.
             if values.is_value_node(value) or not is_container(value):
                 self._constants.assign(current, value, binding.where)
                 return

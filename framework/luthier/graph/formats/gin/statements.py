@@ -222,6 +222,7 @@ def _read_text(
         line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         return source if is_word else f"{source}:{number}: {line}".removesuffix(": ")
 
+    # Directives are comments, which gin's parser drops, so they are read apart.
     for number, directive in _directives(text):
         unit.directives.append(dataclasses.replace(directive, where=place(number)))
     for found in _statements(text):
@@ -284,6 +285,7 @@ def _statements(text: str) -> Iterator[Any]:
                     yield statement
                 return
             except (SyntaxError, ValueError, TypeError, RecursionError) as error:
+                # A TypeError is a list as a key, `{[1]: 2}`: gin evaluates literals with `ast`.
                 yield _failure(error, parser.current_token.start[0])
             except tokenize.TokenError as error:
                 yield _failure(error)

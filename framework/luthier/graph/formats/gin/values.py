@@ -234,6 +234,8 @@ class Constants:
             setting.replace(node, "value", value, where)
         users = _users(graph) if graph is not None and checked else {}
         for name, macro in self.macros.items():
+            # Files define macros that only some experiments use; on the command line, one that
+            # nothing uses is misspelt.
             if macro.is_word and name not in self._made and name not in self._of_graph:
                 if self.is_live(name):
                     known = [*self._made, *self._of_graph]

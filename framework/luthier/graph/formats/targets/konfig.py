@@ -82,6 +82,7 @@ def _record(
             return wrong(Problem(f"{CONST} cannot be combined with other keys"), key)
         return {"name": _dotted(data[CONST])}
     if QUALNAME not in data:
+        # As pairs, because keys need not be text.
         return {"dict": [[name, below(child, name)] for name, child in data.items()]}
     target = _dotted(data[QUALNAME])
     positional = [(name, data[name]) for name in _positions(data)]
