@@ -193,6 +193,7 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
     known_here.check_complete()
     if problems:
         raise BadInput(problems)
+    # A file serves runs and sweeps alike, so its settings of slices are no mistake for a run.
     slices = known_here.slices if of_sweep else {}
     return Chosen(engine, path, known_here.settings, slices)
 
