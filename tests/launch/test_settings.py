@@ -34,6 +34,13 @@ def test_text_stays_text_where_it_reads_as_a_number(project):
     assert choose("slurm:account=123", project).make().account == "123"
 
 
+def test_text_stays_text_in_an_entry_of_a_mapping(project):
+    words = "kubernetes:image=jax,node_selector.zone=1,node_selector.rack=b,limits.cpu=16"
+    made = choose(words, project).make()
+    assert (made.node_selector, made.limits) == ({"zone": "1", "rack": "b"}, {"cpu": 16})
+    assert choose("slurm:options.exclusive=true", project).make().options == {"exclusive": "true"}
+
+
 def test_the_nearer_file_counts_and_each_setting_has_its_origin(project, tmp_path):
     user = _write(user_file(), '[slurm]\naccount = "lab"\nnodes = 4\noptions = {qos = "low"}\n')
     own = _write(project / "launch.toml", "[slurm]\nnodes = 8\n")

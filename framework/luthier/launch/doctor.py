@@ -153,6 +153,7 @@ def all_reduce_rate(devices: Sequence[jax.Device]) -> float | None:
     sharding = NamedSharding(mesh, PartitionSpec("all"))
     shape = (count, size // 4)
     ones = np.ones((1, size // 4), np.float32)
+    # From a callback, so that each process makes the rows of its own devices only.
     values = jax.make_array_from_callback(shape, sharding, lambda index: ones)
     total = jax.jit(
         jax.shard_map(
@@ -162,9 +163,10 @@ def all_reduce_rate(devices: Sequence[jax.Device]) -> float | None:
             out_specs=PartitionSpec(),
         )
     )
-    jax.block_until_ready(total(values))
+    jax.block_until_ready(total(values))  # compiles
     start = time.perf_counter()
-    for _ in range(_NUM_SUMS):  # all processes must sum equally often
+    # Not by `_seconds`, which ends by each process's own clock: all must sum equally often.
+    for _ in range(_NUM_SUMS):
         jax.block_until_ready(total(values))
     seconds = (time.perf_counter() - start) / _NUM_SUMS
     return 2 * (count - 1) / count * size / seconds

@@ -151,6 +151,7 @@ def _pod(group: ProcessGroup, pods: Pods, name: str) -> dict[str, Any]:
     container = {
         "name": JOB,
         "image": pods.image,
+        # The name is `$0` of the script, and so `args` are its "$@".
         "command": ["bash", "-c", _script(group, pods), group.name],
         "args": list(group.command),
         "env": [{"name": n, "value": v} for n, v in _environment(group, pods, name).items()],
@@ -166,6 +167,7 @@ def _pod(group: ProcessGroup, pods: Pods, name: str) -> dict[str, Any]:
     if pods.node_selector:
         spec["nodeSelector"] = dict(pods.node_selector)
     if pods.volumes:
+        # Names by number: a path may have letters that the name of a volume must not have.
         numbered = list(enumerate(pods.volumes.items()))
         container["volumeMounts"] = [
             {"name": f"volume-{number}", "mountPath": path} for number, (path, _) in numbered

@@ -3,7 +3,7 @@
 A setting is taken from the first of these that has it:
 
 1. the command line: `--on slurm:nodes=2,partition=gpu`
-2. the graph of a study, where its `engine` is a `luthier.launch.Slices`
+2. the graph of a study, where its `engine` is a `luthier.launch.Slices` and there is no `--on`
 3. `launch.toml` beside the project's pyproject.toml
 4. `~/.config/luthier/launch.toml` (or where `XDG_CONFIG_HOME` says)
 5. the defaults of the engine's class
@@ -193,6 +193,7 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
     known_here.check_complete()
     if problems:
         raise BadInput(problems)
+    # A file serves runs and sweeps alike, so its settings of slices are no mistake for a run.
     slices = known_here.slices if of_sweep else {}
     return Chosen(engine, path, known_here.settings, slices)
 
@@ -264,7 +265,6 @@ class _Known:
           origin: Where it was set.
           typed: Whether it is a value already.
         """
-        # An entry of a mapping is set alone, and the others keep their values and origins.
         name, _, entry = key.partition(".")
         names = self._arguments.names
         if name not in names and name not in SLICES:
@@ -277,10 +277,12 @@ class _Known:
         annotation = SLICES[name] if kept is self.slices else self._hints[name]
         value = given if typed else _value(given)
         if entry:
+            # An entry is set alone: the others keep their values. The mapping has one origin, that
+            # of the entry that was set last, because it is one argument of the engine.
             before = dict(kept[name].value) if name in kept else {}
-            value = before | {entry: value}
+            value, given = before | {entry: value}, before | {entry: given}
         # `--on slurm:account=1234`: read as TOML it is a number, but the setting wants a string.
-        elif not types.fits(value, annotation) and types.fits(given, annotation):
+        if not types.fits(value, annotation) and types.fits(given, annotation):
             value = given  # text that reads as a number
         if not types.fits(value, annotation):
             what = f"{name} is {value!r}, and not {types.describe(annotation)}"

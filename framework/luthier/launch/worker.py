@@ -299,6 +299,7 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
         distributed.join(dataclasses.replace(membership, join_seconds=JOIN_SECONDS), facts)
     farewell.listen()
     devices = jax.devices()
+    # Of a local device: `devices` are those of all processes, and others' have no statistics here.
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     memory_bytes = options.memory_bytes or limit
 

@@ -565,7 +565,7 @@ def generate(module_name: str, names: Sequence[str]) -> dict[str, Zipped]:
       names: The generators, without `sweep_`.
 
     Raises:
-      BadInput: There is none of a name, or it yields no settings.
+      BadInput: There is none of a name, or it yields other objects than settings.
     """
     # Generators are plain functions beside the experiment: they may compute, loop and read files.
     # They are called once, here, and the study records the rows and not the function, so that

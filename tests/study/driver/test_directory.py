@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 
@@ -85,6 +86,19 @@ def test_an_edit_is_reported_by_package(package, tmp_path):
     copy_source(tmp_path / "study", ["my_toys"])
     assert edited_packages(tmp_path / "study") == []
     (package / "deep.py").write_text("CHANGED = 1\n")
+    assert edited_packages(tmp_path / "study") == ["my_toys"]
+
+
+def test_an_edit_while_the_copy_is_taken_is_reported(package, tmp_path, monkeypatch):
+    copy_tree = shutil.copytree
+
+    def copy_and_edit(place, *arguments, **options):
+        copy_tree(place, *arguments, **options)
+        if place == package:
+            (package / "deep.py").write_text("CHANGED = 1\n")
+
+    monkeypatch.setattr(shutil, "copytree", copy_and_edit)
+    copy_source(tmp_path / "study", ["my_toys"])
     assert edited_packages(tmp_path / "study") == ["my_toys"]
 
 

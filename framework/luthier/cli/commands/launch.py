@@ -155,8 +155,9 @@ def with_engine(study: Graph, on: str | None) -> Graph:
     Raises:
       BadInput: A name or a value is wrong; it has all problems.
     """
-    # Settings come from three places, the later weaker: --on, the study itself, the site's
-    # launch.toml. So those of the site are set only where the graph has no value of its own.
+    # With --on, the engine is made anew from it and from the site's launch.toml. Nothing of the
+    # study's own engine is kept: on resuming, that holds what the last start took from its --on and
+    # its site. Without --on the site's settings are set only where the study has none of its own.
     from luthier import graph as graphs
     from luthier.launch import Slices, settings
     from luthier.launch.settings import COMMAND_LINE
@@ -164,6 +165,8 @@ def with_engine(study: Graph, on: str | None) -> Graph:
     root = project.find().root
     if on is not None:
         chosen = settings.choose(on, root, of_sweep=True)
+        # For its refusal only, so that settings that do not go together are a mistake of the
+        # command line like others. Below, the files' settings alone need not make an engine.
         chosen.make()
         words = f"engine:=luthier.launch.slices.Slices(on={chosen.path}())"
         study = graphs.apply(study, [words], COMMAND_LINE)

@@ -52,6 +52,10 @@ def copy_source(
     # Whole top-level packages: a module may import its siblings.
     names = _top_level(packages)
     try:
+        # Before the copy: what is edited while it is taken is then reported as edited, and not
+        # taken for the source that the workers run. Packages are found by their import names, so
+        # the copy, which is not on this process's path, cannot be hashed instead.
+        hashes = {name: hash_package(name) for name in names}
         shutil.rmtree(temporary, ignore_errors=True)
         # Into a folder beside the target, and renamed at the end: workers may start from the copy
         # at any moment after it exists.
@@ -65,15 +69,13 @@ def copy_source(
                     shutil.copytree(place, copy, ignore=_LEFT_OUT, dirs_exist_ok=True)
                 else:
                     shutil.copy2(place, copy)
-        write_json(temporary / HASHES, {name: hash_package(name) for name in names})
+        write_json(temporary / HASHES, hashes)
         # The hashes are written last into the temporary folder: a copy that has them is complete,
         # and one that was interrupted is taken again.
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
-    except (OSError, shutil.Error) as error:
-        # `shutil.Error` is raised by `copytree` with a list of problems instead of an errno.
-        refusal = error if isinstance(error, OSError) else OSError(str(error))
-        raise run_error("copy the source to", target, refusal) from error
+    except OSError as error:  # `shutil.Error` of `copytree` is one, too
+        raise run_error("copy the source to", target, error) from error
     sync_directory(root)
     return target
 

@@ -270,7 +270,9 @@ class _Trials:
         """Ask the sampler for one more setting; return whether there is one."""
         number, known = len(self._ledger.settings), len(self._ledger.trials)
         budget = self._study.budget
-        # A whole setting or none of it: a setting is judged by the mean over all of its seeds.
+        # A whole setting or none of it: a setting is judged by the mean over all of its seeds. The
+        # first one is asked even where its seeds exceed the budget, or nothing would ever run;
+        # `grid_notice` counts it as well.
         trials = budget.num_trials
         if trials is not None and known and known + self._study.seeds > trials:
             return False
@@ -430,6 +432,8 @@ class _Trials:
         # not stop the study.
         outcome = self._ledger.outcome_of(self._ledger.settings[trial.setting])
         is_bad = outcome is not None and outcome[0] in ("failed", "infeasible")
+        # By the trial that ended last, whose reason is shown: one that diverged, or took too long,
+        # is a result (`_COUNTED`), and does not stop the study.
         if trial.setting == 0 and is_bad and (has_failed or trial.state == "infeasible"):
             what = "failed" if has_failed else "is infeasible"
             self._stop("failures", f"the baseline {what}: {trial.reason}")
@@ -523,6 +527,7 @@ class Driver(_Trials):
             # Closing waits until running trials are saved; only then is it known which of them have
             # results (`_release`), and the last line of the journal can say how the study stands.
             self._engine.close()
+            # A gate of the user need not have it: it is no part of its protocol.
             if (close := getattr(self._study.gate, "close", None)) is not None:
                 close()
             self._release()
@@ -693,6 +698,8 @@ class Driver(_Trials):
             # Trials are put back before the group is excluded: `_exclude` may stop the study, and
             # they must be waiting in the journal by then.
             if event.is_gone:
+                # Not where it was excluded for faults of its machine: a worker that comes later
+                # (`Back`) must not lift that.
                 slice.is_gone = slice.is_gone or not slice.excluded
                 self._exclude(slice, event.reason)
             return

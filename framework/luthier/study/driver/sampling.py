@@ -180,6 +180,8 @@ class InMemoryStudy:
         if state in ("complete", "infeasible"):
             # An infeasible setting is a violated constraint, so that constrained samplers
             # move away from it; a failure would be passed over and suggested again.
+            # Complete ones have it as well, because `GPSampler` requires the same constraints of
+            # all of them. It reads no pruned ones, and TPE takes those without one for feasible.
             # As `Trial.set_constraint` does; there is no handle of a trial that was read back.
             key = f"constraints:{_CANNOT_RUN}"
             self._storage.set_trial_system_attr(id, key, float(state == "infeasible"))

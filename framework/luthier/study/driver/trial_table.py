@@ -132,6 +132,7 @@ class Ledger:
         elif kind == "reported":
             trial.series = {**(trial.series or {}), line["step"]: line["value"]}
         elif kind == "lost":
+            # The reports stay: the trial resumes from its checkpoint, after them.
             trial.state = "waiting"
             # Losses that count are deaths that the trial may have caused; a preempted machine is
             # none.

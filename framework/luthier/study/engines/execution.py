@@ -198,6 +198,7 @@ def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, An
         "metrics": metrics,
         "series": [[step, values] for step, values in series.items()],
         "steps": steps,
+        # The median, so that a few slow steps, such as the first, do not count.
         "facts": {"step_seconds": statistics.median(seconds) if seconds else None},
         "mode": dict(mode),
     }
