@@ -83,8 +83,8 @@ def next_steps(
     # A notebook has no command line, which the two commands below are for.
     if not command:
         return f"the run is in {directory.path}"
-    # Twice as long is an example, which can be run as it stands. What the command said about the run
-    # and its length goes: it would contradict what is added.
+    # Twice as long is an example, which can be run as it stands. Options of the command about the
+    # run and its length go: they would contradict those that are added.
     longer = f"{_LENGTH.sub('', again)} training.steps={2 * steps}"
     extend = f"to extend: {longer} --run {directory.id} --extend"
     if not can_sample:

@@ -550,9 +550,10 @@ def _recording_failures(
         try:
             if status == events.DIVERGED:
                 # A result of the experiment: what was saved of it is made durable, and named by the
-                # record, before its end. Divergence is judged by scalars that all processes have, so all
-                # are here and answer when the save is committed. After another error one of them may be gone: then the
-                # end is recorded first, and closing the store waits for the save.
+                # record, before its end. Divergence is judged by scalars that all processes have,
+                # so all are here and answer when the save is committed. After another error one of
+                # them may be gone: then the end is recorded first, and closing the store waits for
+                # the save.
                 settle()
         finally:
             recorder.emit(events.Ended(status, step, message=crash.summary(error), crash=path))

@@ -337,8 +337,7 @@ def _write_shards(
 
     sizes = {n: int(np.prod(s)) * _itemsize(dtype) for n, (s, dtype, _) in tensors.items()}
     shards = list(_shards(sizes, shard_bytes))
-    # The names and the index of Hugging Face's loaders, which look for one file without a number, or
-    # for the index.
+    # The names that Hugging Face's loaders look for: one file without a number, or the index.
     names = [
         FILE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         for number in range(1, len(shards) + 1)
