@@ -43,6 +43,11 @@ def test_a_run_is_found(root, reference, expected):
     assert whole(find(root, reference)) == expected
 
 
+def test_the_name_of_an_experiment_wins_over_one_that_it_begins(root):
+    RunDirectory.create(root, "c4_large", "cc44", configuration=Configuration(graph="{}"))
+    assert whole(find(root, "c4")) == "c4/aa11"
+
+
 def test_a_path_is_found_wherever_it_is(root, monkeypatch):
     path = root / "c4" / "aa11"
     assert find("elsewhere", path) == RunDirectory(path)

@@ -44,6 +44,15 @@ def test_a_run_is_not_made_twice(run, tmp_path, configuration):
     assert run.read_config() == before
 
 
+def test_a_killed_maker_does_not_stop_the_next(tmp_path, configuration):
+    """In a container every process may have the same number."""
+    left = tmp_path / "demo" / f".x.{os.getpid()}.tmp"
+    left.mkdir(parents=True)
+    run = RunDirectory.create(tmp_path, "demo", "x", configuration=configuration)
+    assert run.read_config()
+    assert left.is_dir(), "it may be another's, who is at work"
+
+
 def test_two_makers_at_once_make_one(tmp_path, configuration, monkeypatch):
     """The loser finds the winner's directory in its way, and leaves it alone."""
     real = RunDirectory.locate

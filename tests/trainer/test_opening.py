@@ -5,6 +5,7 @@ from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput, RunError
 from luthier.trainer import OPERATIVE_GIN, Request, configuration, open_run, run_id
+from luthier.trainer.opening import reserve
 
 
 @pytest.fixture
@@ -90,3 +91,14 @@ def test_a_configuration_has_every_form(tiny, tmp_path):
     assert "optimizer" in found.text
     assert found.values["training"]["steps"] == 12
     assert "training.steps" in found.history["sets"]
+
+
+def test_a_reserved_run_records_what_starts_it(opened, tmp_path, monkeypatch):
+    graph, plan = opened
+    reserved = reserve(graph, tmp_path / "runs", graphs.get(graph, "name"), Request())
+    monkeypatch.setattr("sys.argv", ["the job"])
+    with open_run(graph, plan, Request(run=reserved.id)) as started:
+        assert started.is_new
+        assert started.directory == reserved
+        assert started.directory.read_plan()["predicted"]
+        assert started.directory.read_source()["arguments"] == ["the job"]

@@ -274,7 +274,10 @@ def load(
     context = ocp.Context() if context is None else context
     # Otherwise Orbax insists on the whole tree; what is left over is our own `compare`'s to refuse.
     context.pytree.loading.partial_load = True
+    # Orbax has no limit by itself, and would hold all of the files beside the arrays made of them.
     context.memory.read_concurrent_bytes = on_the_way(stored.values())
+    # `returned`, because the buffers of the reads, once freed, would else stay with the process for
+    # as long as it trains. `save` left out arrays without elements: Orbax would not find them.
     with returned(), context:
         arrays = ocp.load_checkpointables(path, {_ARRAYS: stored})[_ARRAYS] if stored else {}
     return {

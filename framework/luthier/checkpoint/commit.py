@@ -138,6 +138,8 @@ def read(directory: pathlib.Path) -> Commit:
       VersionError: It is whole, and was written by another version of luthier.
       OSError: It is there, and cannot be read now.
     """
+    # A file that is gone or no text is damage, which a start passes over; any other error of the
+    # disk may pass by itself, and must not cost a good checkpoint.
     try:
         text = (directory / FILE).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
@@ -149,8 +151,8 @@ def read(directory: pathlib.Path) -> Commit:
             raise ValueError("its checksum differs")
         # The order of the two tests separates damage from a later version. Damage lets a start fall
         # back to an older checkpoint; a later version must end the start, because falling back
-        # would throw away good steps.
-        # The checksum is right: what is not known here was written on purpose.
+        # would throw away good steps. Where the checksum is right, an unknown field was written on
+        # purpose.
         format, fields = content.pop("format"), dataclasses.fields(Commit)
         if format != _FORMAT or set(content) - {field.name for field in fields}:
             raise _foreign(directory, content)
@@ -160,10 +162,12 @@ def read(directory: pathlib.Path) -> Commit:
             key: (tuple(shape), dtype) for key, (shape, dtype) in content["arrays"].items()
         }
         commit = Commit(**content)
-        json.dumps(content, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+        # Fails for half of a surrogate pair, which JSON can spell and no message or file can hold.
+        json.dumps(content, ensure_ascii=False).encode()
         if not _is_sound(commit):
             raise ValueError("one of its fields has the wrong type")
         return commit
+    # All that JSON of another form leads to: a list has no `pop` of names, a number no `items`.
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(directory, error) from error
 
@@ -430,6 +434,7 @@ def finish(
         if not (why := next((why for why, _ in outcomes if why), "")):
             try:
                 commit({path: entry for _, sums in outcomes for path, entry in sums.items()})
+            # Not raised here, inside of the exchange: the others would get no answer.
             except Exception as error:
                 own, why = error, summarize(error)
         return why

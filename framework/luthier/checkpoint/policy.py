@@ -194,6 +194,8 @@ class FastTier:
         root = pathlib.Path(self.directory).expanduser().absolute()
         note = checkpoints / FILE
         try:
+            # A damaged note counts as none, and a new folder is made: the steps since the last
+            # durable save are lost, as they are with a machine.
             if primary and _named(note) is None:
                 checkpoints.mkdir(parents=True, exist_ok=True)
                 content = json.dumps({"name": f"run-{os.urandom(8).hex()}"}) + "\n"

@@ -270,6 +270,7 @@ class Store:
           CheckpointError: The save before this failed, or this one cannot begin.
         """
         self.wait()
+        # Where another process has taken over, nothing more is written into its folder.
         self.fence()
         commit = Commit(
             step=step,
@@ -295,6 +296,7 @@ class Store:
             self._barrier("may begin")
             with self._policy.storage.saving():
                 pending = arrays_lib.save(path, arrays, iterator)
+        # A disk that refuses at once; what it refuses while arrays are written is raised by `wait`.
         except OSError as error:
             _blame_disk(self, step, error)
             raise

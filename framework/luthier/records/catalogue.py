@@ -105,7 +105,8 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
       UnknownReference: There is no such run; the message holds the nearest names.
       RunError: Several runs are meant.
     """
-    # From the most explicit to the least: a folder, `last`, a whole id, the beginning of one.
+    # From the most explicit to the least: a folder, `last`, a whole id, the name of an experiment,
+    # the beginning of either.
     # Whatever is ambiguous is refused with all that it may mean.
     text = os.fspath(reference).rstrip("/")
     if text and (pathlib.Path(text) / "config.json").is_file():
@@ -119,8 +120,10 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
         for run in runs
         if text and (run.id.startswith(text) or f"{run.name}/{run.id}".startswith(text))
     ]
-    # A whole id wins over one that it is the beginning of (`1a2b3c4d` and `1a2b3c4d-2`).
-    found = exact or begins
+    named = [run for run in runs if text == run.name]
+    # What is whole wins over what it is the beginning of (`1a2b3c4d` and `1a2b3c4d-2`, the
+    # experiments `c4` and `c4_large`). An empty text would be the beginning of all.
+    found = exact or named or begins
     if len(found) == 1:
         return found[0]
     if found:

@@ -266,7 +266,7 @@ class ConsoleSink:
         total = self._header.total_steps if self._header else None
         head = f"step {step:,}/{total:,}" if total else f"step {step:,}"
         left = self._pace.left(step, total)
-        # Each part with a rank; what does not fit goes by rank, and the head and the loss stay.
+        # Each part with a rank; what does not fit goes by rank, the head and the loss last.
         parts = {"head": (0, head)}
         if bar and total:
             parts["bar"] = (4, "━" * _LEAST_BAR)
@@ -281,6 +281,7 @@ class ConsoleSink:
         if left is not None:
             parts["left"] = (1, f"{format_seconds(left)} left")
         # The number of a part is its rank: the largest goes first where the line is too long.
+        # One column stays free, since terminals may wrap a line that fills the last one.
         while len(parts) > 1 and _width(parts) >= width:
             del parts[max(parts, key=lambda name: parts[name][0])]
         if total and "bar" in parts:

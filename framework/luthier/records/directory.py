@@ -169,8 +169,9 @@ class RunDirectory:
             remedy = "open it to continue the run, or choose another id"
             raise RunError(Problem(f"the run {path} exists already", remedy=remedy))
         # Beside the final place, since a rename does not cross file systems. A run exists once it
-        # has its config.json, and appears with all of its files at once.
-        building = path.with_name(f".{id}.{os.getpid()}.tmp")
+        # has its config.json, and appears with all of its files at once. The name is random: a
+        # process of another container may have the same number, and be at work there, or be dead.
+        building = path.with_name(f".{id}.{os.urandom(4).hex()}.tmp")
         files = configuration.files()
         if source is not None:
             files |= source.files()

@@ -281,6 +281,7 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
             holes = holes or end != line.start
             kept += 1
             end = line.start + len(line.raw)
+    # `missing` is a gap in the numbers: no bytes of it are in the file that could be dropped.
     damaged = sum(damage.count for damage in reader.damage if damage.what != "missing")
     damaged += reader.torn_bytes > 0
     dropped = whole - kept + damaged

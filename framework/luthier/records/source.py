@@ -342,6 +342,7 @@ def _git(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
             untracked.append(entry[2:])
         elif entry and not entry.startswith("#"):
             changed.append(entry)
+    # `dirty` is about the patch, which holds tracked files only; others are named, up to a hundred.
     git: dict[str, Any] = {
         "root": str(_root(directory)),
         "revision": "" if revision == "(initial)" else revision,
@@ -349,6 +350,7 @@ def _git(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
         "dirty": bool(changed),
         "untracked": untracked[:100],
     }
+    # Before the first commit there is no HEAD to compare with.
     if not changed or not git["revision"]:
         return git, ""
     # External diff programs and text conversions of the user's would make a patch that cannot be

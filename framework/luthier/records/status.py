@@ -132,6 +132,8 @@ class StatusFile:
         # wake it at once, because tools wait for them.
         replace = dataclasses.replace
         status = self._status
+        # A step is kept as it is and merged in `_write`: building a status for each of them would
+        # be work of the training thread, and few of them are written.
         if isinstance(event, events.Step):
             self._step = event
             return

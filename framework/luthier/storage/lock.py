@@ -424,7 +424,8 @@ def _claim(path: pathlib.Path, heartbeat_seconds: float) -> Iterator[None]:
                 time.sleep(min(0.02, heartbeat_seconds / 10))
             else:
                 # Its owner died within these milliseconds. What is removed may be the claim of
-                # one who did the same a moment before: then the token tells who came last.
+                # one who did the same a moment before: then two write their names, the token in
+                # the lock file says who came last, and the other's `check` raises `LockLost`.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(claim)
     try:

@@ -156,11 +156,13 @@ def check_token_ids(
         if not name.endswith(("inputs", "targets")) or array.dtype.kind not in "iu":
             continue
         # The usual case costs two passes without a copy; the mask is made only where something is
-        # wrong. JAX raises nothing for an index that is out of bounds.
+        # wrong.
         if not array.size or (array.min() >= 0 and array.max() < vocab_size):
             continue
         wrong = (array < 0) | (array >= vocab_size)
         if name.endswith("targets"):
+            # Only weights say which targets count: padding may hold any number, -100 say. Without
+            # weights of their shape, targets may be no tokens at all, but one class for each row.
             weights = batch.get(name.replace("targets", "weights"))
             if weights is None or np.shape(weights) != array.shape:
                 continue

@@ -135,6 +135,8 @@ def path_in_graph(error: BaseException, graph: Graph) -> str:
                 classes.setdefault(component, []).append(place.path)
             elif (code := getattr(component, "__code__", None)) is not None:
                 codes.setdefault(code, []).append(place.path)
+        # With the causes, which come after what was raised from them: code of ours may have wrapped
+        # what the user's raised, and the frames of the first cause are then the innermost.
         frames = [
             frame
             for link in faults.chain(error)

@@ -219,7 +219,9 @@ def _open(
         if existing.read_plan() is None:  # it was reserved, and never begun
             before_new()
             existing.write_configuration(configuration(graph))
-            existing.write_plan(plan.to_dict())
+            existing.write_plan(_recorded(plan))
+            # Not the source of the reservation: a job may have waited for days.
+            existing.write_source(read_source(request.packages))
             if request.directory is None:
                 existing.write_code(request.packages)
             yield Opened(existing, is_new=True, notices=notices)

@@ -80,8 +80,11 @@ def next_steps(
     again = command or "luthier.train(graph)"
     if status != FINISHED:
         return f"to resume: {again}"
+    # A notebook has no command line, which the two commands below are for.
     if not command:
         return f"the run is in {directory.path}"
+    # Twice as long is an example, which can be run as it stands. Options of the command about the
+    # run and its length go: they would contradict those that are added.
     longer = f"{_LENGTH.sub('', again)} training.steps={2 * steps}"
     extend = f"to extend: {longer} --run {directory.id} --extend"
     if not can_sample:

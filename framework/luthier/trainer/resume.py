@@ -129,6 +129,8 @@ def check_continuation(
             "one, or leave out --run to start a new run"
         )
         raise RunError(Problem(what, "training.steps", remedy=remedy))
+    # Listed only, since an override that changes a setting was typed for this very start; code and
+    # defaults change without that, and have checks of their own.
     lines = [f"changes training from here on: {line}" for line in comparison.training]
     return lines + [f"does not change training: {line}" for line in comparison.harmless]
 
@@ -226,15 +228,22 @@ def check_code(
     before, saved = directory.read_source().get("packages", {}), directory.recorded_save()
     since = f"since step {saved}" if saved else "since the last start"
     hashes = source.packages
+    # A line for luthier, and no refusal: it is hashed as a whole and not kept file by file, so a
+    # reworded message looks like another optimizer, and every upgrade would need consent.
     lines = [
         f"{name} changed {since}"
         for name, digest in hashes.items()
         if name in before and before[name] != digest
     ]
     recorded, now = recorded_code(directory.path), read_code(packages)
+    # Nothing to compare file by file: a trial of a study keeps no code of its own, and `code.json`
+    # may be lost. Hashes of whole packages cannot tell a layer from a plotting script, so that they
+    # are reported, and refuse nothing.
     if recorded is None:
         return lines
     changed = changed_files(recorded, now)
+    # From here on the user's packages are reported by file; luthier, of which no files are kept, is
+    # left with the line about its package.
     if not changed:
         return [line for line in lines if line.startswith("luthier ")]
     # Modules of the classes and functions that stand below the defining paths of the graph.

@@ -391,6 +391,8 @@ def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
     refused: BadInput | None = None
     if distributed.process_index() == 0:
         try:
+            # Only a refusal is kept: anything else is a fault of this process, which ends it, and
+            # `helped` releases the others on the way out.
             with commit.helped():
                 last, damage = store.newest_whole()
             found = (last, [str(problem) for problem in damage])
@@ -547,7 +549,11 @@ def _recording_failures(
         status = events.DIVERGED if classify(error) is Fault.NUMERIC else events.FAILED
         try:
             if status == events.DIVERGED:
-                # A result of the experiment: what was saved of it is made durable first.
+                # A result of the experiment: what was saved of it is made durable, and named by the
+                # record, before its end. Divergence is judged by scalars that all processes have,
+                # so all are here and answer when the save is committed. After another error one of
+                # them may be gone: then the end is recorded first, and closing the store waits for
+                # the save.
                 settle()
         finally:
             recorder.emit(events.Ended(status, step, message=crash.summary(error), crash=path))
@@ -591,6 +597,7 @@ def _end(
     }
     directory = opened.directory
     command = _again(command, directory, program.graph)
+    # Whatever ends the loop without an error saves its last step, if the run saves at all.
     is_saved = program.experiment.checkpoints is not None
     message = next_steps(
         directory,

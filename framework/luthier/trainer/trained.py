@@ -119,6 +119,8 @@ def evaluate_run(
     Raises:
       BadInput: There is no such run, checkpoint, set, or moving average.
     """
+    # Loaded first, names checked after: overrides may add sets, and only the built experiment knows
+    # them all.
     trained = load_run(run, **where)
     known = trained.program.experiment.evaluations
     problems = [

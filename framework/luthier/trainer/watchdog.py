@@ -325,6 +325,8 @@ class Watch:
             if standing.silent != reported:
                 reported = standing.silent
                 self._report_silent(reported)
+            # It comes back from `_bark` only where no process is to be ended, as in a notebook: the
+            # line is printed once.
             if quiet >= self._limit:
                 self._bark(standing)
                 return

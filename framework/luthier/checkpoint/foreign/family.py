@@ -405,6 +405,7 @@ class Family:
         tensors: dict[str, Tensor] = {}
         unknown = []
         for name in slots:
+            # The first match, since each of our names has one place in a family.
             for pattern, tensor, number in self._matchers:
                 if match := pattern.fullmatch(name):
                     foreign = _filled(tensor.foreign, match)
@@ -485,6 +486,8 @@ class Resolved:
                 dims = f"{list(slot.shape)}, not {part.layout.rank} dimensions"
                 self.broken.append(f"{name} is {dims}, as {self.family.name} has it")
                 return
+            # Only the joined dimension is added up; the others are those of the first part, since
+            # parts of one layer share them. One that differed would fail at `concatenate`.
             here = part.layout.foreign_shape(slot.shape, self.limits)
             offset = shape[tensor.axis] if number else 0
             self.views[name] = SlotView(foreign, part.layout, tensor.axis, offset, slot.shape)

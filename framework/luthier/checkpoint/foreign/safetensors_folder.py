@@ -255,7 +255,8 @@ def foreign_tensors(
         return np.ascontiguousarray(np.concatenate([p for _, p, _ in parts], axis=parts[0][2]))
 
     def described(foreign: str, resolved: Resolved) -> tuple[Shape, str, Make]:
-        # The dtype is ours: an export does not convert.
+        # The dtype is ours: an export does not convert. It serves to estimate sizes only, so that
+        # of the first part will do for a fused tensor.
         first = places[resolved.ours_of(foreign)[0]].parameter
         dtype = str(np.dtype(arrays[first].dtype))
         return resolved.shapes[foreign], dtype, lambda: make(foreign)
@@ -314,7 +315,8 @@ def write(
             (building / CONFIG).write_text(text, encoding="utf-8")
             names.append(CONFIG)
         if target.exists():
-            # It is empty, as was checked above.
+            # It was empty above. `rmdir` refuses what was put into it since then; POSIX's `rename`
+            # would replace an empty folder by itself, and Windows' would not.
             target.rmdir()
         os.rename(building, target)
     except OSError as error:
@@ -335,13 +337,15 @@ def _write_shards(
 
     sizes = {n: int(np.prod(s)) * _itemsize(dtype) for n, (s, dtype, _) in tensors.items()}
     shards = list(_shards(sizes, shard_bytes))
+    # The names that Hugging Face's loaders look for: one file without a number, or the index.
     names = [
         FILE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         for number in range(1, len(shards) + 1)
     ]
     weight_map: dict[str, str] = {}
     for file, shard in zip(names, shards, strict=True):
-        # One file's worth of tensors is on the host at a time.
+        # One file's worth of tensors is on the host at a time, in C order, since safetensors takes
+        # the bytes of an array as they lie.
         content = {name: np.ascontiguousarray(tensors[name][2]()) for name in shard}
         save_file(content, folder / file, metadata=dict(metadata))
         weight_map |= dict.fromkeys(shard, file)

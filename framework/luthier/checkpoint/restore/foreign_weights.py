@@ -191,6 +191,7 @@ class OfFamily(OpenedSource):
         problems += self._check_copies(resolved, needed, wanted.is_skipped)
         problems += self._left_over(resolved, needed, left, wanted.is_skipped)
         pieces: dict[str, SourcePiece | list[SourcePiece]] = {}
+        # Without problems every taken layer has a view; the caller raises the problems anyway.
         if not problems:
             for name in wanted.taken:
                 own = layers[name]
@@ -220,6 +221,8 @@ class OfFamily(OpenedSource):
             for name in resolved.unknown
             if name in taken
         ]
+        # Of any part of the model, taken or not: a broken tensor has no shape, and `needed`, which
+        # is made of views, may lack it.
         problems += [Problem(sentence) for sentence in resolved.broken]
         for foreign, shape in resolved.shapes.items():
             if foreign not in needed:
@@ -291,6 +294,9 @@ class OfFamily(OpenedSource):
         used |= {self._there(copy) for copy, first in resolved.copies.items() if first in needed}
         problems = []
         for name, described in sorted(self._tensors.described.items()):
+            # The family is asked by its own names. Files of a bare model lack the prefix; a tensor
+            # beside the bare model, such as a head, never had one, and is asked for as it is.
+            # Rules are asked by the name in the files, which is the one that users see.
             full = name if name.startswith(self._bare) else self._bare + name
             ignored = self._family.is_ignored(full) or is_skipped(name)
             if name in used or ignored:
@@ -299,6 +305,7 @@ class OfFamily(OpenedSource):
             absent = [name for name in ours if name not in resolved.views]
             why = f"the model has no {', '.join(absent)}" if absent else "no parameter uses it"
             why = why if ours else "the family has no such tensor"
+            # No remedy where the model lacks the parameter: to skip it would most often be wrong.
             what = f"{name} {list(described.shape)} of the files has no place to go: {why}"
             problems.append(
                 Problem(what, remedy="" if absent else "leave it unread: Skip(pattern)")

@@ -177,6 +177,8 @@ class Restoration:
                 if isinstance(claimed.rule, kind)
             }
 
+        # All Skip rules, and not only those that claimed a parameter: their patterns are for names
+        # of the source that nothing here corresponds to, as well.
         skips = [rule for rule in restore.claims if isinstance(rule, Skip)]
 
         def is_skipped(name: str) -> bool:

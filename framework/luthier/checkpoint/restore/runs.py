@@ -89,6 +89,9 @@ class _Search:
         # Three ways: another size of one dimension, which only a Resize rule allows; the same name
         # and shape; layer by layer.
         if (rule := self._wanted.resized.get(name)) and source in self._there:
+            # Where the axis is named, the rule holds even for an equal size, whose last entries may
+            # be padding. A vector that does not name it may be of another axis, which the pattern
+            # matches as well: with an equal shape it is taken as it is.
             dimension = _dimension(target, rule.axis)
             is_alike = rule.axis not in target.axes and self._there[source][0] == target.shape
             if dimension is not None and not is_alike:
@@ -106,6 +109,7 @@ class _Search:
                 what = f"{called} {list(target.shape)} is not in {self._where}{at}"
                 problems.append(Problem(what))
             elif slot.shape != own.shape:
+                # Used, although it does not fit: one mistake is not reported twice.
                 self.used.add(slot.parameter)
                 what = f"{called} is {list(own.shape)} here, and {layer} {list(slot.shape)}"
                 # The usual mismatch is a vocabulary of another size, for which there is a remedy to
@@ -130,6 +134,7 @@ class _Search:
             remedy = f"only the size of its dimension {dimension} may differ"
             return [], [Problem(f"{what} in {self._where}", remedy=remedy)]
         there, size = shape[dimension], target.shape[dimension]
+        # Without our own padding, which the model fills: the source need not have entries for it.
         needed = min(self._wanted.limits.get(rule.axis, size), size)
         if rule.size is not None and rule.size > there:
             what = f"{source} has {there} entries in {self._where}, not {rule.size}"

@@ -346,6 +346,7 @@ def fetch(path: pathlib.Path, bucket: Bucket) -> bool:
     # Either as one object or in pieces, where it is large.
     if not {_CONFIG, _CONFIG + segments.INDEX}.intersection(names):
         return False
+    # All before the first is written: names come from whoever can write to the bucket.
     for name in names:
         _check(bucket, name)
     # A new folder under a name that nobody can guess, and so prepare.

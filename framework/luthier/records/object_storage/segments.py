@@ -55,6 +55,7 @@ def upload(bucket: Bucket, name: str, path: pathlib.Path, there: Collection[str]
                     piece = Segment.of(start, data)
                     if data:
                         bucket.write(f"{name}{PIECES_FOLDER}{piece}", data)
+            # An empty piece: the end of the file, which may have grown since it was opened.
             if piece.end == start:
                 break
             names.append(str(piece))
@@ -192,19 +193,18 @@ class Segments:
         with path.open("rb") as file:
             if self._known is None:
                 self._known = self._matching(file)
-            unchanged = [one for one in self._known if one.end - one.start >= SEGMENT_BYTES]
             # Only the last piece is ever rewritten, and only while it is short: a metrics file that
             # grows by a few kilobytes for each push makes one object a megabyte, and each byte is
             # sent a bounded number of times.
-            if self._known and unchanged and unchanged[-1].end == self._known[-1].end:
-                start = unchanged[-1].end
-            else:
-                unchanged = self._known[:-1]
-                start = unchanged[-1].end if unchanged else 0
+            last = self._known[-1] if self._known else None
+            is_full = last is not None and last.end - last.start >= SEGMENT_BYTES
+            unchanged = self._known if is_full else self._known[:-1]
+            start = unchanged[-1].end if unchanged else 0
             file.seek(start)
             replaced, new = self._known[len(unchanged) :], list(unchanged)
             while data := file.read(_LONGEST * SEGMENT_BYTES):
                 piece = Segment.of(start, data)
+                # Where nothing was added, the last piece is there as it is.
                 if piece not in replaced:
                     self._bucket.write(f"{self._folder}{piece}", data)
                 new.append(piece)

@@ -93,6 +93,7 @@ def log_difference(wandb: Any, wandb_run: Any, run: RunDirectory) -> None:
         comparison = compare.compare(before, _document(f"{run.name}/{run.id}", run.path))
     except (LuthierError, OSError):
         return
+    # A restart logs it again: W&B keeps no second version of an artifact with the same content.
     artifact = wandb.Artifact(
         f"diff-{wandb_run.id}",
         type="diff",
@@ -221,6 +222,7 @@ class MirroredRows:
         if isinstance(event, events.Step):
             row = {_step_key(name): value for name, value in event.values.items()}
             self._add(step, recorded.time, row)
+            # After a restart steps come again that were taken before: what waits is never put back.
             self._last_step = max(self._last_step, step)
             # An evaluation or an image of a step arrives after the step's own line, so a row is
             # held back until a later step shows that nothing more belongs to it.
@@ -451,6 +453,8 @@ def mirror(
     if lines.report:
         send(notice=lines.report)
     wandb_run.finish(exit_code=rows.exit_code)
+    # Only now is the new file complete. An online mirror has made no file that replaces them, so
+    # that offline files stay.
     if mode == "offline":
         for earlier in superseded:
             shutil.rmtree(earlier, ignore_errors=True)

@@ -215,6 +215,7 @@ class WandbSink:
         process = self._process
         if process is None:
             return
+        # `_read` takes the end of the process for a failure as long as this is set.
         self._process = None
         assert process.stdin is not None
         with contextlib.suppress(OSError):
@@ -232,7 +233,8 @@ class WandbSink:
                 f" continues in the background; {_remedy(self._run)} repeats it"
             )
             return
-        # Its last message may be the reason why it failed.
+        # Its last message may be the reason why it failed. With a limit, as for all that training
+        # waits for here.
         self._reader.join(5.0)
         if process.returncode and not self._failed:
             self._fail(_exit_reason(process.returncode))
