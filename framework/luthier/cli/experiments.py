@@ -227,7 +227,7 @@ def _resolve(
 ) -> Graph | None:
     """Return the graph of a reference, or None with a problem added."""
     if reference == "" and len(problems):
-        return None  # a flag such as --exp named it, and its problem is known already
+        return None  # --run or a flag such as --exp named it: its problem is known already
     if not reference:
         problems.add(
             "no experiment is given",

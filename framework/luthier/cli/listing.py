@@ -93,7 +93,7 @@ def find_in(folder: Path, path: Path) -> Iterator[Listed]:
     module = ".".join(relative.parts)
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError, ValueError) as error:
+    except (SyntaxError, ValueError) as error:  # not Python; not UTF-8, or with a null byte
         yield Listed(module, f"(cannot be read: {error})")
         return
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]

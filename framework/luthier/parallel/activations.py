@@ -202,7 +202,7 @@ def constrain(
         raise ShardingError(Problem(what, remedy="give one name, or None, per dimension"))
     layout = current_layout()
     if layout is None or max(layout.sizes.values()) == 1:
-        return x
+        return x  # also where every axis is manual: then there is nothing left to constrain
     # None in a PartitionSpec means replicated, UNCONSTRAINED leaves a dimension to the compiler.
     # Both occur: a rule without mesh axes replicates on purpose, a dimension without a rule does
     # not care.
@@ -223,6 +223,7 @@ def constrain(
         ]
         wanted = NamedSharding(layout.mesh.abstract_mesh, PartitionSpec(*entries))
         return x if wanted.spec == own else jax.sharding.reshard(x, wanted)
+    # As in `shard_map` above: inside of one, only the mesh of the trace has its axes as manual.
     around = jax.sharding.get_abstract_mesh()
     mesh = around if around.manual_axes else layout.mesh
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*entries)))

@@ -129,8 +129,10 @@ class Share:
         rows = np.flatnonzero(own).astype(np.int64)
         # By the signature alone: what is behind `**others` may not know of rows either.
         by_number = reader is None or "rows" in inspect.signature(reader).parameters
+        # One that reads equal parts only, while the rows are none, reads all; `at` picks from them.
         if not by_number and _part(rows, num_rows) is None:
             rows = np.arange(num_rows, dtype=np.int64)
+        # The appended zeros are for process 0, before which there is no other.
         earlier = [held for process, held in needed.items() if process < jax.process_index()]
         counted = own & ~np.any([*earlier, np.zeros(num_rows, bool)], 0)
         return cls(rows, counted[rows], num_rows)

@@ -183,10 +183,12 @@ def _uneven(sizes: Mapping[str, int], num_devices: int, slices: int = 1) -> Prob
     # An axis of size 1 is not in use: only where none is, the first that takes the batch may grow.
     in_use = [axis for axis, size in sizes.items() if size != 1] or ["data"]
     for axis in reversed(in_use):
+        # For the axis that is -1 the division has no meaning, and the next line leaves it out.
         rest = fixed // sizes[axis]
         if sizes[axis] == -1 or num_devices % rest:
             continue
         room = num_devices // rest
+        # Without a -1 the axis must take all that is left; with one, the -1 takes the rest.
         size = room if -1 not in sizes.values() else _largest_divisor(room, sizes[axis])
         if size != sizes[axis]:
             remedies.append(f"set {_PATH}.{axis}={size}")

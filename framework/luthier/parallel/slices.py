@@ -86,6 +86,7 @@ def arrange(
     slices = collections.defaultdict(list)
     for device, number in zip(devices, _slice_numbers(devices, across.count), strict=True):
         slices[number].append(device)
+    # By number, because the devices come in any order, and slice 0 is to be the first block.
     counts = [len(slices[number]) for number in sorted(slices)]
     if len(counts) != across.count:
         what = (
@@ -96,6 +97,8 @@ def arrange(
     if len(set(counts)) > 1:
         what = f"the slices have {', '.join(map(str, counts))} devices"
         raise ShardingError(Problem(what, PATH, remedy="use as many devices of every slice"))
+    # An array of objects, filled afterwards: `np.array` would stack blocks of one shape into one
+    # array of devices, which could not be arranged as blocks.
     blocks = np.empty(len(counts), object)
     blocks[:] = [mesh_utils.create_device_mesh(within, slices[number]) for number in sorted(slices)]
     found: np.ndarray[Any, Any] = np.block(blocks.reshape(numbers).tolist())

@@ -140,6 +140,7 @@ def place(
         raise ShardingError(problems)
     placements = {}
     for name, info in arrays.items():
+        # None asks for replication (`ArrayInfo`); it is not a wrong number of axes.
         if info.axes is None:
             placements[name] = _replicated(name, info)
             continue

@@ -229,11 +229,13 @@ class _Job:
                 start = "activations and other temporaries are estimated: --level compile asks the "
                 self._notes.append(f"{start}compiler")
         precision = program.experiment.precision.matmul.value
+        # MFU has one peak: that of the dtype with most FLOPs of the loss, compiled or not.
         most = max(self._types, key=lambda dtype: self._types[dtype])
         number = self._slice.num_devices
         bubbles = [p["bubble_fraction"] for p in fields["pipelines"].values()]
         bubble = max(bubbles, default=0.0)
         is_uncompiled = bool(parts.get("refusal")) or is_hopeless
+        # Without a trace (a proposal), a refusal needs no times: `_proved` drops that layout.
         if is_uncompiled and self._level == COMPILE and traced is not None:
             known = (traced.activity, model.layout_of(program), self._chip, traced.flops, precision)
             found = dataclasses.replace(model.step_time(*known), bubble_fraction=bubble)
@@ -431,7 +433,7 @@ def _compile(
     except jax.errors.JaxRuntimeError as error:
         reason = refusal(error)
         if reason is None:
-            raise
+            raise  # not about memory: a fault of the program or of the compiler
         parts: dict[str, Any] = {"level": COMPILE, "refusal": reason.line}
         parts |= {"needed_bytes": reason.needed} if reason.needed else {}
         parts |= {"limit_bytes": reason.limit} if reason.limit else {}

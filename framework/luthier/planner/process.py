@@ -214,6 +214,7 @@ def plan_apart(
     with tempfile.TemporaryFile("w+") as log, _started(environ, log) as process:
         assert process.stdin is not None
         assert process.stdout is not None
+        # A process that dies before it has read all breaks the pipe; its log has the reason.
         with contextlib.suppress(OSError):
             process.stdin.write(json.dumps(question))
             process.stdin.close()

@@ -630,13 +630,17 @@ def devices(slice: Slice) -> list[Any]:
     from jax.experimental import topologies
 
     # Each plugin takes options of its own, and its errors are of its own types. A GPU is described
-    # by a text form of a protocol buffer, so that any can be compiled for without one.
+    # by a text form of a protocol buffer, so that any can be compiled for without one. Its
+    # plugin takes the shape from the option `topology`, not from JAX's own `topology_name`, and
+    # without that option has no number of devices where there is no GPU.
     options: dict[str, Any] = {}
     if isinstance(slice, TpuSlice):
         options = {"platform": "tpu", "topology_name": slice.topology_name}
+        # libtpu's default is one device for each core, so that a v4-8 would have 8 instead of 4.
         if slice.chip.config != "default":
             options["chip_config_name"] = slice.chip.config
-        # Hosts of 2x2 chips of a plane, or of all chips of a smaller slice.
+        # Hosts of 2x2 chips of a plane, or of all chips of a smaller slice: libtpu's default is
+        # always 2x2x1, and it refuses slices that this does not divide, such as v5e:1x1.
         bounds = tuple(min(side, 2) for side in (*slice.shape, 1, 1)[:2])
         options["chips_per_host_bounds"] = (*bounds, 1)
         if slice.num_slices > 1:

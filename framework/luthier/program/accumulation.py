@@ -136,6 +136,7 @@ def coupled_gradient(
         cotangent = jax.tree.map(lambda c, x: c.astype(x.dtype), cotangent, own)
         return jax.tree.map(jnp.add, total, held(pull_back(cotangent)[0])), None
 
+    # It starts from the first sum of g, so that no second array of its size is held.
     gradient, _ = jax.lax.scan(pull, direct, (parts, cotangents))
     return sums, gradient
 

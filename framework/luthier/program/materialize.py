@@ -172,6 +172,7 @@ def init_with(program: Program, values: Values, arrays: Mapping[str, jax.Array])
     # without code of its own. Arrays of the stored type are not outputs of that function: they
     # become leaves as they are, and are in memory once. Those of a wider type, read for master
     # weights, come out of it twice: rounded as parameters, and as they are as master weights.
+    # `name` is of a parameter or of a variable: one of the two places exists in the state.
     places = [f"{kind}/{name}" for name in arrays for kind in ("parameters", "variables")]
     known = {name: program.placements[name] for name in places if name in program.placements}
     unchanged = {

@@ -179,6 +179,8 @@ def problems(graph: Graph, precision: Precision, state: Mapping[str, Any]) -> It
                 remedy = "" if near else f"there are {', '.join(names[:4])}, ..."
                 what = f"{rule.pattern!r} matches no name"
                 yield Problem(what, f"{path}.pattern", origin, remedy, near)
+            # A master weight exists only where it is wider than what is stored: such a rule may
+            # match a name and still have no effect.
             elif field == "masters" and not any(map(rule, masters)):
                 kind = _name(rule.dtype)
                 what = f"no trained parameter that matches is stored in a type narrower than {kind}"

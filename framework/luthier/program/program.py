@@ -542,6 +542,7 @@ def _place_state(
     shape_of = {name: shapes[f"parameters/{name}"].shape for name in parameters}
     for name, aval in shapes.items():
         own = name.rpartition("/")[2]
+        # A name with axes that no parameter has is of a variable, of which nothing is derived.
         known = own in axes and (own not in shape_of or aval.shape == shape_of[own])
         own_axes = axes[own] if known else None
         infos[name] = ArrayInfo(aval.shape, aval.dtype, axes.get(name, own_axes))

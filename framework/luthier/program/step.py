@@ -157,6 +157,7 @@ def _gradient(
     def statistics(trained: Mapping[str, jax.Array], part: Batch) -> Any:
         return task.statistics(structure.merge({**arrays, **trained}), part, key)
 
+    # With one microbatch nothing is cut, so a coupled loss is differentiated as it is.
     accumulation, has_counts = training.accumulation, isinstance(task.reduction, CountCoupled)
     if accumulation > 1 and isinstance(task, CoupledTask):
         gradient_by = counted_gradient if has_counts else coupled_gradient

@@ -64,6 +64,11 @@ def test_a_run_is_continued_by_its_id_alone(trained, monkeypatch, capsys):
     assert "finished" in capsys.readouterr().out
 
 
+def test_a_missing_run_is_one_problem(project, capsys):
+    assert main(["train", "--run", "nothing"]) == 2
+    assert capsys.readouterr().err == "luthier: no run 'nothing': there are no runs in runs\n"
+
+
 @pytest.mark.parametrize(
     ("words", "command"),
     [

@@ -202,3 +202,14 @@ def test_every_platform_has_a_compiler():
 
 def test_processors_do_what_the_program_says():
     assert COMPILERS["cpu"] == Compiler()
+
+
+def test_each_result_of_a_split_is_stored_at_its_own_size():
+    def program(x, w):
+        small, large = jax.lax.split(jnp.sin(x @ w), (D, F - D), axis=1)
+        return small, large @ jnp.ones((F - D, D))
+
+    given = [jax.ShapeDtypeStruct((B, D), "float32"), jax.ShapeDtypeStruct((D, F), "float32")]
+    jaxpr = jax.make_jaxpr(program)(*given)
+    made = follow(jaxpr, [(BATCH, None), (None, None)], [False, True])
+    assert [b.size for b in made.buffers if b.name == "(split)"] == [B * (F - D) * 4]

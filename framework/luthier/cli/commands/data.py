@@ -392,7 +392,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def _check(arguments: argparse.Namespace, problems: Problems) -> None:
-    """Add the problems of the action and of options that do not go with it."""
+    """Add the problems of the action and of options; drop an experiment that conflicts."""
     # argparse has subparsers for this, but they cannot take options before the action, or report
     # all problems at once.
     if not arguments.action:
@@ -424,6 +424,8 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
             f"{' and '.join(given)} cannot be combined" if given else f"nothing to {verb} is given"
         )
         problems.add(what, remedy=f"give one of {', '.join(SOURCES)}")
+        # Of several sources, the experiment may not be the one that is meant: `run` then neither
+        # loads it, nor is --tokenizer judged by it below.
         arguments.experiment = None
     elif arguments.overrides and not arguments.experiment:
         problems.add(f"unexpected argument {arguments.overrides[0]!r}", remedy=usage)

@@ -200,7 +200,7 @@ def _reference(arguments: argparse.Namespace, problems: Problems) -> str | None:
         from luthier import records
 
         return str(records.find("runs", arguments.run).path)
-    return "runs"
+    return ""  # `load` adds no second problem about the reference
 
 
 def _run_of_reference(

@@ -95,6 +95,8 @@ def _preside(host: str, port: int, mine: Attendance, seconds: float) -> list[str
                 connection = stack.enter_context(listener.accept()[0])
             except TimeoutError:
                 break
+            # One at a time: a process sends its line right after it connects, and a silent stranger
+            # costs at most `_SPEAK_SECONDS`.
             other = _hear(connection)
             if other is None:
                 continue
@@ -107,6 +109,7 @@ def _preside(host: str, port: int, mine: Attendance, seconds: float) -> list[str
                 deadline = min(deadline, time.monotonic() + _STRAGGLE_SECONDS)
         lines = [str(problem) for problem in verdict(came, doubles, seconds)]
         for connection in connections:
+            # One that has ended meanwhile must not keep the verdict from those after it.
             with contextlib.suppress(OSError):
                 connection.sendall(json.dumps(lines).encode() + b"\n")
     return lines
@@ -229,6 +232,8 @@ def verdict(
     if not problems:
         absent = [index for index in range(count) if index not in came]
         problems += _absent(absent, count, seconds) if absent else []
+        # An absent process gets the facts of process 0, which cannot differ from themselves:
+        # `differences` takes the place in the list for the index of a process.
         facts = [came[index].facts if index in came else came[0].facts for index in range(count)]
         problems += differences(facts)
     return problems

@@ -75,6 +75,7 @@ def collectives(
     for instruction, times, computation in _once(module):
         kind = _kind(instruction, computation)
         assert kind is not None
+        # A `send` to the host names no groups: they follow from the slices.
         if instruction.opcode == "send":
             groups = _across(slice_of)
         else:
@@ -82,6 +83,7 @@ def collectives(
         if all(len(group) < 2 for group in groups):
             continue
         table = module.tables[computation]
+        # By operands: the result of a `-start` can be a tuple that has them in it again.
         operand = sum(table[name].num_bytes for name in instruction.operands)
         whole, wire = _bytes(kind, operand, max(map(len, groups)))
         across = any(len({slice_of[i] for i in group}) > 1 for group in groups)
@@ -291,6 +293,7 @@ def _by_fusion(
     for inner in body:
         if inner.opcode != "parameter" or inner.name == updated:
             continue
+        # `parameter(3)`: the text after the opcode starts with the position among the operands.
         number = int(inner.rest.split()[0].rstrip(")"))
         whole = _in_memory(reads[number]) if number < len(reads) else 0
         used = users.get(inner.name, [])

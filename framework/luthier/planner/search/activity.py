@@ -306,7 +306,6 @@ class _Follower:
                 return outs
         sources = frozenset[int]().union(*(v.sources for v in given))
         every = out_labels(equation, [v.labels for v in given])
-        every = [*every, *every[:1] * (len(equation.outvars) - len(every))]
         # A constraint is the author's decision on the layout, also where it replicates: it goes
         # before what consumers would like.
         if name == "sharding_constraint":
@@ -327,7 +326,7 @@ class _Follower:
                 # Computed from no buffer (from constants or parameters): cheap to compute again
                 # wherever it is read, so it is never stored.
                 computed = _Value(labels, sources, f"({name})", is_view=not sources)
-                value = self._kept(equation.outvars[0], computed, given)
+                value = self._kept(var, computed, given)
             if name in _PARTS:
                 parameter = next((v.parameter for v in given if v.parameter is not None), None)
                 if parameter is not None:
@@ -471,6 +470,7 @@ class _Follower:
                 )
                 for v, x in zip(given[1:], equation.invars[1:], strict=True)
             ]
+            # Before the side is followed: what its results need. After it: what its operands do.
             self._share(equation.outvars, branch.jaxpr.outvars)
             follower = _Follower(inner, self._times, self._manual, self._known, self._compiler)
             outs = follower.run(branch.jaxpr, entering)
@@ -482,6 +482,7 @@ class _Follower:
             every.append(outs)
         results = []
         for i, var in enumerate(equation.outvars):
+            # Merged, because one side may return zeros, which have no labels.
             labels = every[0][i].labels
             for outs in every[1:]:
                 labels = together(labels, outs[i].labels)
@@ -512,6 +513,7 @@ class _Follower:
         self._made.copies |= inner.copies
         results = []
         for i, (var, out) in enumerate(zip(equation.outvars, outs, strict=True)):
+            # One that starts from no activation (zeros, a parameter) has no buffer to reuse.
             if i < carries and given[consts + i].sources:
                 results.append(_Value(out.labels, given[consts + i].sources))
                 continue
@@ -542,6 +544,7 @@ class _Follower:
         # layer. A carry with rows of the batch is the residual stream: what enters a layer, which a
         # backward loop with full remat keeps.
         for i, value in enumerate(given):
+            # As views, because each exists in memory before the loop starts.
             value = dataclasses.replace(value, sources=frozenset(), is_view=True)
             if i >= consts + carries:
                 parameter = _of_layer(value, length)

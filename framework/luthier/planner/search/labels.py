@@ -58,6 +58,7 @@ def out_labels(equation: jex_core.JaxprEqn, given: Sequence[Labels]) -> list[Lab
     if name == "squeeze":
         dropped = set(params["dimensions"])
         return [tuple(a for i, a in enumerate(given[0]) if i not in dropped)]
+    # `reduce_precision` has no axes and is elementwise; a reduction can have several results.
     if "axes" in params and name.startswith(("reduce_", "arg")):
         dropped = set(params["axes"])
         kept = tuple(a for i, a in enumerate(given[0]) if i not in dropped)

@@ -479,6 +479,7 @@ def find(
     # reason is reported with the number of devices that would do, and layouts of changed storage
     # are proposed, which change results, as their note says.
     found = estimates(graph, program, chip, num_devices, make, own)
+    # The layout without overrides is the current one. It may be missing among those enumerated.
     than = next((e for e in found if not e.candidate.overrides), None)
     room = None if limit is None else MARGINS[chip.platform] * limit
     rows = proposals(found, room, count, than if is_ranked_by_own else None)

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     trained, metrics = trainer.evaluate_run(
         arguments.run,
         evaluations=arguments.evaluation or (),
-        weights=Weights.EMA if arguments.ema else None,
+        weights=Weights.EMA if arguments.ema else None,  # None: those that each evaluation names
         overrides=arguments.overrides,
         shelves=(*experiments.SHELVES, *project.find().fiddlers),
         **chosen,

@@ -74,6 +74,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier.program import Weights
     from luthier.terminal import printable
 
+    # Without a prompt, a sample continues the empty text.
     prompts = [p for p in arguments.prompt or [""] for _ in range(arguments.num_samples)]
     texts = trainer.sample_run(
         arguments.run,

@@ -209,6 +209,7 @@ def _queued(summaries: Sequence[RunSummary]) -> dict[Any, tuple[Any, Any]]:
     from luthier.launch import Standing
     from luthier.launch import status as standings
 
+    # A launch of a run is one group of processes, hence one job.
     queued = {
         path: (launch.jobs[0], Standing("finished"))
         for path, (launch, is_finished) in newest.items()
