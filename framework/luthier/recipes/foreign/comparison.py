@@ -186,7 +186,7 @@ class _Comparison:
                 blamed.append(path)
                 continue
             # A feature that is off is written in three ways: by None, by False, or by a class
-            # without the setting. By identity, since `0.0 in (False,)` holds, and a zero is a number.
+            # without the setting. By identity: `0.0 in (False,)` holds, but a zero is a number.
             if all(one is None or one is False or one is _MISSING for one in (ours, theirs)):
                 continue
             if self._follows(path, leaf):

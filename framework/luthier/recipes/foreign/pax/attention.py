@@ -119,6 +119,7 @@ def _grouped_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     made = _with_heads(node, sizes)
     made.num_kv_heads = _groups(node, sizes)
     node.dump.heads_first = False
+    # The output's variable has the shape of the queries', with the fans exchanged.
     fans = (sizes.dim, sizes.num_heads * sizes.head)
     groups = (sizes.dim, made.num_kv_heads * sizes.head)
     has_bias = node.get("use_bias")
