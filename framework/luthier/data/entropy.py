@@ -36,6 +36,7 @@ class ByteCounts:
         # All documents as one run of bytes, so that NumPy counts millions of pairs in a few calls
         # instead of one call a document. That counts, besides, the pairs across the seams (the last
         # byte of one document, the first of the next), which are known and taken off again.
+        # Empty documents have no first or last byte.
         documents = [document for document in documents if document]
         text = b"".join(documents)
         if not text:

@@ -213,6 +213,7 @@ class Filtered(Source):
             texts = [document for document in documents if document is not None]
             masks[UNREADABLE][start:stop] = [document is not None for document in documents]
             for label, keep in decide.items():
+                # Not asked about nothing: a user's `keep` need not take an empty list.
                 mask = np.asarray(keep(texts), bool) if texts else np.zeros(0, bool)
                 # `indices` shrinks with each filter: the next one is asked only about what is left.
                 masks[label][np.array(indices, np.int64)[~mask]] = False

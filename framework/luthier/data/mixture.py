@@ -163,6 +163,8 @@ class Mixed:
                 0.0 if rest == 0 else float(weight)
                 for weight, rest in zip(self.stages[number][1], left, strict=True)
             )
+            # The order ends here, even if a later stage weighs other components: no row could take
+            # the positions until then.
             if not any(weights):
                 return segments, start
             here = table(weights)
@@ -446,7 +448,8 @@ class Mixture(DataNode):
     def _settings(self) -> list[Problem]:
         """Return the problems of the settings, without reading data."""
         # All of them at once. Not in the constructor: a config is edited node by node, and weights
-        # may be tracers in a sweep. What depends on sizes is in `problems`, which reads data.
+        # may be tracers in a sweep. What depends on sizes is in `problems`, which reads data. Only
+        # what is missing as a whole returns at once, since the other checks look into it.
         if not self.components or not self.stages:
             missing = "components" if not self.components else "stages"
             return [Problem(f"a mixture without {missing}", remedy="give it one or more")]

@@ -404,6 +404,7 @@ class Pretokenized(TokenNode):
         # own: packings that use them find them, and `ShiftedPacking` skips them.
         parts = [part for document in documents for part in (bos, document, eos)]
         tokens = np.concatenate(parts).astype(token_dtype(self.tokenizer.vocab_size))
+        # The end token is a target, the start token is none.
         num_targets = np.array([len(document) + 1 for document in documents], np.int64)
         # The text itself is not there: its bytes are those that the tokens stand for.
         num_bytes = int(self.byte_lengths[tokens].sum())

@@ -69,7 +69,8 @@ class Chunked:
         results = jax.tree.map(_join, results)
         if not rest:
             return results
-        # Not padded to a whole chunk: the function need not have a neutral input.
+        # Not padded to a whole chunk: the function need not have a neutral input. Outside of the
+        # scan XLA could merge the recomputation with the forward pass, so the barriers stay.
         tail = jax.checkpoint(function)(*(array[:, end:] for array in arrays_BL))
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), results, tail)
 

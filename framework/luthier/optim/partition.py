@@ -129,6 +129,7 @@ def route(
         layouts: Layouts,
         **extra: Any,
     ) -> tuple[Any, RoutedState]:
+        # Nothing is left unclaimed here: `init` has refused that.
         owned = _shares(claims, complete(updates, layouts))
         merged: dict[str, jax.Array] = {}
         states = {}

@@ -43,6 +43,7 @@ def shared(experiment: fdl.Buildable, **values: Any) -> Any:
     for place in graph.walk(changed, defaults=False):
         for node in constants(place.value):
             name = node.__arguments__.get("name", "")
+            # By identity: equal values that are not one node are set one by one, too.
             if not any(node is other for other in found.setdefault(name, [])):
                 found[name].append(node)
     named = [name for name in found if name]

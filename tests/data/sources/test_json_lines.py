@@ -1,4 +1,6 @@
 import json
+import os
+import resource
 
 import pytest
 
@@ -98,3 +100,17 @@ def test_records_have_all_fields(tmp_path):
     assert records.name(1).endswith("a.jsonl:3")
     with pytest.raises(DataError, match=r"a\.jsonl:4: not a JSON object"):
         records[2]
+
+
+def test_a_block_may_span_more_files_than_may_be_open(tmp_path):
+    for number in range(50):
+        (tmp_path / f"{number:02}.jsonl").write_text(f'{{"text": "{number}"}}\n')
+    source = JsonLines(str(tmp_path / "*.jsonl"))
+    assert len(source) == 50
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
+    try:
+        assert len(source.read(0, 50)) == 50
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -28,13 +28,14 @@ def scale_by_shampoo(
 ) -> OptimizerStage:
     r"""Precondition both sides of a gradient, with the size of Adam's update.
 
-    With averages $L$ of $G G^T$ and $R$ of $G^T G$, corrected for their bias, momentum $\hat M$
+    With averages $L$ of $G G^T$ and $R$ of $G^T G$, corrected for their bias, momentum $M$
     and Adam's update $U^A$ (`scale_by_adam`):
 
-    $$ P = (L + \rho_L I)^{-1/4} \hat M (R + \rho_R I)^{-1/4}, \quad
+    $$ P = (L + \rho_L I)^{-1/4} M (R + \rho_R I)^{-1/4}, \quad
        U = P\, \|U^A\|_F / \|P\|_F $$
 
     where $\rho = \epsilon\, \mathrm{tr}(L) / m$. With one side only, its power is $-1/2$.
+    The momentum is not corrected, as a common factor of $P$ cancels.
 
     Args:
       b1: Decay of the momentum, and Adam's $\beta_1$.
@@ -69,7 +70,8 @@ def scale_by_shampoo(
         )
         # Statistics are averages and not sums as in the original: a sum never forgets, and its
         # roots decay as 1 / sqrt(t) on top of the schedule. Like Adam's, the averages start at zero
-        # and are divided by 1 - beta^t.
+        # and are divided by 1 - beta^t. That makes the maps in the state independent of the step;
+        # the update is the same without it (the ridge is relative, and a factor of P cancels).
         matrices = {n: layouts[n].to_matrices(g) for n, g in gradients.items()}
         share, ridge = runtime(1 - statistics_decay, count), runtime(eps, count)
         lefts, rights = statistics(state, matrices, share)

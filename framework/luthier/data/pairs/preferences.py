@@ -142,6 +142,7 @@ class Preferences(DataNode):
             texts = [self.source[index] for index in indices]
             parts = [self.tokenizer.encode_many([text[k] for text in texts]) for k in range(3)]
             for index, prompt, chosen, rejected in zip(indices, *parts, strict=True):
+                # Targets are all tokens but the first (BOS), and the 1 is for the end token.
                 need = len(prompt) + max(len(chosen), len(rejected)) + 1
                 if need > self.length:
                     what = f"{self.source.name(index)}: {need} targets do not fit into a row of "

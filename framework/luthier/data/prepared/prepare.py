@@ -278,6 +278,7 @@ def _finish(
     counts = ByteCounts()
     for entry in entries:
         counts.merge(load(directory, entry["name"], "pairs"))
+    # Of the digests of the shards, so that no tokens are read once more.
     digests = "".join(entry["digest"] for entry in entries)
     manifest = {
         "format": FORMAT,

@@ -261,6 +261,7 @@ def _is_right(
                     # Reading for a tenth of the time: the disk and the page cache belong to the
                     # batches.
                     rest = (time.monotonic() - since) * (1 / duty - 1)
+                    # The answer is not used: `_run` looks at `stopped` before it reads the answer.
                     if stopped.wait(rest):
                         return False
     return hasher.hexdigest() == shard.digest

@@ -254,6 +254,8 @@ class JsonLines(Source):
                 path = self.files[index.file[record]]
                 try:
                     if index.file[record] != opened:
+                        # One file open at a time: a block may span more files than may be open.
+                        stack.close()
                         file = stack.enter_context(open(local_copy(path), "rb"))
                         opened = index.file[record]
                     assert file is not None

@@ -65,6 +65,7 @@ class _Residual(nnx.Module):
         past: Any = None
         if stride != 1 or in_dim != out_dim:
             past = create(_convolution(1, stride), in_dim=in_dim, out_dim=out_dim, **kinds)
+        # Not `last_norm`, whose scale begins at zero: the block begins as its shortcut, not zero.
         self.shortcut = past
         self.shortcut_norm: Any = None if past is None else create(norm, dim=out_dim, **kinds)
 

@@ -107,6 +107,7 @@ def compare(
     notes = {}
     if settings.unread:
         notes["config.json, not looked at"] = ", ".join(settings.unread)
+    # Where a refused key is meant to differ, no graph of all of config.json exists to compare.
     if not settings.refused:
         plain = without_lora(model) if has_lora(model) else model
         found = _Comparison(plain, described, config, taken)
@@ -184,8 +185,9 @@ class _Comparison:
                 self.foreign.add(f"{self._place(self._model, path) or 'model'} ({ours.__name__})")
                 blamed.append(path)
                 continue
-            neutral = (None, False, _MISSING)
-            if ours in neutral and theirs in neutral:
+            # A feature that is off is written in three ways: by None, by False, or by a class
+            # without the setting. By identity: `0.0 in (False,)` holds, but a zero is a number.
+            if all(one is None or one is False or one is _MISSING for one in (ours, theirs)):
                 continue
             if self._follows(path, leaf):
                 continue

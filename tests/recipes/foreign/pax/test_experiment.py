@@ -26,6 +26,14 @@ def test_an_experiment_that_is_known_whole(written):
     assert not any(one.is_essential for one in found.leftovers)
 
 
+@pytest.mark.parametrize("nothing", [None, 0])
+def test_checkpoints_that_pax_leaves_open_keep_our_default(written, nothing):
+    names = ("save_interval_steps", "save_max_to_keep")
+    changes = {f"task__train__{name}": nothing for name in names}
+    found = fdl.build(import_dump(written("gpt", **changes), program).graph.checkpoints)
+    assert found == checkpoint.Checkpoints()
+
+
 def test_the_initial_checkpoint_knows_the_layout_of_weights(written):
     graph = import_dump(written("glam"), program, weights="weights").graph
     assert graph.restore.__fn_or_cls__ is checkpoint.Pax

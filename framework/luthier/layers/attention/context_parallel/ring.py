@@ -473,6 +473,8 @@ class RingAttention(EinsumAttention):
         axes = () if layout is None else layout.mesh_axes("length")
         lengths = query_BLHK.shape[1], key_BSGK.shape[1]
         places = 1 if layout is None else math.prod(layout.sizes[axis] for axis in axes)
+        # As in `AllToAllAttention`: a length that the places do not divide (a decoder's new tokens)
+        # is not split.
         if layout is None or places == 1 or any(length % places for length in lengths):
             return super().__call__(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
         if jax.sharding.get_abstract_mesh().manual_axes:

@@ -119,6 +119,7 @@ def _grouped_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     made = _with_heads(node, sizes)
     made.num_kv_heads = _groups(node, sizes)
     node.dump.heads_first = False
+    # The output's variable has the shape of the queries', with the fans exchanged.
     fans = (sizes.dim, sizes.num_heads * sizes.head)
     groups = (sizes.dim, made.num_kv_heads * sizes.head)
     has_bias = node.get("use_bias")
@@ -283,6 +284,7 @@ def _with_bias(node: Node, made: fdl.Partial[Any], sizes: AttentionSizes) -> fdl
     for field in ("atten_logit_cap", "scale_logits_by_head_dims"):
         if node.get(field):
             node.refuse(field, "relative positions come before it there, and after it here")
+    # Positions by the length of the row or of the segment: in one segment distances are the same.
     bias.pass_over("num_heads", "use_length_as_position")
     count, distance = (
         bias.get(f"relative_attention_{what}") for what in ("num_buckets", "max_distance")

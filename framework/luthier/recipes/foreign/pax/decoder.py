@@ -268,6 +268,8 @@ def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any
     inner = stack.get("moe_layer_tpl") if is_mixed else node.get("tr_fflayer_tpl")
     if is_mixed:
         settings = {name: stack.get(name) for name in ("num_experts", "gating_func")}
+        # An exception: Praxis hands the two above to the template of the experts, but never the
+        # stack's capacity factor. The template's own applies, which `experts` reads.
         stack.pass_over("unadjusted_expert_capacity_factor")
         mlp = experts(inner, stack, dim, hidden, settings)
     else:

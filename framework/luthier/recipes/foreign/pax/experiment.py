@@ -125,6 +125,8 @@ def _experiment(dump: Dump, program: Any, weights: str | None) -> fdl.Config[Any
     )
     if isinstance(train, Node):
         _set_training(found, fdl.Config(program.Training), train, dump)
+    # Read and not passed over: these nodes are then searched, so that each setting in them is
+    # reported by itself.
     for name in ("decode", "evaluate", "infer", "vn"):
         task.get(name)
     known = data(dump.datasets, template.vocab_size)
@@ -276,7 +278,10 @@ def _set_training(found: Any, training: Any, train: Node, dump: Dump) -> None:
     if average_node is not None:
         training.ema = average_node
     every, kept = train.get("save_interval_steps"), train.get("save_max_to_keep")
-    found.checkpoints = fdl.Config(
-        checkpoint.Checkpoints, every=fdl.Config(durations.Steps, every), keep_latest=kept or 1
-    )
+    # Dumps come from elsewhere: a number of saves below one is as good as none.
+    found.checkpoints = fdl.Config(checkpoint.Checkpoints)
+    if is_number(every) and every >= 1:
+        found.checkpoints.every = fdl.Config(durations.Steps, int(every))
+    if is_number(kept) and kept >= 1:
+        found.checkpoints.keep_latest = int(kept)
     train.pass_over("eval_interval_steps", "summary_interval_steps", "save_keep_interval_duration")

@@ -77,6 +77,7 @@ def experts(
     node.only("second_expert_policy", "all")
     node.only("moe_gating_embedding_level", "token")
     node.only("gating_logit_cap", 0.0)
+    # The weight of the balance belongs to the task here (`experiment.py` reads it).
     node.pass_over("moe_load_balance_loss_weight", "expert_weight_shards")
     count = settings["num_experts"]
     if settings["gating_func"] not in ("top2", "dense_top2"):

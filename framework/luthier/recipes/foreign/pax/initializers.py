@@ -73,6 +73,8 @@ def _initializer(
     if family == "truncated_gaussian":
         return fdl.Config(layers.TruncatedNormal, stddev=scale * _TRUNCATED_STDDEV)
     if family == "uniform":
+        # As in Praxis: only `uniform_sqrt_fanavg` makes the scale a standard deviation, the limit
+        # over sqrt(3). For the others it is the limit.
         limit = scale * math.sqrt(3) if by == "fanavg" else scale
         return fdl.Config(layers.Uniform, limit=limit)
     if method == "constant" and scale in (0.0, 1.0):

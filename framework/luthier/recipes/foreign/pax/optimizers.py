@@ -91,6 +91,8 @@ def _adafactor(node: Node) -> fdl.Config[Any]:
         memory.exponent = node.get("decay_pow")
     else:
         node.leave("decay_method", "supported: adam and pow")
+    # Praxis looks at `min_dim_size_to_factor` only where dimensions are sorted; otherwise it
+    # factors every matrix, hence the 1 below.
     by_size = node.get("sort_factored_second_moment_dims")
     is_relative = node.get("multiply_by_parameter_scale")
     return fdl.Config(
