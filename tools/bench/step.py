@@ -155,8 +155,8 @@ class Case:
         step = loop.step
 
         def timed(state, batch):
-            # Freeing the thousand arrays of the old state takes 0.4 ms. That belongs to the call, as
-            # in the loop of bare calls; the loop itself frees them when it takes the new state.
+            # To free the arrays of the old state takes 0.4 ms, which belongs to the call, as
+            # in the loop of bare calls: the loop itself frees them as it takes the new state.
             loop.state = None
             start = time.thread_time()
             taken = step(state, batch)
