@@ -34,6 +34,12 @@ def test_checkpoints_that_pax_leaves_open_keep_our_default(written, nothing):
     assert found == checkpoint.Checkpoints()
 
 
+@pytest.mark.parametrize(("interval", "expected"), [(250, 250), (None, 100), (0, 100)])
+def test_evaluations_are_as_far_apart_as_in_pax(written, interval, expected):
+    dump = import_dump(written("c4", task__train__eval_interval_steps=interval), program)
+    assert dump.graph.evaluations["validation"].every.count == expected
+
+
 def test_the_initial_checkpoint_knows_the_layout_of_weights(written):
     graph = import_dump(written("glam"), program, weights="weights").graph
     assert graph.restore.__fn_or_cls__ is checkpoint.Pax

@@ -129,6 +129,9 @@ def _experiment(dump: Dump, program: Any, weights: str | None) -> fdl.Config[Any
     # reported by itself.
     for name in ("decode", "evaluate", "infer", "vn"):
         task.get(name)
+    # Dumps come from elsewhere: an interval below one step is as good as Pax's default, 100.
+    interval = train.get("eval_interval_steps") if isinstance(train, Node) else None
+    interval = int(interval) if is_number(interval) and interval >= 1 else 100
     known = data(dump.datasets, template.vocab_size)
     if known.training is not None:
         found.data = known.training
@@ -137,7 +140,7 @@ def _experiment(dump: Dump, program: Any, weights: str | None) -> fdl.Config[Any
             "validation": fdl.Config(
                 program.Evaluation,
                 data=known.validation,
-                every=fdl.Config(durations.Steps, 100),
+                every=fdl.Config(durations.Steps, interval),
                 global_batch_size=known.validation_rows,
             )
         }
@@ -284,4 +287,4 @@ def _set_training(found: Any, training: Any, train: Node, dump: Dump) -> None:
         found.checkpoints.every = fdl.Config(durations.Steps, int(every))
     if is_number(kept) and kept >= 1:
         found.checkpoints.keep_latest = int(kept)
-    train.pass_over("eval_interval_steps", "summary_interval_steps", "save_keep_interval_duration")
+    train.pass_over("summary_interval_steps", "save_keep_interval_duration")
