@@ -233,7 +233,8 @@ def test_another_grain_is_a_notice(store, monkeypatch):
     saved(store, 1)
     assert store.notices(1) == []
     monkeypatch.setattr(
-        "luthier.checkpoint.store.current", lambda: {**store.read(1).versions, "grain": "9.9"}
+        "luthier.checkpoint.store.installed_versions",
+        lambda: {**store.read(1).versions, "grain": "9.9"},
     )
     (notice,) = store.notices(1)
     assert "grain" in notice

@@ -13,6 +13,7 @@ from luthier.checkpoint import commit as commit_lib
 from luthier.checkpoint.policy import SavedCheckpoint
 from luthier.errors import CheckpointError, Problem, VersionError
 from luthier.storage.trash import empty_before_step, move_to_trash
+from luthier.terminal import format_bytes
 
 
 def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
@@ -32,19 +33,12 @@ def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
     if free < bytes_needed:
         raise CheckpointError(
             Problem(
-                f"{directory}: checkpoints need {_size(bytes_needed)} and {_size(free)} is free",
+                f"{directory}: checkpoints need {format_bytes(bytes_needed)} "
+                f"and {format_bytes(free)} is free",
                 path="checkpoints",
                 remedy="free some space, choose another records.directory, or keep fewer",
             )
         ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a fault of the place
-
-
-def _size(num_bytes: float) -> str:
-    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while num_bytes >= 1024 and len(units) > 1:
-        num_bytes /= 1024
-        units.pop(0)
-    return f"{num_bytes:.1f} {units[0]}"
 
 
 # The folders of a run's checkpoints.

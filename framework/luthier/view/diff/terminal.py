@@ -88,6 +88,7 @@ def formatted(value: Any, unit: str) -> str:
 
 
 def _bytes(count: float) -> str:
+    # Two sides are compared: one digit after the point, as elsewhere, would hide what differs.
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.4g} {unit}"
