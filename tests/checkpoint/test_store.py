@@ -232,10 +232,8 @@ def test_part_of_it_can_be_restored(store):
 def test_another_grain_is_a_notice(store, monkeypatch):
     saved(store, 1)
     assert store.notices(1) == []
-    monkeypatch.setattr(
-        "luthier.checkpoint.store.installed_versions",
-        lambda: {**store.read(1).versions, "grain": "9.9"},
-    )
+    others = {**store.read(1).versions, "grain": "9.9"}
+    monkeypatch.setattr("luthier.checkpoint.store.installed_versions", lambda: others)
     (notice,) = store.notices(1)
     assert "grain" in notice
     assert "9.9" in notice
