@@ -41,6 +41,11 @@ def test_text_stays_text_in_an_entry_of_a_mapping(project):
     assert choose("slurm:options.exclusive=true", project).make().options == {"exclusive": "true"}
 
 
+def test_an_entry_of_a_setting_that_is_not_a_mapping_is_a_problem(project):
+    with pytest.raises(BadInput, match=r"nodes is \{'x': 1\}, and not "):
+        choose("slurm:nodes=2,nodes.x=1", project)
+
+
 def test_the_nearer_file_counts_and_each_setting_has_its_origin(project, tmp_path):
     user = _write(user_file(), '[slurm]\naccount = "lab"\nnodes = 4\noptions = {qos = "low"}\n')
     own = _write(project / "launch.toml", "[slurm]\nnodes = 8\n")

@@ -279,7 +279,8 @@ class _Known:
         if entry:
             # An entry is set alone: the others keep their values. The mapping has one origin, that
             # of the entry that was set last, because it is one argument of the engine.
-            before = dict(kept[name].value) if name in kept else {}
+            earlier = kept[name].value if name in kept else None
+            before = dict(earlier) if isinstance(earlier, Mapping) else {}
             value, given = before | {entry: value}, before | {entry: given}
         # `--on slurm:account=1234`: read as TOML it is a number, but the setting wants a string.
         if not types.fits(value, annotation) and types.fits(given, annotation):
