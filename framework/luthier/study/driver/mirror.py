@@ -204,6 +204,7 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     state, values = setting["came"]
     # Not NaN, which Optuna takes in no complete trial.
     is_complete = state == "complete" and all(value == value for value in values)
+    # Such a trial has FAIL in Optuna; `outcome` below keeps its state here.
     kind = _STATES[state] if is_complete or state != "complete" else "FAIL"
     assignment = setting["assignment"]
     made = optuna.trial.create_trial(
@@ -224,7 +225,8 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
         # Optuna has no state for infeasible trials; a violated constraint is how it marks them.
         constraints={"cannot run": float(state == "infeasible")},
     )
-    # Set afterwards, because `create_trial` takes the time of the call.
+    # Set afterwards, because `create_trial` takes the time of the call. Local time without a zone,
+    # as Optuna's own `datetime.now()`.
     made.datetime_start = datetime.datetime.fromtimestamp(setting["at"])
     made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
     return made
@@ -267,7 +269,9 @@ def main(arguments: Sequence[str]) -> None:
                     # without its copy.
                     raise SystemExit(1) from None
                 size = now
-                # Each look reads everything anew, so that it is worth less and less often.
+                # Each look reads everything anew, so that it is worth less and less often: at most
+                # about a twentieth of the time goes into looks. The end of the driver cuts a pause
+                # short.
                 pause = max(_POLL_SECONDS, 20 * (time.monotonic() - start))
             if was_over:
                 return

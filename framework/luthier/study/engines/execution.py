@@ -142,6 +142,7 @@ def failed(
     if any(isinstance(link, LockLost) for link in faults.chain(error)):
         # The folder is another process's now: nothing is written there.
         return Faulted(slice, work.trial, work.fence, _one_line(error))
+    # Before `classify`, which takes an error of sharding or of memory for one of the code.
     reason = why_infeasible(error)
     fault = faults.classify(error)
     if reason is None and fault is Fault.PLACE:
