@@ -171,8 +171,8 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
         # and `InMemoryStudy.record` calls no `after_trial` of it: the grid would not end by itself.
         what = "Optuna's grid stops its study from within"
         problems.append(Problem(what, "sampler", remedy="use luthier.study.Grid"))
-    # The one package that luthier has an extra for (`cma-es`). Other packages that samplers import,
-    # such as torch for `GPSampler`, show their absence only when the sampler is built.
+    # The one package that luthier has an extra for (`cma-es`). The absence of others that samplers
+    # import, such as torch for `GPSampler`, shows only when the sampler is built.
     elif target.__name__ == "CmaEsSampler" and not _has("cmaes"):
         problems.append(Problem("needs cmaes", "sampler", remedy="pip install cmaes"))
     # Both change the leaf `seed` of the experiment, at the top of its graph.

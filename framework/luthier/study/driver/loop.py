@@ -313,6 +313,7 @@ class _Trials:
 
     def _admit(self, trial: int, suggestion: Suggestion, repeat: int) -> None:
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
+        # As in `_ask`: the baseline is the base itself.
         assignment = suggestion.assignment if setting.number else {}
         try:
             # The trial's folder is written before its line `admitted`: with the line there is
@@ -335,8 +336,8 @@ class _Trials:
             self._note("admitted", trial=trial, copy_of=admitted.copy_of)
             self._copy(trial, admitted.copy_of)
             return
-        # None of a trial that is invalid, breaks a constraint or cannot be recorded: it ends at
-        # once, without a line `admitted`.
+        # There is no mark where a trial is invalid, breaks a constraint or cannot be recorded: it
+        # ends at once, without a line `admitted`.
         if admitted.mark:
             self._note("admitted", trial=trial, mark=admitted.mark)
         self._queue_placed(admitted)

@@ -135,7 +135,8 @@ def update_mirror(directory: pathlib.Path) -> int:
         (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
         for trial in study.get_trials(deepcopy=False)
     }
-    # Once, in a new copy; Optuna refuses names that are not unique.
+    # Once, in a new copy, and only where names are unique: Optuna does not check that, and columns
+    # of `Study.trials_dataframe` with the same name would be one.
     if not known and len(facts["metrics"]) == len(set(facts["metrics"])):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
