@@ -75,7 +75,7 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
     lanes = LaneRunner(execution, inbox)
     while not execution.is_broken and inbox.wait():
         task = inbox.take()
-        # A trial may have been stopped between the two calls.
+        # The one that waited was stopped in the meantime: `take` drops it.
         if task is None:
             continue
         if task.work.lanes == "single":
