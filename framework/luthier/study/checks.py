@@ -112,6 +112,8 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
         what = f"a pruner has nothing to judge: {name} is evaluated only at the end"
         remedy = f"set base.evaluations.{name}.every=Steps(N)"
         return [Problem(what, "pruner", remedy=remedy)]
+    # Read from the words of the space, without applying them: a pattern such as `any:steps` is not
+    # recognized here, and the base's own rungs are judged then.
     varied = {named.key for named in study.space.every()}
     if any(key.startswith(("training", f"evaluations.{name}")) for key in varied):
         return []  # each trial has rungs of its own
@@ -120,6 +122,7 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
         steps = graphs.evaluate(graphs.get(study.base, "training.steps"))
     except BadInput:
         return []
+    # Tokens, epochs and seconds become steps only with the data or a clock, which are not here.
     if not isinstance(every, Steps) or not isinstance(steps, int):
         return []
     # The last multiple of `every` below the last step: the driver is not asked at the end itself
@@ -164,8 +167,12 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
         remedy = "use a sampler of optuna.samplers, described by fdl.Config, or luthier.study.Grid"
         problems.append(Problem(what, "sampler", remedy=remedy))
     elif target.__name__ == "GridSampler":
+        # It ends a study by `Study.stop` in `after_trial`. That raises outside of `Study.optimize`,
+        # and `InMemoryStudy.record` calls no `after_trial` of it: the grid would not end by itself.
         what = "Optuna's grid stops its study from within"
         problems.append(Problem(what, "sampler", remedy="use luthier.study.Grid"))
+    # The one package that luthier has an extra for (`cma-es`). The absence of others that samplers
+    # import, such as torch for `GPSampler`, shows only when the sampler is built.
     elif target.__name__ == "CmaEsSampler" and not _has("cmaes"):
         problems.append(Problem("needs cmaes", "sampler", remedy="pip install cmaes"))
     # Both change the leaf `seed` of the experiment, at the top of its graph.

@@ -86,6 +86,7 @@ def _run(
     events: list[Any] = []
     execution = Execution(before.slice, Plans(devices), packages, None, events.append)
     work = Work((trial,), tuple(mode["hoisted"]), mode["lanes"])
+    # No pruner is asked, so that a trial that was pruned runs to its last step here.
     task = TrialTask(work, trial, execution.watcher(trial, asks=False))
     if mode["lanes"] == "single":
         execution.run(work, trial, task.watcher)

@@ -586,6 +586,7 @@ def generate(module_name: str, names: Sequence[str]) -> dict[str, Zipped]:
             what = f"{module_name} has no generator {name!r}"
             problems.append(Problem(what, remedy="" if near else remedy, nearest=near))
             continue
+        # An exception of the generator passes through with its traceback: it is the user's code.
         rows = list(known[name]())
         # The table is made although a row is bad, so that problems of all generators are listed at
         # once.

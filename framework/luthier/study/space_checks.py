@@ -185,7 +185,8 @@ class _Checker:
                 if option.space is not None:
                     inside = sub_prefix(named.name, option)
                     # Checked against the graph with the option applied: its sub-space may set paths
-                    # that exist only then.
+                    # that exist only then. The claim of the choice itself is not in `beside`: a
+                    # sub-space is applied after its option, and may refine what that sets.
                     below += self.claims(changed, option.space, inside, beside)
             found += [claim, *below]
         return found

@@ -140,6 +140,8 @@ def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:
     if cut < 0 or not wanted:
         remedy = "write --when 'optimizer=adafactor: optimizer.decay=uniform(0.7,0.9)'"
         raise BadInput(Problem(f"{word!r} is not a condition", remedy=remedy))
+    # Only among the dimensions at the top: in words a condition cannot depend on another one, as
+    # spaces of options in Python can.
     choice = dimensions.get(key)
     if not isinstance(choice, Choice):
         choices = [name for name, found in dimensions.items() if isinstance(found, Choice)]

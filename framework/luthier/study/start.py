@@ -257,6 +257,7 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
     if engine is None:
         remedy = "set engine=luthier.study.Local()"
         raise BadInput(Problem("is not set, so nothing runs the trials", "engine", remedy=remedy))
+    # Both may refuse, and come before the folder is made, so that nothing is left of such a start.
     recorded, storage = without_secrets(request.graph), mirror.storage_of(study)
     directory.create()
     with Lock(directory.path / "lock", patience_seconds=2.0) as lock:
@@ -364,6 +365,9 @@ def _read_back(
             # Reports matter for pruned settings only, and go once they are reported: memory for a
             # long journal stays small.
             reports = [series.pop(trial, {}) for trial in setting.trials]
+            # Of several seeds the reports of one trial are passed, here of the last by number; a
+            # running driver passes those of the trial that ended last (`loop._end`), which may be
+            # another one.
             suggester.record(setting.number, *outcome, reports[-1])
             del waiting[setting.number]
         elif kind == "retried":
@@ -450,6 +454,8 @@ def _stopping(driver: Driver) -> Iterator[None]:
             # After SIGHUP the terminal is gone, and printing to it would raise.
             environment.forget_terminal()
         if number != signal.SIGINT:
+            # A repeated SIGTERM changes nothing: running trials are being saved already. Only
+            # Ctrl-C, pressed again, ends at once.
             driver.is_preempted = True
         elif driver.stop_asked:
             raise KeyboardInterrupt

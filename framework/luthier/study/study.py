@@ -245,6 +245,7 @@ def check(graph: Graph, packages: Sequence[str] = ()) -> None:
     # prefix `base`.
     problems: list[Problem] = []
     alone = graphs.copy_graph(graph)
+    # The space is checked where it can be applied to the base (`check_space`).
     for name in ("base", "space"):
         if name in alone.__arguments__:
             del alone.__arguments__[name]

@@ -71,7 +71,8 @@ def copy_source(
                     shutil.copy2(place, copy)
         write_json(temporary / HASHES, hashes)
         # The hashes are written last into the temporary folder: a copy that has them is complete,
-        # and one that was interrupted is taken again.
+        # and one that was interrupted is taken again. That holds for a process that is killed; the
+        # files of the copy are not synced one by one, as a power cut would need.
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     except OSError as error:  # `shutil.Error` of `copytree` is one, too

@@ -281,6 +281,9 @@ class _Consistency:
         trial = line.get("trial", 0)
         if trial >= len(ledger.trials) and "trial" in line:
             return f"trial {trial} was never asked"
+        # Of the other lines of a trial only the end is judged: a second one would replace a result
+        # that the sampler may have. Lines that are missing in between show in the numbers of the
+        # lines (`LineReader`).
         # A retried trial may end again, but then the line `retried` has put it back to `waiting`
         # before.
         if kind == "ended" and ledger.trials[trial].state in ENDED:

@@ -302,6 +302,7 @@ class _Trials:
             "asked",
             setting=number,
             trials=list(range(known, known + self._study.seeds)),
+            # The baseline's too: a resumed driver gives it back to the sampler by this line.
             assignment=dict(suggestion.assignment),
             words=words,
             **({"notes": dict(suggestion.notes)} if suggestion.notes else {}),
@@ -312,6 +313,7 @@ class _Trials:
 
     def _admit(self, trial: int, suggestion: Suggestion, repeat: int) -> None:
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
+        # As in `_ask`: the baseline is the base itself.
         assignment = suggestion.assignment if setting.number else {}
         try:
             # The trial's folder is written before its line `admitted`: with the line there is
@@ -334,6 +336,8 @@ class _Trials:
             self._note("admitted", trial=trial, copy_of=admitted.copy_of)
             self._copy(trial, admitted.copy_of)
             return
+        # There is no mark where a trial is invalid, breaks a constraint or cannot be recorded: it
+        # ends at once, without a line `admitted`.
         if admitted.mark:
             self._note("admitted", trial=trial, mark=admitted.mark)
         self._queue_placed(admitted)
@@ -389,6 +393,8 @@ class _Trials:
         fault: str = "",
     ) -> None:
         """Record the end of a trial; report its setting to the sampler if that has ended."""
+        # Given by `_finish`, which has taken the trial off its slice; all other ends take it off
+        # here.
         if device_seconds is None:
             device_seconds = self._free(trial)
         state = self._ledger.trials[trial]
@@ -425,6 +431,8 @@ class _Trials:
             # "In a row" is by the order of ends, not of numbers: with several device groups, trials
             # end out of order.
             self._failed.clear()
+        # `_failed` is not read back from the journal: each driver counts a row of its own, so that
+        # a resumed study does not stop at its first failure.
         limit = self._study.budget.failures
         if limit is None:
             return
@@ -511,6 +519,8 @@ class Driver(_Trials):
 
     def run(self) -> bool:
         """Run the study; return whether it is over, and not only stopped."""
+        # Outside of the `try`: an engine that cannot open closes by itself the workers that it had
+        # started (`Local.open`), and there is no line `opened` to be closed.
         infos = self._engine.open(str(self._parts.directory.path))
         # Stays False if anything below raises: the study can then be resumed.
         is_over = False
@@ -662,6 +672,8 @@ class Driver(_Trials):
             # Bounded, because trials that fit no slice that is free now would otherwise pile up
             # without end.
             is_full = len(self._queue) >= ahead + len(self._slices)
+            # For a lane (`key`) nothing beyond `ahead` is asked: a new setting may have another
+            # program, and the lane can be filled later.
             if key is not None or is_full or not self._ask():
                 return None
 

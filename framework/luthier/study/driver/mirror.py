@@ -135,7 +135,8 @@ def update_mirror(directory: pathlib.Path) -> int:
         (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
         for trial in study.get_trials(deepcopy=False)
     }
-    # Once, in a new copy; Optuna refuses names that are not unique.
+    # Once, in a new copy, and only where names are unique: Optuna does not check that, and columns
+    # of `Study.trials_dataframe` with the same name would be one.
     if not known and len(facts["metrics"]) == len(set(facts["metrics"])):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -204,6 +205,7 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     state, values = setting["came"]
     # Not NaN, which Optuna takes in no complete trial.
     is_complete = state == "complete" and all(value == value for value in values)
+    # Such a trial has FAIL in Optuna; `outcome` below keeps its state here.
     kind = _STATES[state] if is_complete or state != "complete" else "FAIL"
     assignment = setting["assignment"]
     made = optuna.trial.create_trial(
@@ -224,7 +226,8 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
         # Optuna has no state for infeasible trials; a violated constraint is how it marks them.
         constraints={"cannot run": float(state == "infeasible")},
     )
-    # Set afterwards, because `create_trial` takes the time of the call.
+    # Set afterwards, because `create_trial` takes the time of the call. Local time without a zone,
+    # as Optuna's own `datetime.now()`.
     made.datetime_start = datetime.datetime.fromtimestamp(setting["at"])
     made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
     return made
@@ -267,7 +270,9 @@ def main(arguments: Sequence[str]) -> None:
                     # without its copy.
                     raise SystemExit(1) from None
                 size = now
-                # Each look reads everything anew, so that it is worth less and less often.
+                # Each look reads everything anew, so that it is worth less and less often: at most
+                # about a twentieth of the time goes into looks. The end of the driver cuts a pause
+                # short.
                 pause = max(_POLL_SECONDS, 20 * (time.monotonic() - start))
             if was_over:
                 return

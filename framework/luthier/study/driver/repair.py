@@ -70,9 +70,10 @@ def repair_journal(name: str) -> Repaired:
         if not problems:
             return Repaired(directory.path, [])
         # The whole lines are replayed in order. Before each one, the lines without which it could
-        # not have been written are put in: a report needs a lease, an end needs its reports, a
-        # lease needs that its trial was asked. What no later line implies is added at the end
-        # (`finish`), as far as the trials' folders know of it.
+        # not have been written are put in: a lease or a report needs that its trial was admitted,
+        # an end needs its lease and its reports, each of them that its trial was asked. What no
+        # later line implies is added at the end (`finish`), as far as the trials' folders know of
+        # it.
         repair = _Repair(directory, contents.whole)
         for line in contents.whole:
             repair.take(line)
@@ -159,6 +160,8 @@ class _Repair:
         # Not for `ended`: a trial may end without being admitted (infeasible, or a copy).
         if kind in ("leased", "reported"):
             self._admit(line["trial"])
+        # Not before `reported` or `lost`: folders know of the last lease only, and those lines may
+        # belong to an earlier one. They can be followed without it.
         if kind == "ended":
             self._lease(line["trial"])
         if kind in ("ended", "reported"):
@@ -287,6 +290,8 @@ class _Repair:
         if ended.fence > state.fence:
             self._made("leased", trial=trial, slice=ended.slice, fence=ended.fence)
         self._report(trial, ended)
+        # Device time is not among the facts that a worker writes (`loop._finish` adds it): with the
+        # objective `DeviceHours` the end is therefore made as one that lacks its objective.
         outcome, reason, values, fault = self._study_values(ended)
         # The time of the lease was on the lost line alone; 0 errs on the side of more budget.
         seconds = float(ended.result.get("facts", {}).get("device_seconds") or 0.0)

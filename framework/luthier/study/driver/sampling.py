@@ -183,6 +183,7 @@ class InMemoryStudy:
             # Complete ones have it as well, because `GPSampler` requires the same constraints of
             # all of them. It reads no pruned ones, and TPE takes those without one for feasible.
             # As `Trial.set_constraint` does; there is no handle of a trial that was read back.
+            # Before `tell`, after which Optuna refuses attributes.
             key = f"constraints:{_CANNOT_RUN}"
             self._storage.set_trial_system_attr(id, key, float(state == "infeasible"))
         # `Study.tell` rejects NaN; such a trial has FAIL below, which samplers ignore.

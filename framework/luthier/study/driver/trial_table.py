@@ -147,7 +147,8 @@ class Ledger:
             # Reports matter only while a trial runs; ten thousand trials with a hundred reports
             # each would fill the driver's memory.
             trial.series = None
-        # As if it had only been asked; the sampler keeps the failure that was reported
+        # As if it had only been admitted: its graph, the trial whose result it copies, and the
+        # device time that it had stay. The sampler keeps the failure that was reported
         # (`Suggester.retry`).
         elif kind == "retried":
             trial.state, trial.reason, trial.fault = "waiting", "", ""

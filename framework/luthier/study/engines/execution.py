@@ -142,6 +142,7 @@ def failed(
     if any(isinstance(link, LockLost) for link in faults.chain(error)):
         # The folder is another process's now: nothing is written there.
         return Faulted(slice, work.trial, work.fence, _one_line(error))
+    # Before `classify`, which takes an error of sharding or of memory for one of the code.
     reason = why_infeasible(error)
     fault = faults.classify(error)
     if reason is None and fault is Fault.PLACE:
@@ -179,7 +180,8 @@ def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, An
       mode: How it was run.
     """
     # From the file and not from memory: a trial that was resumed ran in several processes, and only
-    # the record has all of it.
+    # the record has all of it. No step is there twice: a restart cuts the file back to its
+    # checkpoint (`metrics_file.cut_back`).
     series: dict[int, dict[str, float]] = {}
     seconds, steps = [], 0
     for _, step, event in read_events(metrics_path):

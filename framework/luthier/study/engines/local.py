@@ -116,6 +116,7 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
             raise BadInput(Problem(what, "slices", remedy=remedy))
         # Names are the numbers, so that both forms continue alike.
         slices = {str(i): there // slices for i in range(slices)}
+    # Slices by name may leave devices over, which stay unused.
     wanted = sum(slices.values())
     empty = [name for name, number in slices.items() if number < 1]
     if empty or not slices or wanted > there:
@@ -124,6 +125,7 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
         raise BadInput(
             Problem(what, "slices", remedy="give each at least one, and all at most all")
         )
+    # Cores are split evenly between slices, whatever their numbers of devices.
     found, numbers = [], iter(devices.numbers)
     for (name, number), cores in zip(slices.items(), _cores(len(slices)), strict=True):
         own = tuple(next(numbers) for _ in range(number))
@@ -155,6 +157,7 @@ def environment(
     """
     made = {name: value for name, value in inherited.items() if name != "WANDB_SERVICE"}
     numbers = ",".join(map(str, slice.devices))
+    # With one platform named, JAX raises where it cannot use it, instead of taking the CPU.
     made["JAX_PLATFORMS"] = slice.kind
     if slice.kind == "cpu":
         count = "--xla_force_host_platform_device_count"
@@ -177,7 +180,8 @@ def environment(
     made |= environments.large_pages(made)
     made |= environments.kept_programs(made, shortest=0)
     # By default JAX keeps only programs that took long to compile; trials repeat the short ones,
-    # too.
+    # too. Set here as well, because `kept_programs` returns nothing where the user has chosen the
+    # cache's folder.
     made["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     made["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
     paths = [*map(str, search), *filter(None, [made.get("PYTHONPATH")])]
@@ -366,6 +370,8 @@ class _Worker:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         source = self._directory / "source"
         packages = [n for n in read_json(source / "hashes.json", default={}) if n != "luthier"]
+        # An engine that is used by itself has no copy: modules come from the working directory
+        # then, which `-P` below leaves out.
         search = [source.absolute()] if source.is_dir() else [pathlib.Path.cwd()]
         # `-P` keeps the working directory off `sys.path`: an edited package there would win over
         # the copy of the source that the study runs. PYTHONPATH names that copy.
@@ -473,6 +479,8 @@ class _Worker:
         # No trial is to blame for a worker that never was ready, or that left after a fault of its
         # devices.
         lost = Lost(self._index, self._reason(code), counts=is_ready and code != EXIT_REQUEUE)
+        # An end that was asked for is no loss: after `close` the driver looks for results itself
+        # (`Driver.run`).
         if self._closing:
             return
         # Until it was ready for the first time, `open` waits for it, and the driver does not poll

@@ -125,7 +125,8 @@ def _compile(
         else tuple(leaf.sharding for leaf in program.abstract_leaves)
     )
 
-    # The lane is a traced index, so that one compiled function serves all lanes.
+    # The lane is a traced index, so that one compiled function serves all lanes. `take` donates
+    # nothing, because the other lanes continue from the same arrays.
     def take(leaves: Leaves, lane: jax.Array) -> Leaves:
         return tuple(lax.dynamic_index_in_dim(x, lane, keepdims=False) for x in leaves)
 
@@ -190,7 +191,8 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
 
     if lanes == "vmap":
         # Without `active`: under vmap a `cond` becomes a `select` that computes both branches, so
-        # skipping a lane would save nothing.
+        # skipping a lane would save nothing. It is a parameter all the same, because callers treat
+        # all kinds of lanes alike.
         return lambda values, leaves, batches, active: jax.vmap(one)(
             values, leaves, stacked(batches)
         )
@@ -465,6 +467,8 @@ def best(
     allowance = SHARE * num_trials * steps * alone.seconds
     found, fastest = PackingChoice("single"), WORTH * alone.seconds
     expected = COMPILE_FACTOR * alone.compile_seconds
+    # Steps are expected to take as long as if lanes gained nothing; one more of them is the step
+    # before the timed ones (`_median_seconds`).
     for lanes, numbers in counts.items():
         before = alone.seconds
         for num_lanes in numbers:

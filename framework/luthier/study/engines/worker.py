@@ -54,6 +54,7 @@ def _own_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> int:
+    # Here and not at the top: JAX must come after the cores are set (`main`).
     import jax
 
     from luthier.study.engines.execution import Execution, Inbox, Plans
@@ -62,6 +63,8 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
     from luthier.study.protocol import SliceInfo
 
     devices = jax.devices()
+    # The first device stands for all: a slice has devices of one kind. On CPUs there are no
+    # statistics.
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     memory_bytes = options.memory_bytes or limit
     writer = MessageWriter(sent)
@@ -72,6 +75,7 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
     lanes = LaneRunner(execution, inbox)
     while not execution.is_broken and inbox.wait():
         task = inbox.take()
+        # The one that waited was stopped in the meantime: `take` drops it.
         if task is None:
             continue
         if task.work.lanes == "single":

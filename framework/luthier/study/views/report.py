@@ -91,6 +91,7 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
         # The clock of the timeline stops between two drivers: from the last line of the one to the
         # first of the next.
         if kind == "opened":
+            # May be negative where the clock was set back; `seconds` below never falls.
             idle += at - last
             found.slices |= {info["index"]: info["name"] for info in line["slices"]}
         last = max(last, at)  # clocks may be set back
@@ -142,6 +143,8 @@ def importance(
     usable = [
         (assignment, values)
         for assignment, values in complete
+        # The baseline has no assignment where the space does not hold it, and says nothing of a
+        # dimension.
         if assignment and all(map(math.isfinite, values))
     ]
     if len(usable) < FEWEST:
@@ -160,6 +163,8 @@ def importance(
         study.add_trial(trial)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few trials, which the page shows
+        # Optuna's default evaluator since version 5 is PED-ANOVA. Without a `target`, which would
+        # name one objective, it ranks several together by domination.
         shares = optuna.importance.get_param_importances(study)
     return {name: float(share) for name, share in shares.items()}, len(usable)
 

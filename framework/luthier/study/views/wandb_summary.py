@@ -81,6 +81,9 @@ def summary_of(
             objectives = {f"objectives/{name}": value for name, value in values.items()}
             so_far = {f"best/{name}": value for name, value in best.items()}
             history.append({"trial": trial.number, **objectives, **so_far})
+    # `best` is of each objective by itself, and its values may come from different trials. One
+    # trial is named only where it is the best alone: with several objectives, there may be several
+    # that no other beats.
     found_best = standing.best()
     facts: dict[str, Any] = {
         "device_hours": ledger.device_seconds / 3600,
