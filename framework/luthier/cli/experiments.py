@@ -130,6 +130,7 @@ def load(
     with problems.collected():
         found = project.find()
     packages = allowed = found.packages
+    # Without packages of the user there is no code of theirs that a file of overrides could reach.
     if packages:
         problems_before = len(problems)
         with problems.collected():
@@ -182,7 +183,7 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
         texts.setdefault(file, "")
         for text, where in inside:
             words.append(_bare(text))
-            name = where.rpartition(":")[0]
+            name = where.rpartition(":")[0]  # FILE:LINE, and FILE may be one that `file` includes
             texts[name] = f"{texts.get(name, '')}{text}\n"
     if any(word.startswith(GIN) for word in words):
         texts |= gin.files_of(words)
@@ -245,6 +246,7 @@ def _resolve(
         if reference.startswith(GIN_ROOT):
             from luthier.graph.formats import gin
 
+            # The files of this reference are among the overrides, hence what they all may name.
             return gin.make_root(reference.removeprefix(GIN_ROOT), overrides, allowed)
         if reference.startswith(TARGETS):
             return _from_targets(reference, packages)

@@ -27,6 +27,8 @@ def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
       report: The report.
       sharding: Whether every parameter is listed.
     """
+    # A section is left out where the report has no data for it: how much is known depends on
+    # whether the step was traced and compiled.
     yield from _head(report)
     yield ""
     yield from _memory(report)
@@ -102,6 +104,7 @@ def _memory(report: Report) -> Iterator[str]:
             name = f"    kept for the backward pass: {row['name']}"
             within.append((name, format_bytes(row["bytes_per_device"])))
         yield from _aligned(within)
+    # Some compilers give no total: then there is nothing to judge, and the section ends here.
     if memory.needed_bytes is None:
         return
     needed = format_bytes(memory.needed_bytes)

@@ -159,6 +159,8 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     directory = find_study(arguments.resume) if arguments.resume else None
     if directory is not None:
         trust.require(directory.path, "resuming it starts its engine and its fiddlers")
+    # Of the options, only those that abbreviate overrides (`_shortcuts`), --on and --retry have an
+    # effect on a recorded study; --sampler, --objective and --space need a REF.
     if graph is None and directory is not None:
         changes = _shortcuts(arguments) + arguments.words
         graph = graphs.apply(directory.read_study(), changes) if changes else None
@@ -243,6 +245,7 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
         with problems.collected():
             graph = _wrap(arguments, graph, packages)
         problems.raise_any()
+    # After `_wrap`, whose failure leaves an experiment without an engine, and so is raised first.
     with problems.collected():
         graph = launch.with_engine(graph, arguments.on)
     changes = _shortcuts(arguments)
@@ -317,7 +320,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     """Run `luthier sweep show` and `luthier sweep best`."""
     # `show STUDY/7` is a trial, unless there is a study whose folder is called so. A damaged
     # journal is read as far as possible: status and best trial are worth showing, and repair is
-    # suggested.
+    # suggested. Options of the other action (--as for `show`, --all for `best`) have no effect.
     if len(arguments.words) != 1:
         remedy = f"write luthier sweep {arguments.reference} DIR"
         problems.add(f"{arguments.reference} needs one study", remedy=remedy)
