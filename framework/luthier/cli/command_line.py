@@ -293,6 +293,8 @@ def main(argv: Sequence[str]) -> int:
             return _print_exception(error, debug)
         if debug:
             traceback.print_exc()
+        # Bad input to the outside, as for a full disk in a run: somebody must act before a new
+        # start can succeed.
         remedy = _MACHINE_ERRORS[error.errno]
         what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         _print_error(str(errors.Problem(what, remedy=remedy)))

@@ -186,6 +186,7 @@ def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connec
             line = _introduce(_prepare(connection), address.secret, about)
             if line is not None:
                 return line
+        # Behind the attempt, so that there is at least one, however short the time is.
         if time.monotonic() >= deadline:
             return None
         time.sleep(1.0)

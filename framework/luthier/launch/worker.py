@@ -88,6 +88,9 @@ class GroupExecution(Execution):
         # the others never arrive, because they wait for it in a collective of the step; then it can
         # only end itself (`_leave`). Its death breaks their collective, the engine starts the group
         # again, and the trial resumes from its checkpoint.
+        #
+        # Until there is a plan, the mode is one without hoisted paths: a trial whose plan cannot be
+        # made is reported with that.
         mode, plan, result = self.mode(()), None, None
         error: BaseException | None = None
         try:

@@ -97,6 +97,7 @@ def _memory(report: Report) -> Iterator[str]:
     # number down, which says what to change; the parts are not all alive at the same time.
     if memory.estimated_bytes is not None:
         held = sum(n for kind, n in memory.bytes_per_device.items() if kind not in _TEMPORARY)
+        # Not below 0: `held` may be the compiler's, and more than the model's whole estimate.
         size = format_bytes(max(memory.estimated_bytes - held, 0))
         yield f"  temporaries by the analytic model: {size}; not all of these at a time"
         within = [("    gradients", format_bytes(memory.gradient_bytes))]

@@ -77,6 +77,7 @@ def _show(report: dict[str, Any]) -> None:
     # `soft_wrap` has rich print whole lines, and the terminal breaks them.
     console = Console(highlight=False, soft_wrap=True)
     console = console if console.is_terminal else Console(highlight=False, width=160)
+    # A dict holds the components of a mixture, which have a table of their own.
     described = [
         (name, _text(value))
         for name, value in report["describe"].items()

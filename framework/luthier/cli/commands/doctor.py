@@ -129,6 +129,7 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
     place = Path(arguments.directory).absolute() / "doctor" / time.strftime("%Y%m%d-%H%M%S")
     # One that exists (of another measurement in the same second) is an error: logs are not shared.
     place.mkdir(parents=True)
+    # No other variable, for the reason in `launch._environment`: scripts are on a shared disk.
     environment = {n: os.environ[n] for n in ("PYTHONPATH",) if n in os.environ}
     command = ("-m", "luthier", "doctor", *words)
     group = ProcessGroup("doctor", command, str(place), str(Path.cwd()), environment)

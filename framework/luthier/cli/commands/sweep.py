@@ -345,6 +345,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     if arguments.reference == "show":
         if arguments.html or arguments.sync:
             return _publish(directory, standing, arguments)
+        # The 20 newest trials; the best are listed in any case.
         print("\n".join(lines_of(standing, None if arguments.all else 20)))
         return EXIT_DONE
     best = standing.best()
