@@ -148,6 +148,7 @@ def load(
                 overrides,
                 shelves=(*SHELVES, *found.fiddlers),
                 packages=allowed,
+                # All packages: for a run, its own record decides which of them it may name.
                 recorded=_recorded(packages),
             )
         except BadInput as error:
@@ -164,7 +165,8 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
     # A file of overrides or of gin can name any class or function, and so run code of the user's
     # packages when it is applied. Files of others (downloads, records of another project) may do so
     # only after `--trust`; `luthier.records.trust` decides, by the file's place and its text. All
-    # files are read here, also those that gin files include, before anything is imported.
+    # files are read here, also those that gin files include, before anything is imported. A file of
+    # `config_dict:` is not among them: it is a Python program, which runs because it was named.
     from luthier.graph import override_files
     from luthier.graph.formats import gin
     from luthier.records import trust

@@ -167,6 +167,7 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
         if arguments.on:
             graph = launch.with_engine(graph or directory.read_study(), arguments.on)
     described = directory.read_study() if graph is None and directory is not None else graph
+    # Built for the view, which needs the objectives before the driver starts.
     study = studies.build(described)
     names = [objective.name for objective in study.objectives]
     directions = [objective.direction for objective in study.objectives]
