@@ -70,7 +70,8 @@ class Parser(argparse.ArgumentParser):
         """
         # The value matters: of `--devcies cpu:8`, argparse would take `cpu:8` for an override and
         # report it as a second mistake. Whether the next word is a value is a guess: it is if the
-        # nearest known option takes one. Everything after `--` is left alone.
+        # nearest known option takes one. Everything after `--` is left alone, and so are words with
+        # one dash: `-1` may be a value, and argparse returns an unknown `-x` itself (see `parse`).
         kept, problems = [], []
         end = words.index("--") if "--" in words else len(words)
         waiting = iter(range(end))

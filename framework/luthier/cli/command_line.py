@@ -155,6 +155,8 @@ def _run(argv: Sequence[str]) -> int:
     """Run a command line and return its exit code; errors are raised."""
     # --debug may stand anywhere, also before the command; `main` has looked for it already.
     words = [word for word in argv if word != "--debug"]
+    # Without any word nothing was asked for: the help is shown, and the exit code is that of an
+    # error.
     if not words or words[0] in ("-h", "--help") or words == ["help"]:
         print(_usage(), end="")
         return errors.EXIT_DONE if words else errors.EXIT_BAD_INPUT
@@ -174,9 +176,11 @@ def _run(argv: Sequence[str]) -> int:
         from luthier.records import trust
 
         trust.trust(path)
+    # Other commands that take an experiment accept --fdl_help and ignore it (`_parse`).
     if flags.HELP in rest and command in ("show", "train"):
         return _help(command, parsed)
-    # Launchers and restarted processes need the command line as it was typed.
+    # Launchers and restarted processes need the command line as it was typed; only --debug is left
+    # out, so processes that they start print no tracebacks of errors that luthier expects.
     parsed.argv = rest
     return _module(command).run(parsed, unknown)
 
@@ -272,7 +276,8 @@ def main(argv: Sequence[str]) -> int:
         return errors.EXIT_DONE
     except SystemExit as end:
         # `train` raises 75 from its signal handler when it is preempted before the first step; any
-        # other `SystemExit` is argparse's after --help.
+        # other `SystemExit` is argparse's after --help. 75 is returned, since callers may end with
+        # `os._exit` (`hosts.main`), past exit handlers that would wait for other processes.
         if end.code != errors.EXIT_REQUEUE:
             raise
         return errors.EXIT_REQUEUE
@@ -288,6 +293,8 @@ def main(argv: Sequence[str]) -> int:
             return _print_exception(error, debug)
         if debug:
             traceback.print_exc()
+        # Bad input to the outside, as for a full disk in a run: somebody must act before a new
+        # start can succeed.
         remedy = _MACHINE_ERRORS[error.errno]
         what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         _print_error(str(errors.Problem(what, remedy=remedy)))

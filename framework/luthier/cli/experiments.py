@@ -130,6 +130,7 @@ def load(
     with problems.collected():
         found = project.find()
     packages = allowed = found.packages
+    # Without packages of the user there is no code of theirs that a file of overrides could reach.
     if packages:
         problems_before = len(problems)
         with problems.collected():
@@ -147,6 +148,7 @@ def load(
                 overrides,
                 shelves=(*SHELVES, *found.fiddlers),
                 packages=allowed,
+                # All packages: for a run, its own record decides which of them it may name.
                 recorded=_recorded(packages),
             )
         except BadInput as error:
@@ -163,7 +165,8 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
     # A file of overrides or of gin can name any class or function, and so run code of the user's
     # packages when it is applied. Files of others (downloads, records of another project) may do so
     # only after `--trust`; `luthier.records.trust` decides, by the file's place and its text. All
-    # files are read here, also those that gin files include, before anything is imported.
+    # files are read here, also those that gin files include, before anything is imported. A file of
+    # `config_dict:` is not among them: it is a Python program, which runs because it was named.
     from luthier.graph import override_files
     from luthier.graph.formats import gin
     from luthier.records import trust
@@ -182,7 +185,7 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
         texts.setdefault(file, "")
         for text, where in inside:
             words.append(_bare(text))
-            name = where.rpartition(":")[0]
+            name = where.rpartition(":")[0]  # FILE:LINE, and FILE may be one that `file` includes
             texts[name] = f"{texts.get(name, '')}{text}\n"
     if any(word.startswith(GIN) for word in words):
         texts |= gin.files_of(words)
@@ -245,6 +248,7 @@ def _resolve(
         if reference.startswith(GIN_ROOT):
             from luthier.graph.formats import gin
 
+            # The files of this reference are among the overrides, hence what they all may name.
             return gin.make_root(reference.removeprefix(GIN_ROOT), overrides, allowed)
         if reference.startswith(TARGETS):
             return _from_targets(reference, packages)

@@ -152,7 +152,9 @@ def translate(
         if word.startswith(_GIN) and equals:
             translated.append(f"gin_bindings:{name.removeprefix(_GIN)} = {value}")
             continue
-        if word in (_SKIP, f"{_SKIP}=true"):  # the two forms of a boolean flag of absl
+        # The two forms of a boolean flag of absl. `=false` is the default and stays an unknown
+        # option.
+        if word in (_SKIP, f"{_SKIP}=true"):
             translated.append("gin_skip_unknown:true")
             continue
         if prefix:
@@ -209,6 +211,7 @@ def find_experiment(name: str) -> str:
     fitting = list(dict.fromkeys(fitting))
     aliases = {alias.name: alias.reference for listed in found for alias in listed.aliases}
     own = wanted.rpartition(".")[2]
+    # A full name wins, even where others end so. It is in `fitting`, too, so `fitting[0]` exists.
     if wanted in known or len(fitting) == 1:
         return known.get(wanted, fitting[0]) + bracket + arguments
     if own in aliases and not fitting:

@@ -111,6 +111,7 @@ def read(arguments: argparse.Namespace, problems: Problems) -> list[Process]:
         return []
     if arguments.distributed:
         return [Process(patience, arguments.devices)]
+    # --join-seconds has no effect on these: one launcher starts them together.
     if arguments.processes:
         return _local(arguments.processes, arguments.devices, problems)
     if not ways[1]:
@@ -209,7 +210,10 @@ def joined(process: Process) -> Iterator[None]:
     index = distributed.process_index()
     distributed.notify_parent(process=index, processes=distributed.process_count())
     if index:
-        # Every process runs the same command; only process 0 prints its output.
+        # Every process runs the same command; only process 0 prints its output. The stream is
+        # closed and not only replaced: it has the last descriptor of the terminal or pipe here (see
+        # `_keep_libraries_off_the_terminal`), and whatever kept a reference to it must not print
+        # there.
         sys.stdout.close()
         sys.stdout = sys.stderr  # the log
     try:

@@ -126,6 +126,7 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
     # only because one process left; then processes that a signal ended, since they are the cause of
     # what the others report; then the messages that processes printed themselves; last, bare exit
     # codes.
+    # Never empty: the launcher kills processes only after another one has ended by itself.
     codes = [end.code for end in ends if end.code is not None]
     if all(code in ORDERLY for code in codes):
         return ExitVerdict(max(codes))
@@ -183,7 +184,7 @@ def _died(ends: Sequence[End]) -> list[str]:
         heard = [end for _, end in by_index if end in given_up or end.code is None]
         lost += [end.notes["silent"] for end in heard if end.notes.get("silent")]
     if lost and not causes:
-        return lost[:1]
+        return lost[:1]  # one loss ends the whole run: later ones are mostly its consequences
     if causes := causes or signals:
         dead = [f"process {i} of {count} ended (signal {n})" for i, n in causes.items()]
         return [", ".join(dead)]
@@ -379,6 +380,6 @@ def _keep_logs(ends: Sequence[End], directory: pathlib.Path, code: int) -> pathl
                     text = redact(line.decode("utf-8", "surrogateescape"))
                     file.write(text.encode("utf-8", "surrogateescape"))
     except OSError:
-        return directory
+        return directory  # the run's disk may be full or gone: the temporary copies are kept
     shutil.rmtree(directory, ignore_errors=True)
     return folder

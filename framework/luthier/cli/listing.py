@@ -96,6 +96,8 @@ def find_in(folder: Path, path: Path) -> Iterator[Listed]:
     except (SyntaxError, ValueError) as error:  # not Python; not UTF-8, or with a null byte
         yield Listed(module, f"(cannot be read: {error})")
         return
+    # At the top level only, where `MODULE:FUNCTION` can name them. The module's docstring stands in
+    # for that of its default experiment, and not for those of its variants.
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for function in functions:
         if _is_experiment(function):

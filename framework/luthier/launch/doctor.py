@@ -148,6 +148,7 @@ def all_reduce_rate(devices: Sequence[jax.Device]) -> float | None:
     count = len(devices)
     if count == 1:
         return None
+    # Large arrays, so that bandwidth and not the latency of a sum decides the time.
     size = (4 << 20) if _is_cpu(devices[0]) else (256 << 20)
     mesh = Mesh(np.asarray(devices), ("all",))
     sharding = NamedSharding(mesh, PartitionSpec("all"))

@@ -155,6 +155,7 @@ def _pod(group: ProcessGroup, pods: Pods, name: str) -> dict[str, Any]:
         "command": ["bash", "-c", _script(group, pods), group.name],
         "args": list(group.command),
         "env": [{"name": n, "value": v} for n, v in _environment(group, pods, name).items()],
+        # Kubernetes takes limits for the requests, too, where no requests are given.
         "resources": {"limits": dict(pods.limits)},
     }
     spec: dict[str, Any] = {

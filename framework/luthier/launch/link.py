@@ -172,6 +172,8 @@ def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connec
             address = Address.read(path)
         except FileNotFoundError:
             return None
+        # Final, unlike a refused connection: the file is renamed into place whole (`write`), so one
+        # that is damaged or may not be read does not get better by waiting.
         except (OSError, ValueError, TypeError) as error:
             raise RunError(Problem(f"cannot read where the driver is: {error}")) from error
         # The first that answers *and* proves itself: a name may resolve to another machine here,
@@ -184,6 +186,7 @@ def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connec
             line = _introduce(_prepare(connection), address.secret, about)
             if line is not None:
                 return line
+        # Behind the attempt, so that there is at least one, however short the time is.
         if time.monotonic() >= deadline:
             return None
         time.sleep(1.0)

@@ -328,6 +328,9 @@ class Keeper:
                 for rank, member in enumerate(members)
             }
             return self._wait(members, codes)
+        # A node was lost, or did not answer in time, before all processes were started. (Later
+        # losses are of one process, see `_code`.) One code stands for the group: `worst` makes one
+        # of them all in any case.
         except ray.exceptions.RayError:
             return [LOST]
         finally:

@@ -181,6 +181,8 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
         what = f"there is no engine or site {engine!r}"
         near = difflib.get_close_matches(engine, known)
         remedy = f"there are {', '.join(known)}; sites are tables of {' or '.join(tables)}"
+        # Raised here and not collected: settings cannot be checked without the class that takes
+        # them.
         raise BadInput([*problems, Problem(what, "", COMMAND_LINE, remedy, near)])
     known_here = _Known(engine, problems)
     known_here.take_tables(tables, name)

@@ -140,9 +140,11 @@ class Slices:
         except BaseException:
             self.close()
             raise
+        # At least one worker has come. The driver is given all slices now, as present, and events
+        # for those that are away follow at its first look (`events`). Earlier events are dropped:
+        # no trial has been sent yet, so they say only who came and went, which the seats know by
+        # now.
         self._found = []
-        # At least one worker has come. The driver is given all slices now, and events for those
-        # that are away follow at its first look (`events`).
         first = next(iter(self._infos.values()))
         for index, seat in enumerate(self._seats):
             if seat.line is None:

@@ -219,6 +219,8 @@ def render(
     lines += [*(f"# {cell(note)}" for note in notes), ""]
     lines += ["trap : TERM  # a signal is for the steps, which save; the script stays to the end"]
     lines += ["unset WANDB_SERVICE  # what that records would end with the process that launched"]
+    # The first stands for all: groups of one submission share folder and environment. A run is one
+    # group, and `Slices._group` gives all groups of a study the same.
     lines += [f"cd {shlex.quote(groups[0].working_directory)} || exit 1"]
     for name, value in groups[0].environment.items():
         lines += [f"export {name}={shlex.quote(value)}"]
@@ -240,6 +242,7 @@ def render(
             member=_MEMBER,
             meetings=shlex.quote(f"{directory}/{MEETINGS}"),
             devices=devices,
+            # `errors.EXIT_REQUEUE`, with which a process leaves after it has saved.
             requeue=75,
             directory=shlex.quote(directory),
         ),

@@ -88,6 +88,9 @@ class GroupExecution(Execution):
         # the others never arrive, because they wait for it in a collective of the step; then it can
         # only end itself (`_leave`). Its death breaks their collective, the engine starts the group
         # again, and the trial resumes from its checkpoint.
+        #
+        # Until there is a plan, the mode is one without hoisted paths: a trial whose plan cannot be
+        # made is reported with that.
         mode, plan, result = self.mode(()), None, None
         error: BaseException | None = None
         try:
@@ -303,6 +306,7 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     memory_bytes = options.memory_bytes or limit
 
+    # A function, since how to send differs: followers have no line to the driver, and send nothing.
     def execution(send: Callable[[Any], None]) -> GroupExecution:
         return GroupExecution(options.slice, Plans(devices), options.package, memory_bytes, send)
 
@@ -341,7 +345,7 @@ def _lead(
             break
         task = inbox.take()
         if task is None:
-            continue
+            continue  # its trial was stopped while it waited
         if is_several:
             _run_with_others(execution, task, rounds, number)
         elif task.work.lanes == "single":
@@ -360,6 +364,7 @@ def _lead(
     # `counts=False`, because no trial is to blame.
     if farewell.is_heard and not execution.is_broken:
         writer.send(Lost(options.slice, TAKEN_AWAY, counts=False))
+    # Also after a fault of the devices: engines start a group again that leaves with this code.
     return EXIT_REQUEUE if farewell.is_heard or execution.is_broken else EXIT_DONE
 
 

@@ -27,6 +27,8 @@ def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
       report: The report.
       sharding: Whether every parameter is listed.
     """
+    # A section is left out where the report has no data for it: how much is known depends on
+    # whether the step was traced and compiled.
     yield from _head(report)
     yield ""
     yield from _memory(report)
@@ -95,6 +97,7 @@ def _memory(report: Report) -> Iterator[str]:
     # number down, which says what to change; the parts are not all alive at the same time.
     if memory.estimated_bytes is not None:
         held = sum(n for kind, n in memory.bytes_per_device.items() if kind not in _TEMPORARY)
+        # Not below 0: `held` may be the compiler's, and more than the model's whole estimate.
         size = format_bytes(max(memory.estimated_bytes - held, 0))
         yield f"  temporaries by the analytic model: {size}; not all of these at a time"
         within = [("    gradients", format_bytes(memory.gradient_bytes))]
@@ -102,6 +105,7 @@ def _memory(report: Report) -> Iterator[str]:
             name = f"    kept for the backward pass: {row['name']}"
             within.append((name, format_bytes(row["bytes_per_device"])))
         yield from _aligned(within)
+    # Some compilers give no total: then there is nothing to judge, and the section ends here.
     if memory.needed_bytes is None:
         return
     needed = format_bytes(memory.needed_bytes)

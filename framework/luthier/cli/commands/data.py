@@ -73,9 +73,11 @@ def run_inspect(arguments: argparse.Namespace, problems: Problems) -> int:
 def _show(report: dict[str, Any]) -> None:
     from rich.console import Console
 
-    # Rich would cut tables to 80 columns in a pipe.
+    # Rich would cut tables to 80 columns in a pipe, hence a width for that. On a terminal,
+    # `soft_wrap` has rich print whole lines, and the terminal breaks them.
     console = Console(highlight=False, soft_wrap=True)
     console = console if console.is_terminal else Console(highlight=False, width=160)
+    # A dict holds the components of a mixture, which have a table of their own.
     described = [
         (name, _text(value))
         for name, value in report["describe"].items()
@@ -172,6 +174,7 @@ def run_prepare(arguments: argparse.Namespace, source: Any, tokenizer: Any) -> i
 
     found = data.survey(source, tokenizer)
     layout = data.plan_layout(source, tokenizer, found, arguments.shards)
+    # A shard is written by one process, so more processes than shards would have nothing to do.
     processes = arguments.processes or min(os.cpu_count() or 1, layout.num_shards)
     estimate = {
         "documents": found.documents,
@@ -293,6 +296,7 @@ USAGE = {
 }
 ACTIONS = tuple(USAGE)
 SOURCES = ("--experiment", "--text", "--json-lines")
+# --field is missing, since it has a default: `_check` could not see whether it was given.
 ONLY_FOR = {
     "--tokenizer": ("prepare",),
     "--processes": ("prepare",),
@@ -407,6 +411,7 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     for option, actions in ONLY_FOR.items():
         if arguments.action not in actions and _value(arguments, option):
             problems.add(f"{option} is an option of {' and '.join(actions)}", remedy=usage)
+    # `experiments.load` reports the missing experiment of `inspect` itself.
     if arguments.action == "inspect":
         return
     if not arguments.file:

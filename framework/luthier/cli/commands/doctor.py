@@ -82,7 +82,7 @@ def _examine(arguments: argparse.Namespace) -> int:
     # Collective: every process measures at the same time, and process 0 gets the results of all of
     # them.
     hosts.configure(arguments.devices)
-    hosts.devices()
+    hosts.devices()  # for its errors: a platform without devices here is bad input
     found = doctor.examine(arguments.directory)
     if distributed.process_index():
         return EXIT_DONE
@@ -127,13 +127,16 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
     if engine.layout.num_processes > 1:
         words += ["--distributed", "--join-seconds", str(launch.JOIN_SECONDS)]
     place = Path(arguments.directory).absolute() / "doctor" / time.strftime("%Y%m%d-%H%M%S")
+    # One that exists (of another measurement in the same second) is an error: logs are not shared.
     place.mkdir(parents=True)
+    # No other variable, for the reason in `launch._environment`: scripts are on a shared disk.
     environment = {n: os.environ[n] for n in ("PYTHONPATH",) if n in os.environ}
     command = ("-m", "luthier", "doctor", *words)
     group = ProcessGroup("doctor", command, str(place), str(Path.cwd()), environment)
     jobs = engine.submit([group], str(place))
     last_line = ""
-    # A queue that does not answer ("unknown") is asked again: the job may still run.
+    # A queue that does not answer ("unknown") is asked again: the job may still run. There is no
+    # time limit, since a job may wait for hours; Ctrl-C ends the wait, and not the job.
     while (standing := engine.standings(jobs)[0]).state in (*LIVE, "unknown"):
         line = f"job {jobs[0].id} of {chosen.name}: {standing.state} {standing.detail}".rstrip()
         if line != last_line:

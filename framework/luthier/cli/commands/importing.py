@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # `origin` is not looked at: argparse takes `pax` only.
     problems = Problems(unknown)
     if arguments.print_dumper:
         problems.raise_any()
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         )
         problems.add("no file is given", remedy=remedy)
     suffix = Path(arguments.output).suffix if arguments.output else ""
+    # A suffix that is not of a format says nothing: the text is then that of --to, or Python.
     by_suffix = forms.SUFFIXES.get(suffix)
     if arguments.to and by_suffix and arguments.to != by_suffix:
         what = f"--to {arguments.to} and {arguments.output} name different formats"

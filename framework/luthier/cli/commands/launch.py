@@ -94,6 +94,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if not launches:
         return _list(arguments)
     words = arguments.words[1:]
+    # Flags of other frameworks (--fdl.PATH=VALUE) are translated for the command that was typed,
+    # which is `launch`; in COMMAND they are unknown options. `luthier train ... --on` takes them.
     given, more = parser_of("train").parse(words)
     given.argv = words
     return launch_training(given, arguments.on, Problems(more), only_print=arguments.print)
@@ -175,6 +177,7 @@ def with_engine(study: Graph, on: str | None) -> Graph:
         if getattr(node, "__fn_or_cls__", None) is not Slices:
             return study
         name = graphs.get(study, "engine.on").__fn_or_cls__.name
+        # A copy, since `set_value` below changes the graph; `apply` above has made one.
         study, chosen = graphs.copy_graph(study), settings.of_site(name, root)
     for path, own in (("engine.on", chosen.settings), ("engine", chosen.slices)):
         for name, setting in own.items():
@@ -285,7 +288,8 @@ def _list(arguments: argparse.Namespace) -> int:
     """Print the jobs of this folder, without the finished ones unless --all is given."""
     # States come from the queues themselves, which are asked once for all jobs of an engine; a
     # queue that does not answer gives "unknown", so that one broken cluster does not hide the
-    # others.
+    # others. Jobs in that state are listed with --all only: SLURM forgets a job minutes after its
+    # end, and then every old job is unknown.
     from luthier.launch.engine import LIVE
 
     shown = [row for row in _jobs() if arguments.all or row[2].state in LIVE]

@@ -97,6 +97,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if arguments.devices and not planned:
         problems.add("--devices needs --sharding or --params", remedy="add --sharding")
     form = _form(arguments, problems) if not answer else ""
+    # JSON is exempt: of several paths it is a sequence of documents, which tools such as jq read.
+    # The limit of that is --output: luthier itself reads back a file with one document only.
     if form in forms.WHOLE and form != "json" and len(paths) > 1:
         problems.add(f"--to {form} takes one path, not {len(paths)}", remedy="leave out the others")
     graph, _ = experiments.load(
@@ -165,8 +167,8 @@ def _show_graph(
 ) -> None:
     from luthier import graph as graphs
 
-    # Unknown paths are collected, too. The formats of a whole file take one path only, since two
-    # documents in a file could not be read back.
+    # Unknown paths are collected, too. The formats of a whole file, except JSON, take one path only
+    # (`run` checks that), since two documents in a file could not be read back.
     nodes = []
     for path in paths:
         with problems.collected():

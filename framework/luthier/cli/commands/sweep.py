@@ -159,12 +159,15 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     directory = find_study(arguments.resume) if arguments.resume else None
     if directory is not None:
         trust.require(directory.path, "resuming it starts its engine and its fiddlers")
+    # Of the options, only those that abbreviate overrides (`_shortcuts`), --on and --retry have an
+    # effect on a recorded study; --sampler, --objective and --space need a REF.
     if graph is None and directory is not None:
         changes = _shortcuts(arguments) + arguments.words
         graph = graphs.apply(directory.read_study(), changes) if changes else None
         if arguments.on:
             graph = launch.with_engine(graph or directory.read_study(), arguments.on)
     described = directory.read_study() if graph is None and directory is not None else graph
+    # Built for the view, which needs the objectives before the driver starts.
     study = studies.build(described)
     names = [objective.name for objective in study.objectives]
     directions = [objective.direction for objective in study.objectives]
@@ -243,6 +246,7 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
         with problems.collected():
             graph = _wrap(arguments, graph, packages)
         problems.raise_any()
+    # After `_wrap`, whose failure leaves an experiment without an engine, and so is raised first.
     with problems.collected():
         graph = launch.with_engine(graph, arguments.on)
     changes = _shortcuts(arguments)
@@ -317,7 +321,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     """Run `luthier sweep show` and `luthier sweep best`."""
     # `show STUDY/7` is a trial, unless there is a study whose folder is called so. A damaged
     # journal is read as far as possible: status and best trial are worth showing, and repair is
-    # suggested.
+    # suggested. Options of the other action (--as for `show`, --all for `best`) have no effect.
     if len(arguments.words) != 1:
         remedy = f"write luthier sweep {arguments.reference} DIR"
         problems.add(f"{arguments.reference} needs one study", remedy=remedy)
@@ -342,6 +346,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     if arguments.reference == "show":
         if arguments.html or arguments.sync:
             return _publish(directory, standing, arguments)
+        # The 20 newest trials; the best are listed in any case.
         print("\n".join(lines_of(standing, None if arguments.all else 20)))
         return EXIT_DONE
     best = standing.best()

@@ -156,6 +156,8 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
         with problems.collected():
             from luthier.trainer.profile import ProfiledSteps
 
+            # For its errors only, so that they are listed with the others; `trainer.run` gets the
+            # text.
             ProfiledSteps.parse(arguments.profile)
     from luthier.parallel import distributed
 

@@ -239,8 +239,9 @@ def _found() -> dict:
     for command in command_line.COMMANDS:
         parser = command_line.parser_of(command)
         # `_actions` is private: argparse has no public list of a parser's options. "==SUPPRESS=="
-        # is the value of `argparse.SUPPRESS`, written out because argparse itself is not imported
-        # here.
+        # is the value of `argparse.SUPPRESS`. It is written out, since this module must not import
+        # argparse at its top: a Tab that finds the cache never gets here, where `command_line`
+        # imports it anyway.
         shown = [action for action in parser._actions if action.help != "==SUPPRESS=="]
         options[command] = {
             option: [

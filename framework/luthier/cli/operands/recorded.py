@@ -169,6 +169,7 @@ def _read_run(title: str, run: RunDirectory, packages: Sequence[str]) -> Operand
             ResultOperand(f"{evaluation}/{metric}", value, better.get(metric, ""))
             for evaluation, values in status.evaluations.items()
             for metric, value in values.items()
+            # NaN and infinities are strings in status.json, and cannot be compared.
             if isinstance(value, int | float)
         ]
     return of_record(

@@ -190,7 +190,7 @@ def _evaluate(folder: Path, revision: Revision, overrides: Sequence[str]) -> Map
     at = folder / revision.below
     if not at.is_dir():
         raise BadInput(Problem(f"{revision.name} has no folder {revision.below}"))
-    answer = folder.parent / "answer.json"
+    answer = folder.parent / "answer.json"  # beside the copy, where no file of the revision is
     words = [str(answer), str(revision.root), revision.reference, *overrides]
     command = [sys.executable, "-P", evaluated.__file__, *words]
     done = subprocess.run(
@@ -201,6 +201,8 @@ def _evaluate(folder: Path, revision: Revision, overrides: Sequence[str]) -> Map
         capture_output=True,
         check=False,
     )
+    # The answer decides, and not the exit code: the revision's own code may print, warn, or fail in
+    # the cleanup at its exit.
     try:
         # The history has paths in the temporary copy (where a value was set). They are cut off, or
         # the origin of every value would differ.

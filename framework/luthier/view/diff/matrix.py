@@ -44,6 +44,7 @@ def matrix(
     rows = []
     for path in paths:
         found = [changes.get(path, ()) for changes in by_column]
+        # Any change at the path will do: in all of them, `before` is of the first graph.
         first = next(change for changes in found for change in changes)
         before = (first["before"], first["value_before"])
         cells = [before, *(_after(changes, before) for changes in found)]
@@ -100,6 +101,8 @@ def table(matrix: Mapping[str, Any], width: int) -> RenderableType:
         line = Text(f"{name:>3}  {cell(column['title'])}")
         line.append(f"  ({cell(column['state'])})" if column["state"] else "", style="dim")
         lines.append(line)
+    # Results are shown beside the settings that may explain them. Where no setting differs there is
+    # no table, and so no results; the JSON and the page have them in any case.
     if not matrix["rows"]:
         return Group(*lines, Text("nothing differs", style="bold"))
     heads = [_objective_head(objective) for objective in matrix["objectives"]]
@@ -112,6 +115,9 @@ def table(matrix: Mapping[str, Any], width: int) -> RenderableType:
         part = slice(start, end)
         lines += [Text(""), _line("", names[part], first, widths[part], "bold")]
         for head, row in zip(heads, cells, strict=True):
+            # `heads` has both kinds. Objectives have names that no setting has (`held_out/loss`,
+            # `device_hours`), so the head is enough; one that is a path, too, would only lose its
+            # colour.
             is_objective = head not in [row["path"] for row in matrix["rows"]]
             style = "cyan" if is_objective else ""
             lines.append(_line(head, row[part], first, widths[part], style))

@@ -195,9 +195,10 @@ def chosen(
         and not any(_matches(pattern, change) for pattern in ignored)
     ]
     if len(kept) == len(comparison["changes"]):
-        return dict(comparison)
+        return dict(comparison)  # with its patch, which is right as long as nothing is left out
     changes = [comparison["changes"][index] for index in kept]
     number = {old: new for new, old in enumerate(kept)}
+    # None for rows without a change, and for those whose change is left out.
     rows = [{**row, "change": number.get(row["change"])} for row in comparison["rows"]]
     words = dict.fromkeys(change["override"] for change in changes if change["override"])
     paths = {change["path"] for change in changes}

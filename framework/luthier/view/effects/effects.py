@@ -247,6 +247,7 @@ def effects(
         raise BadInput(problems)
     facts = (found[0], found[1])
     both = (subjects[0].graph, subjects[1].graph)
+    # On the devices of the first only: the question is whether the step of its run could be used.
     recompile = recompile_verdict(both, facts, subjects[0].devices)
     answers = [checkpoint(both, facts), recompile]
     return {

@@ -236,11 +236,13 @@ def facts_of(graph: Graph, devices: Sequence[jax.Device]) -> Facts:
     experiment = program.experiment
     state_bytes: dict[str, int] = {}
     for name, placement in program.placements.items():
-        kind = name.partition("/")[0]
+        kind = name.partition("/")[0]  # placements are named KIND/PATH, as parameters/embedding
         size = array_bytes(placement.shape, placement.dtype)
         state_bytes[kind] = state_bytes.get(kind, 0) + size
     flops = dataclasses.asdict(plan.model_flops) | {"hardware": plan.hardware_flops}
     mask = experiment.training.trainable
+    # Masks, dtypes and specs become texts: the cache keeps facts as JSON, and views only compare
+    # and show them.
     return Facts(
         devices=f"{len(devices)} x {devices[0].device_kind}",
         mesh=dict(program.sizes),

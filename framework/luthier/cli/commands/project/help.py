@@ -64,6 +64,8 @@ def _entries(name: str, problems: Problems) -> list[str]:
     same = [c for c in shipped if wanted in (c.name.lower(), c.name.rpartition(".")[2].lower())]
     if same:
         return [settings.entry(component) for component in same]
+    # A name within luthier that is no component is not loaded; the nearest components are
+    # suggested.
     if "." in name and not name.startswith("luthier."):
         with problems.collected():
             target = load_object(name, project.find().packages)

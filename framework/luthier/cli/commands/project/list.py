@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if arguments.components:
         problems.raise_any()
         return _list_components(arguments.words, arguments.json)
+    # Of the working directory, as references are imported from there.
     folder = Path.cwd() / "configs"
     if not folder.is_dir():
         problems.add(

@@ -60,6 +60,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier import trainer
     from luthier.program import Weights
 
+    # Overrides are passed on and not applied by `experiments.load`: they change the recorded graph,
+    # which `evaluate_run` reads.
     trained, metrics = trainer.evaluate_run(
         arguments.run,
         evaluations=arguments.evaluation or (),
@@ -103,7 +105,7 @@ def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) 
     # starts.
     step: int | str | None = arguments.step
     if isinstance(step, str) and step != "best":
-        if step.isascii() and step.isdigit():
+        if step.isascii() and step.isdigit():  # `isdigit` alone is true of digits such as ²
             step = int(step)
         else:
             problems.add(f"--step {step!r} is not a step", remedy="write a whole number, or best")

@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       unknown: Problems of the command line found so far.
     """
     # A misspelt family is reported together with the other problems, before any weights are read.
+    # --to is not looked at, because there is one format only. --ema comes with the arguments of all
+    # commands that read a checkpoint, and means --weights ema here.
     problems = Problems(unknown)
     if arguments.ema and arguments.weights == "parameters":
         problems.add("--ema and --weights parameters cannot be combined", remedy="leave out one")
@@ -61,6 +63,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         with problems.collected():
             from luthier.checkpoint import foreign
 
+            # PLAIN (luthier's own names) is the absence of a family.
             if arguments.family != foreign.PLAIN:
                 foreign.families.named(arguments.family)
     chosen = checkpoint(arguments, problems, "export")

@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier.program import Weights
     from luthier.terminal import printable
 
-    # Without a prompt, a sample continues the empty text.
+    # Without a prompt, a sample continues the empty text. Equal prompts get different draws, by
+    # their order (`luthier.models.generate`), so several samples are the prompt several times.
     prompts = [p for p in arguments.prompt or [""] for _ in range(arguments.num_samples)]
     texts = trainer.sample_run(
         arguments.run,

@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems.raise_any()
     from luthier import records
 
+    # The default folder may be missing: a new project has no runs yet.
     if arguments.directory != DIRECTORY and not Path(arguments.directory).is_dir():
         raise BadInput(Problem(f"there is no folder {arguments.directory!r}", "--directory"))
     if not arguments.runs:
@@ -146,6 +147,7 @@ def _diff(arguments: argparse.Namespace) -> int:
         differences.print_matrix(differences.matrix_of(operands), arguments.json)
         return EXIT_DONE
     comparison = differences.comparison_of(operands[0], operands[1])
+    # The difference of the code is text for people: it is neither in the JSON nor in a matrix.
     if arguments.json:
         print_json(comparison)
     else:
@@ -171,12 +173,14 @@ def print_code_difference(one: str, other: str, root: str) -> None:
     from luthier.records import source
 
     def lines_of(path: Path, files: source.Code, name: str) -> list[str]:
+        # A file that one run does not have, or whose copy is gone, is compared as an empty one.
         copy = source.copy_of(path, files[name]) if name in files else None
         is_there = copy is not None and copy.is_file()
         return copy.read_text(errors="replace").splitlines() if copy and is_there else []
 
     a, b = (records.find(root, name).path for name in (one, other))
     before, after = source.recorded_code(a), source.recorded_code(b)
+    # No record is not a record without files: all files of the other run would look new.
     if before is None or after is None:
         return
     changed = source.changed_files(before, after)
