@@ -169,7 +169,8 @@ class _Peaks:
             every = tuple(leaf for read in reads for leaf in read)
             return every if len(every) == number else (frozenset(_flat(every)),) * number
         own = [frozenset({(computation, instruction.name, i)}) for i in range(number)]
-        # The result of a `-start` has the operand in it, at a place that depends on the opcode.
+        # The result of a `-start` has the operand in it, at a place that depends on the opcode. With
+        # several operands they stay counted twice: too much, never too little.
         again = _READ_BY_START.get(opcode, number)
         if again < number and len(reads) == 1 == len(reads[0]):
             own[again] = reads[0][0]

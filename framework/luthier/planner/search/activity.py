@@ -415,6 +415,8 @@ class _Follower:
                     step.passing.append(value.parameter)
                     self._made.exchanges.append(Exchange(value.parameter, (), self._times))
             if equation.primitive.name == "dot_general":
+                # `contracted` reads the dimension numbers of `dot_general` only, so partial sums of
+                # other products are not counted.
                 # A contraction over a sharded dimension leaves partial sums on each device, which
                 # are added up along its mesh axes. One over the batch is a weight's gradient: each
                 # device has all of it, unsharded, until the reduce-scatter.
@@ -459,6 +461,7 @@ class _Follower:
         # memory is counted outside). All sides write the same results, so these get one buffer
         # each, out here. Exchanges of all sides are added up, though one side runs: an upper bound.
         sources = frozenset[int]().union(*(v.sources for v in given))
+        # The first operand chooses the side, and is none of its arguments.
         step, every = ProgramStep(reads=sorted(sources)), list[list[_Value]]()
         for branch in equation.params["branches"]:
             inner = Activity()
@@ -505,6 +508,7 @@ class _Follower:
         stacked = given[consts + carries :]
         leading = next((v.labels[0] for v in stacked if v.labels and v.labels[0]), None)
         inner, outs = self._body(equation, given)
+        # Carries outlive a turn; stacked results are written into the buffers made below, out here.
         _close(inner, outs[:carries])
         sources = frozenset[int]().union(*(v.sources for v in given))
         step = ProgramStep(inner=(inner,), times=length, reads=sorted(sources))
