@@ -347,6 +347,9 @@ class _Follower:
         # first, then gathered in the narrow dtype. The copy that a loop casts for one layer is
         # noted for all of its turns: compilers with `keeps_copies` cast the stacked parameters
         # once, before the loop. By argument, because forward and backward share the copy.
+        #
+        # All of `_NAMES` have one operand and one result; layers use `optimization_barrier`, which
+        # could have several, for one value only.
         name, var = equation.primitive.name, equation.outvars[0]
         called = equation.params["name"] if name == "name" else given[0].name
         parameter, number = given[0].parameter, given[0].number

@@ -279,8 +279,8 @@ def _sent(exchange: Exchange, layout: MeshLayout) -> tuple[float, float]:
     """Return the bytes that a device sends for an exchange, within its slice and beyond."""
     # All collectives are rings: among n devices each sends (n - 1) / n of the array per round. A
     # gather and a reduce-scatter are one round; an all-reduce is both, so two.
-    # With accumulation each microbatch does all of it again: the gathered parameter is not kept, and
-    # its gradients are reduced before they are added up.
+    # With accumulation each microbatch does all of it again: the gathered parameter is not kept,
+    # and its gradients are reduced before they are added up.
     value, times = exchange.value, exchange.times
     if not exchange.over:  # a parameter is gathered along what activations do not split
         held = set(layout.axes_of(value.labels, False))
