@@ -125,7 +125,7 @@ class Rounds:
         # return equal values (tuples become lists everywhere).
         #
         # It is counted before anything is waited for: a round that was given up is not entered
-        # again, where an old value would be read as a new one.
+        # again, where the key of this process is set already.
         number, self._number = self._number, self._number + 1
         state = _state()
         if state.client is None:

@@ -343,7 +343,7 @@ def join(membership: Membership, facts: Mapping[str, str]) -> None:
             initialization_timeout=CONNECT_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
-    # The types that detection and `initialize` raise; a `BadInput` of the rendezvous is none of them.
+    # These are what detection and `initialize` raise; a `BadInput` of the rendezvous passes.
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         raise _refusal(membership, error, hints) from error
     if _has_machine_to_itself(membership):
