@@ -215,8 +215,8 @@ def _uneven(
 ) -> Problem:
     # Remedies that can be copied: a multiple for the size; the largest size of the last mesh axis
     # that still divides it; or a rule that replicates. The last is not offered for the axes of
-    # `_REMEDIES`: a few rows more are cheap there, while replicated rows of a batch would make all
-    # devices compute the same, and each would hold a whole table and whole logits.
+    # `_REMEDIES`: padding costs a few rows there, while a replicated batch would make all devices
+    # compute the same rows, and a replicated vocabulary would put the whole table on each.
     logical, size = (info.axes or ())[index], info.shape[index]
     used = dimension.mesh_axes
     shards = axis_product(used, sizes)
@@ -271,7 +271,8 @@ def _place(
     name: str, info: ArrayInfo, table: Table, sizes: Mapping[str, int], spare: Sequence[str]
 ) -> Placement:
     # Resolved twice: an axis that is dropped as not divisible may free its mesh axes for a
-    # dimension after it. That one is not checked again, so it must be divisible.
+    # dimension after it. That one is not checked again: if the mesh does not divide
+    # it, JAX refuses the sharding.
     axes = tuple(
         None if size % axis_product(dimension.mesh_axes, sizes) else logical
         for logical, size, dimension in zip(
