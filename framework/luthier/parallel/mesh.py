@@ -188,7 +188,8 @@ def _uneven(sizes: Mapping[str, int], num_devices: int, slices: int = 1) -> Prob
         if sizes[axis] == -1 or num_devices % rest:
             continue
         room = num_devices // rest
-        # Without a -1 the axis must take all that is left; with one, the -1 takes the rest.
+        # Without a -1 the axis must take all that is left; with one, the -1 takes the rest, so the
+        # axis shrinks as little as it can.
         size = room if -1 not in sizes.values() else _largest_divisor(room, sizes[axis])
         if size != sizes[axis]:
             remedies.append(f"set {_PATH}.{axis}={size}")

@@ -19,6 +19,8 @@ from luthier.terminal import format_bytes
 
 LogicalAxes = Sequence[str | None]
 
+# Remedies of sizes that can change while the model stays the same: ids beyond the vocabulary are
+# never used, and a batch has any number of rows. Other sizes are those of the architecture.
 _REMEDIES = {
     "vocab": "set its pad_to_multiple={shards}",
     "batch": "use a multiple of {shards} rows",
@@ -212,8 +214,9 @@ def _uneven(
     path: str,
 ) -> Problem:
     # Remedies that can be copied: a multiple for the size; the largest size of the last mesh axis
-    # that still divides it; or a rule that replicates, which is not offered for the axes of
-    # `_REMEDIES`.
+    # that still divides it; or a rule that replicates. The last is not offered for the axes of
+    # `_REMEDIES`: padding costs a few rows there, while a replicated batch would make all devices
+    # compute the same rows, and a replicated vocabulary would put the whole table on each.
     logical, size = (info.axes or ())[index], info.shape[index]
     used = dimension.mesh_axes
     shards = axis_product(used, sizes)
@@ -268,7 +271,8 @@ def _place(
     name: str, info: ArrayInfo, table: Table, sizes: Mapping[str, int], spare: Sequence[str]
 ) -> Placement:
     # Resolved twice: an axis that is dropped as not divisible may free its mesh axes for a
-    # dimension after it.
+    # dimension after it. That one is not checked again: if the mesh does not divide
+    # it, JAX refuses the sharding.
     axes = tuple(
         None if size % axis_product(dimension.mesh_axes, sizes) else logical
         for logical, size, dimension in zip(

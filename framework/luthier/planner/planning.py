@@ -161,6 +161,8 @@ class _Job:
         if missing:
             self._notes.append(f"planned by shapes alone: {missing}")
         self._level = SHAPES if missing else level
+        # Whether the request was for shapes: without a compiler a search still runs where nothing
+        # fits, by the analytic model.
         self._is_quick = level == SHAPES
 
     def report(self, graph: Graph, search: bool) -> Report:
@@ -213,6 +215,7 @@ class _Job:
         # Until the step is traced: the backward pass has two products for each one of the forward.
         by_type = {dtype: 3 * n for dtype, n in self._types.items()}
         beyond = searching.HOPELESS * (fields["limit_bytes"] or float("inf"))
+        # A proposal comes without an estimate here: the search has ranked it as fitting already.
         is_hopeless = fields.get("estimated_bytes", 0) > beyond
         if is_hopeless and self._level == COMPILE:
             self._notes.append("not compiled: by the analytic model it is far from fitting")
@@ -285,6 +288,7 @@ class _Job:
         # others that fit are shown too, as trade-offs. A note says so if none was better.
         fitting: list[dict[str, Any]] = []
         best: list[dict[str, Any]] = []
+        # A refusal may lack the bytes: then no layout counts as better, and all are tried.
         own = report.memory.needed_bytes or 0, report.step["step_seconds"]
         limit = report.memory.limit_bytes
         is_modelled = bool(report.memory.refusal) or report.subject.level != COMPILE

@@ -236,7 +236,8 @@ def plan_apart(
 @contextlib.contextmanager
 def _started(environ: dict[str, str], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
     # In a session of its own, Ctrl-C does not reach it: the caller ends it, and it ends by itself
-    # if the caller dies, whose id it is given (`environment.end_with`).
+    # if the caller dies, whose id it is given (`environment.end_with`). `-P`, because the working
+    # folder, which may have the user's modules, comes by PYTHONPATH.
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", _MODULE, str(os.getpid())],
         env=environ,

@@ -190,6 +190,8 @@ def outline(graph: Graph, program: Program, slice: Slice, chip: Chip | None) -> 
     """
     # Gradients have the dtype and the sharding of the parameters that are trained, which are fewer
     # than those of the state if some are frozen. State that waits on the host is not on the device.
+    # None can only be `CpuSlice.chip`, the one slice whose devices are in no table: so it is a CPU.
+    # Plans never pass it, as they measure the machine instead (`cpu_chip`); only tests do.
     experiment = program.experiment
     training, sizes = experiment.training, dict(program.sizes)
     placements = program.placements

@@ -469,11 +469,13 @@ def _read(text: str) -> Slice:
         return _node(text)
     match = re.fullmatch(r"(?:(\d+)x)?([a-z0-9]+(?:-\d+gb)?)([-:])([\dx]+)", text.lower())
     if match is None:
+        # A `-` before a memory size is part of the name: `a100-40gb`.
         name = re.split(r"[:\s]|-(?!\d+gb)", text.lower())[0]
         what = f"{text!r} has no number of devices" if name in _names() else f"cannot read {text!r}"
         raise BadInput(Problem(what, ORIGIN, remedy=_EXAMPLES))
     times, name, mark, count = match.groups()
     name = _ALIASES.get(name, name)
+    # The pattern lets `4xx4` and `4x` pass; they have more `x` than gaps between sizes.
     sizes = [int(size) for size in count.split("x") if size]
     if not sizes or 0 in sizes or times == "0" or count.count("x") != len(sizes) - 1:
         raise BadInput(Problem(f"{text!r} has no devices", ORIGIN, remedy=_EXAMPLES))

@@ -123,6 +123,9 @@ class Rounds:
         # one meets the n-th call of all others. Through the primary, 2 (N - 1) messages suffice,
         # and one process decides. The answer goes through JSON in the primary, too, so that all
         # return equal values (tuples become lists everywhere).
+        #
+        # It is counted before anything is waited for: a round that was given up is not entered
+        # again, where the key of this process is set already.
         number, self._number = self._number, self._number + 1
         state = _state()
         if state.client is None:

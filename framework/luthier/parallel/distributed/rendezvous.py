@@ -84,6 +84,7 @@ def _preside(host: str, port: int, mine: Attendance, seconds: float) -> list[str
     # process notices that process 0 has died. Strangers at the port (a health check, a scanner)
     # send no valid line and are ignored. Once one process does not fit, the run cannot start: the
     # others get a short time to arrive, so that all of them are told, instead of all of the time.
+    # `host` is for `_attend`, which has the same signature: here `_listen` chooses the interfaces.
     came, doubles, expected = {0: mine}, [], mine.processes
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
@@ -342,11 +343,13 @@ def join(membership: Membership, facts: Mapping[str, str]) -> None:
             initialization_timeout=CONNECT_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
+    # These are what detection and `initialize` raise; a `BadInput` of the rendezvous passes.
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         raise _refusal(membership, error, hints) from error
     if _has_machine_to_itself(membership):
         # JAX gives each SLURM task one GPU of its machine. A task that has the machine to itself
-        # gets all of them.
+        # gets all of them. This comes last because `initialize` sets the same options; a version of
+        # JAX that lacks one of them has nothing to reset.
         for kind in ("cuda", "rocm"):
             with contextlib.suppress(AttributeError):
                 _config.update(f"jax_{kind}_visible_devices", "all")

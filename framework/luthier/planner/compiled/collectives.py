@@ -85,6 +85,7 @@ def collectives(
         table = module.tables[computation]
         # By operands: the result of a `-start` can be a tuple that has them in it again.
         operand = sum(table[name].num_bytes for name in instruction.operands)
+        # Groups along mesh axes all have one size, so the largest is that of each.
         whole, wire = _bytes(kind, operand, max(map(len, groups)))
         across = any(len({slice_of[i] for i in group}) > 1 for group in groups)
         key = (kind, _axes(groups, kind, sizes), across)
@@ -285,6 +286,8 @@ def _by_fusion(
         for name in inner.operands:
             users.setdefault(name, []).append(inner)
     table = {inner.name: inner for inner in body}
+    # Only a root that is an update by itself is recognized: a fusion of several results has a tuple
+    # as its root, and counts whole.
     root = _renamed(next(inner for inner in body if inner.is_root), table)
     total, updated = _in_memory(fusion), ""
     if root.opcode == "dynamic-update-slice":  # what is not updated stays where it is

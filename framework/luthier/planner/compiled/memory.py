@@ -95,6 +95,7 @@ class _Peaks:
                 last |= dict.fromkeys(_flat(held.get(name, ())), position)
         results = {b for i in body if i.is_root for b in _flat(held[i.name])}
         is_entry = computation == self._module.entry
+        # A root that is not a tuple is read by nobody here: the buffer is that of the call.
         own = {b for b in last if b[0] == computation}
         ends = {b: len(body) if b in results else last[b] for b in own}
         alive: dict[Buffer, int] = {}
@@ -170,6 +171,7 @@ class _Peaks:
             return every if len(every) == number else (frozenset(_flat(every)),) * number
         own = [frozenset({(computation, instruction.name, i)}) for i in range(number)]
         # The result of a `-start` has the operand in it, at a place that depends on the opcode.
+        # Several operands stay counted twice: too much, never too little.
         again = _READ_BY_START.get(opcode, number)
         if again < number and len(reads) == 1 == len(reads[0]):
             own[again] = reads[0][0]

@@ -347,6 +347,9 @@ class _Follower:
         # first, then gathered in the narrow dtype. The copy that a loop casts for one layer is
         # noted for all of its turns: compilers with `keeps_copies` cast the stacked parameters
         # once, before the loop. By argument, because forward and backward share the copy.
+        #
+        # All of `_NAMES` have one operand and one result; layers use `optimization_barrier`, which
+        # could have several, for one value only.
         name, var = equation.primitive.name, equation.outvars[0]
         called = equation.params["name"] if name == "name" else given[0].name
         parameter, number = given[0].parameter, given[0].number
@@ -415,6 +418,8 @@ class _Follower:
                     step.passing.append(value.parameter)
                     self._made.exchanges.append(Exchange(value.parameter, (), self._times))
             if equation.primitive.name == "dot_general":
+                # `contracted` reads the dimension numbers of `dot_general` only, so partial sums of
+                # other products are not counted.
                 # A contraction over a sharded dimension leaves partial sums on each device, which
                 # are added up along its mesh axes. One over the batch is a weight's gradient: each
                 # device has all of it, unsharded, until the reduce-scatter.
@@ -459,6 +464,7 @@ class _Follower:
         # memory is counted outside). All sides write the same results, so these get one buffer
         # each, out here. Exchanges of all sides are added up, though one side runs: an upper bound.
         sources = frozenset[int]().union(*(v.sources for v in given))
+        # The first operand chooses the side, and is none of its arguments.
         step, every = ProgramStep(reads=sorted(sources)), list[list[_Value]]()
         for branch in equation.params["branches"]:
             inner = Activity()
@@ -505,6 +511,7 @@ class _Follower:
         stacked = given[consts + carries :]
         leading = next((v.labels[0] for v in stacked if v.labels and v.labels[0]), None)
         inner, outs = self._body(equation, given)
+        # Carries outlive a turn; stacked results are written into the buffers made below, out here.
         _close(inner, outs[:carries])
         sources = frozenset[int]().union(*(v.sources for v in given))
         step = ProgramStep(inner=(inner,), times=length, reads=sorted(sources))

@@ -38,8 +38,14 @@ def out_labels(equation: jex_core.JaxprEqn, given: Sequence[Labels]) -> list[Lab
       given: The logical axes of its operands.
     """
     # Primitives that move dimensions have a rule each. All others are taken to be elementwise: a
-    # result has the labels of the operands of its rank. A primitive that is neither, and has no
-    # rule, so gets labels that are too few (the value counts as replicated), never an error.
+    # result has the labels of the operands of its rank. For a primitive that is neither, and has no
+    # rule, this is an approximation, never an error: no labels where all ranks differ (the value
+    # counts as replicated), else those at the same places. So `ragged_dot` and
+    # `conv_general_dilated` keep the label of the dimension that they contract. In the forward pass
+    # the batch, on which most of the size depends, is at the right place, and the other label
+    # matters only where the two axes are split differently (`mlp`, but not `embed`, by `tensor`).
+    # The gradient of a convolution's kernel is wrongly counted as split by the batch.
+    # Only estimates depend on this: a program that is compiled gets its bytes from the compiler.
     name, params = equation.primitive.name, equation.params
     out = shape_of(equation.outvars[0])
     if name == "dot_general":

@@ -57,11 +57,15 @@ def trace(program: programs.Program, platform: str = "cpu") -> Traced:
     # reads its axes back as logical ones). Without accumulation, so that the loop over microbatches
     # is not in the trace: `MeshLayout.bytes_of` divides by their number instead. The order of the
     # labels is that of the arguments as JAX flattens them: leaves, then the batch by sorted name.
+    # `Program.of` forbids such a graph because what is cached and compiled stays that of the old
+    # one. Here nothing of that is used: `single` builds the experiment from its graph, inside the
+    # trace, and names the leaves, whose shapes do not depend on the microbatches.
     graph = graphs.apply(program.graph, [f"{_ACCUMULATION}=1"])
     single = program.of(graph)
     rules = program.experiment.parallelism.rules
 
     def gradient(leaves: Any, batch: Any) -> Any:
+        # Programs of a plan for a slice hoist nothing, so there are no values to pass.
         with single.tracing(()) as experiment:
             return programs.gradient_of(experiment, single.named(leaves), batch)[1]
 
@@ -275,6 +279,8 @@ def _sent(exchange: Exchange, layout: MeshLayout) -> tuple[float, float]:
     """Return the bytes that a device sends for an exchange, within its slice and beyond."""
     # All collectives are rings: among n devices each sends (n - 1) / n of the array per round. A
     # gather and a reduce-scatter are one round; an all-reduce is both, so two.
+    # With accumulation each microbatch does all of it again: the gathered parameter is not kept,
+    # and its gradients are reduced before they are added up.
     value, times = exchange.value, exchange.times
     if not exchange.over:  # a parameter is gathered along what activations do not split
         held = set(layout.axes_of(value.labels, False))

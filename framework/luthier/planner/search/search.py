@@ -224,7 +224,8 @@ def candidates(
       policies: Remat policies.
     """
     # Meshes times accumulations times policies. The layout that the experiment has is among them,
-    # without overrides, so that it is ranked with the others.
+    # without overrides, so that it is ranked with the others; it may be missing where a size is
+    # not a power of two (`_divisors`).
     experiment = program.experiment
     batch = experiment.training.global_batch_size
     table = experiment.parallelism.rules.activations
@@ -479,7 +480,8 @@ def find(
     # reason is reported with the number of devices that would do, and layouts of changed storage
     # are proposed, which change results, as their note says.
     found = estimates(graph, program, chip, num_devices, make, own)
-    # The layout without overrides is the current one. It may be missing among those enumerated.
+    # The layout without overrides is the current one. It may be missing among those enumerated (see
+    # `candidates`): then there is nothing to be better than, and the fastest are proposed.
     than = next((e for e in found if not e.candidate.overrides), None)
     room = None if limit is None else MARGINS[chip.platform] * limit
     rows = proposals(found, room, count, than if is_ranked_by_own else None)
