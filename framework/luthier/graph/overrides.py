@@ -30,8 +30,8 @@ from luthier.graph import (
     values,
 )
 from luthier.graph.grammar import expressions, front_ends, literals, selection, types
-from luthier.graph.grammar import literals as arithmetic
-from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar import literals as arithmetic  # its last part: `+=`, `-=`, `*=`
+from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Statement, Unreadable, pair, parse_statement
 from luthier.graph.paths import (
     Path,

@@ -222,6 +222,7 @@ class Differ:
             return
         # A plain value that became shared, or the other way round: where the value is the same,
         # only the sharing changed.
+        # Not noted in `_pairs`: on the plain side each user has its own value, so each changed.
         if not (a.is_value_node and b.is_value_node):
             kind: Kind = "unshared" if a.is_value_node else "shared"
             same = self.number(nodes.value_of(a) or a) == self.number(nodes.value_of(b) or b)

@@ -18,7 +18,7 @@ from luthier.graph.formats.config_dict.loading import SOURCE, TABLE, Loaded, as_
 from luthier.graph.formats.config_dict.references import References, is_reference, target_of
 from luthier.graph.formats.config_dict.renames import Key, Renames, read_renames
 from luthier.graph.grammar import expressions, literals, types
-from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.overrides import annotation_at
 from luthier.graph.paths import (
