@@ -289,6 +289,8 @@ class _Editor:
         if referred is not None:
             if statement.operator != ":=":
                 self._refuse_on_node(place, referred[0], annotation, statement)
+            # Where there is no annotation, a reference may bring a value of another type; for other
+            # values, `expected` takes the type of the current one (below).
             fitting.check(referred[0], annotation)
             value = referred[0]
             # An alias shares one object between two places, so it replaces a constant at this path

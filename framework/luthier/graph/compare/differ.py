@@ -302,6 +302,8 @@ class Differ:
         """
         # `b` wraps `a` if one of its arguments equals `a` as a whole; then everything in there is
         # kept, and the other arguments of `b` are gained.
+        # Tags need no comparison: equal numbers include those of the inner node, and the outer node
+        # comes or goes with its own.
         inner, inside = _place_in(b, a, self.number), _place_in(a, b, self.number)
         if inner is None and inside is None:
             return False

@@ -200,6 +200,7 @@ class _Overlay:
         if values.is_constant(value):
             if "value" in value.__arguments__:
                 value.__arguments__["value"] = self._read(value.value, annotation, place)
+        # Arithmetic is not converted, as only its result has a type here: `check` looks at that.
         elif not values.is_value_node(value):
             value = self._read(value, annotation, place)
         if _is_known(value):
