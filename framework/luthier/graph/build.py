@@ -179,6 +179,7 @@ class _Builder:
             return functools.partial(node.__fn_or_cls__, *positional, **arguments)
         # Fiddle would pass the built factory on as an argument, and some class would store it.
         # Only direct arguments are looked at: one in a list is passed on, as by Fiddle.
+        # Only a Config refuses one: an outer ArgFactory calls it whenever it makes its own value.
         factories = [part for part, child in unbuilt.items() if type(child) is fdl.ArgFactory]
         part = next((part for part in factories if part not in (table or ())), None)
         if kind is fdl.Config and part is not None:

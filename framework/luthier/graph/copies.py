@@ -45,6 +45,7 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
         return copied
     if not isinstance(value, list | tuple):
         return _copy_instance(value, copies)
+    # A list enters late: a cycle through lists alone is a RecursionError here.
     copied_children = [_copy(child, copies) for child in value]
     if kind is list:
         copies[id(value)] = copied_children

@@ -155,6 +155,8 @@ class _Writer:
         content: list[Any] = [KINDS.get(type(node), type(node).__name__), name]
         # Defaults are not written by `value`: they belong to the class, so they share nothing with
         # this graph, and they may hold objects that no record can.
+        # A positional-only argument is set by its index, so its default is written even then, and
+        # `program` distinguishes one that is set to its default from one that is not set.
         left = [
             (name, default)
             for name, default in sorted(signatures.arguments(target).defaults.items())

@@ -30,8 +30,8 @@ from luthier.graph import (
     values,
 )
 from luthier.graph.grammar import expressions, front_ends, literals, selection, types
-from luthier.graph.grammar import literals as arithmetic
-from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar import literals as arithmetic  # its last part: `+=`, `-=`, `*=`
+from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Statement, Unreadable, pair, parse_statement
 from luthier.graph.paths import (
     Path,
@@ -289,6 +289,8 @@ class _Editor:
         if referred is not None:
             if statement.operator != ":=":
                 self._refuse_on_node(place, referred[0], annotation, statement)
+            # Where there is no annotation, a reference may bring a value of another type; for other
+            # values, `expected` takes the type of the current one (below).
             fitting.check(referred[0], annotation)
             value = referred[0]
             # An alias shares one object between two places, so it replaces a constant at this path

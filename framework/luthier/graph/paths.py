@@ -184,6 +184,8 @@ def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, boo
         elif unset:
             arguments.append((name, UNSET, False))
     # Free keywords, and wrong arguments of a node from before the signature shim.
+    # The count is a quick test, which misses wrong arguments where as many others are at their
+    # default; `validate` looks at `__arguments__` itself.
     if len(arguments) < len(set_arguments) or known.has_args or known.has_kwargs:
         there = {part for part, _, _ in arguments}
         arguments += [

@@ -56,6 +56,7 @@ def text_of(value: Any) -> str:
         return _value_text(value, value.__arguments__.get("name", ""))
     if isinstance(value, fdl.Buildable):
         return head_text(value)
+    # Before the plain values, since a member of an IntEnum is an int as well.
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):

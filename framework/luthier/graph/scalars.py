@@ -8,7 +8,7 @@ from typing import Any
 from luthier.errors import Problem
 from luthier.graph import signatures, values
 from luthier.graph.grammar import types
-from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import Place, children, is_dataclass_instance, is_node, join
 from luthier.graph.signatures import UNSET
@@ -37,7 +37,8 @@ def refuse_on_node(
     """
     # `optimizer.learning_rate=3e-4` where a schedule is: the number fits the annotation, and would
     # silently drop warm-up and decay. `:=` does not come here, so a node can still be replaced on
-    # purpose. Functions pass, and None where the annotation admits it.
+    # purpose. Functions pass, since one can stand in for a template that is called (`callback=relu`
+    # in the tests), and so does None where the annotation admits it.
     old = place.value
     is_structure = is_real_node(old) or is_dataclass_instance(old)
     if not is_structure or is_real_node(value) or is_dataclass_instance(value):

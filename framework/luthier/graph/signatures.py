@@ -272,6 +272,9 @@ def _annotated(target: Any) -> list[tuple[Any, dict[str, Any] | None]]:
         if "__init__" in cls.__dict__ or "__new__" in cls.__dict__:
             settings = cls.__dict__.get("__dataclass_params__")
             if settings is not None and settings.init:
+                # `types` stands in for a module that is not in `sys.modules`, as `vars` needs one.
+                # Like an empty scope, it lacks the names of that module, so that annotations which
+                # use them are left out; its own names are hardly ever written without `types.`.
                 return [
                     (_own_annotations(part), vars(sys.modules.get(part.__module__, types)))
                     for part in reversed(cls.__mro__)

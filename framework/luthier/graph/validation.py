@@ -17,7 +17,7 @@ import fiddle as fdl
 from luthier.errors import Problem, RecordError, ValidationError
 from luthier.graph import copies, origins, public_names, signatures, values
 from luthier.graph.grammar import types
-from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import (
     child_of,
@@ -528,6 +528,7 @@ def shared_between_parts(graph: Graph) -> Iterator[Problem]:
                 continue
             here.add(id(value))
             if isinstance(value, fdl.Buildable):
+                # What is in it is shared along with it, and is not reported again.
                 if id(value) in first:
                     yield _problem_of_sharing(first[id(value)][0], path, value)
                     continue

@@ -52,6 +52,7 @@ def align(
                 for i, j in between
             ]
             pairs += _merged(inside, alone, alone_b)
+        # Not for the last pair, where both ends are the lengths, so that one of them is enough.
         if end_a < len(equal_a):
             pairs.append((end_a, end_b))
         start_a, start_b = end_a + 1, end_b + 1

@@ -35,6 +35,8 @@ def change_of(draft: Draft, differ: Differ) -> Change:
     # Only for new values: the drafts of `shared` and `unshared` have their own `same_as`.
     if draft.kind in ("added", "set", "changed") and draft.b is not None:
         more |= _same_as(draft, differ)
+    # `added` and `removed` have both paths, too. On the side that lacks the value there is nothing
+    # at its path, so this is neither listed as the old path nor asked for an origin.
     a, b = draft.a, draft.b
     tags = draft.more.get("tags")
     return Change(
@@ -106,6 +108,7 @@ def _summary(draft: Draft, more: dict[str, Any]) -> str:
         return _new(b, more) if b is not None else ""
     if draft.kind == "removed":
         return nodes.full(a) if a is not None else ""
+    # Both sides of a move are equal, so the class is enough where `removed` writes the arguments.
     if draft.kind == "moved":
         return nodes.text_of(b) if b is not None else ""
     if draft.kind == "class":

@@ -222,6 +222,7 @@ class Differ:
             return
         # A plain value that became shared, or the other way round: where the value is the same,
         # only the sharing changed.
+        # Not noted in `_pairs`: on the plain side each user has its own value, so each changed.
         if not (a.is_value_node and b.is_value_node):
             kind: Kind = "unshared" if a.is_value_node else "shared"
             same = self.number(nodes.value_of(a) or a) == self.number(nodes.value_of(b) or b)
@@ -301,6 +302,8 @@ class Differ:
         """
         # `b` wraps `a` if one of its arguments equals `a` as a whole; then everything in there is
         # kept, and the other arguments of `b` are gained.
+        # Tags need no comparison: equal numbers include those of the inner node, and the outer node
+        # comes or goes with its own.
         inner, inside = _place_in(b, a, self.number), _place_in(a, b, self.number)
         if inner is None and inside is None:
             return False

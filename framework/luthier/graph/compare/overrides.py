@@ -481,11 +481,13 @@ def _drop_wrong(
     while any(one.override for one in written):
         differ = Differ(document(made), comparison.b)
         differ.run()
+        # No override can set tags, so no override is wrong for leaving them as they are.
         left = [draft for draft in differ.drafts if draft.kind != "tags"]
         # A shared node is changed by its first path, but the differ may meet it by another path
         # only, once the place of the first is gone.
         paths = [path for draft in left for path in _both_paths(draft.path_a, comparison.a)]
         wrong = [one for one in (_about(path, written) for path in paths) if one is not None]
+        # One with a reason sets the value alone, by intention: that its sharing differs is known.
         wrong = [one for one in wrong if one.override and not one.reason]
         if not wrong:
             return

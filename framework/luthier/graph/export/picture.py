@@ -450,6 +450,7 @@ def to_svg(graph: Graph) -> str:
     packages = sorted({card.package for card in placed.cards})
     legend = list(_legend(packages, placed))
     # The title and the legend may be wider than the cards.
+    # `LETTER` is for 12 px and a title has 18 px: with 40 letters more, one of 80 letters fits.
     width = max(placed.width, 2 * MARGIN + LETTER * (len(title) + 40), legend[-1][0])
     size = f"{width:.0f} {placed.height:.0f}"
     lines = [

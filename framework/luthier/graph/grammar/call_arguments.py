@@ -10,7 +10,7 @@ from typing import Any
 from luthier.errors import Problem
 from luthier.graph import signatures
 from luthier.graph.grammar import expressions, front_ends, literals
-from luthier.graph.grammar import expressions as calls
+from luthier.graph.grammar import expressions as calls  # its first part, up to `make_node`
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import Part
 
@@ -55,6 +55,8 @@ def read_arguments(
             except Unreadable as error:
                 what = f"argument {part} of {name}: {error.problem.what}"
                 raise Unreadable(dataclasses.replace(error.problem, what=what)) from None
+    # A missing positional-only argument is not among these: the call raises a TypeError for it,
+    # which the callers report.
     required, free = signatures.arguments(function).required, calls.slots(function, taken)
     missing = [part for part in required if part in free and part not in arguments]
     if missing:

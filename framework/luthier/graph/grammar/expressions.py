@@ -15,7 +15,7 @@ import fiddle as fdl
 from luthier.errors import Problem
 from luthier.graph import signatures, values
 from luthier.graph.grammar import names, types
-from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.grammar.types import NOTHING, choice
 from luthier.graph.paths import Part, Path, nearest

@@ -16,8 +16,8 @@ import fiddle as fdl
 from luthier.errors import Problem
 from luthier.graph import signatures, values
 from luthier.graph.grammar import expressions, names, types
-from luthier.graph.grammar import expressions as calls
-from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar import expressions as calls  # its first part, up to `make_node`
+from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.expressions import parse
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.grammar.types import NOTHING, choice, choices

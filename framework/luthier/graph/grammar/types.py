@@ -412,6 +412,7 @@ def choice(text: str, annotation: Any) -> Any:
                     return option
         elif member is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
+        # Python has no literal for these: as an expression, the bare word would be a name.
         elif member is float and text.lower().lstrip("+-") in ("inf", "nan", "infinity"):
             return float(text)
     if text in ("None", "null"):

@@ -18,7 +18,7 @@ from luthier.graph.formats.config_dict.loading import SOURCE, TABLE, Loaded, as_
 from luthier.graph.formats.config_dict.references import References, is_reference, target_of
 from luthier.graph.formats.config_dict.renames import Key, Renames, read_renames
 from luthier.graph.grammar import expressions, literals, types
-from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.overrides import annotation_at
 from luthier.graph.paths import (
@@ -200,6 +200,7 @@ class _Overlay:
         if values.is_constant(value):
             if "value" in value.__arguments__:
                 value.__arguments__["value"] = self._read(value.value, annotation, place)
+        # Arithmetic is not converted, as only its result has a type here: `check` looks at that.
         elif not values.is_value_node(value):
             value = self._read(value, annotation, place)
         if _is_known(value):

@@ -181,6 +181,7 @@ class Lookup:
             full = sorted(_full_name(found) for found in ends.values())
             remedy = "write more of the name"
             raise Unreadable(Problem(f"{name!r} may mean {' and '.join(full)}", remedy=remedy))
+        # Without `near`: the classes of the graph are in `_known`, which was searched above.
         try:
             return names.find_object(name, Any, (), self._packages)
         except Unreadable as error:

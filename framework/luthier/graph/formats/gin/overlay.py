@@ -20,8 +20,8 @@ from fiddle import history
 from luthier.errors import BadInput, Problem
 from luthier.graph import copies, origins, signatures, values
 from luthier.graph.formats.gin import statements
-from luthier.graph.formats.gin import values as constants
-from luthier.graph.formats.gin import values as fitted
+from luthier.graph.formats.gin import values as constants  # its part on macros
+from luthier.graph.formats.gin import values as fitted  # its part on annotations
 from luthier.graph.formats.gin.lookup import Lookup, key
 from luthier.graph.formats.gin.statements import (
     Binding,

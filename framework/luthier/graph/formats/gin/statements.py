@@ -238,6 +238,7 @@ def _read_text(
             unit.imports.append(Import(found.module, found.is_from, found.alias or "", where))
         elif isinstance(found, config_parser.BindingStatement):
             unit.bindings.append(_binding(found, where, is_word))
+        # A BlockDeclaration adds nothing: each binding of its block has its scope and selector.
 
 
 def _with_target(where: str, found: Any) -> str:

@@ -237,6 +237,8 @@ class Constants:
             # Files define macros that only some experiments use; on the command line, one that
             # nothing uses is misspelt.
             if macro.is_word and name not in self._made and name not in self._of_graph:
+                # One that holds references makes its nodes at each use and leaves no constant, so
+                # whether anything uses it is not known here.
                 if self.is_live(name):
                     known = [*self._made, *self._of_graph]
                     what = f"nothing uses the macro {name!r}"
