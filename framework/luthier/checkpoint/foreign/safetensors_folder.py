@@ -261,6 +261,8 @@ def foreign_tensors(
         dtype = str(np.dtype(arrays[first].dtype))
         return resolved.shapes[foreign], dtype, lambda: make(foreign)
 
+    # Without `resolved.copies`: a tied head is not written. config.json says that it is tied
+    # (`tie_word_embeddings`), or is of a class that ties by default.
     return {foreign: described(foreign, resolved) for foreign in sorted(resolved.shapes)}
 
 
@@ -335,6 +337,7 @@ def _write_shards(
 ) -> list[str]:
     from safetensors.numpy import save_file
 
+    # From shapes, before any tensor is made: the name of the first file holds the number of files.
     sizes = {n: int(np.prod(s)) * _itemsize(dtype) for n, (s, dtype, _) in tensors.items()}
     shards = list(_shards(sizes, shard_bytes))
     # The names that Hugging Face's loaders look for: one file without a number, or the index.
