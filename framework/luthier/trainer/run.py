@@ -319,6 +319,7 @@ def _open_loop(
             missing += _cut_back(directory, last)
             recorder = stack.enter_context(experiment.records.open(directory))
         else:
+            # Without sinks: only the primary records, and the code below needs no branches.
             recorder = stack.enter_context(Recorder())
         # Counted from the call, not from here: planning, opening and restoring are time that a
         # restart costs.
