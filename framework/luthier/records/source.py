@@ -329,6 +329,7 @@ def _python_files(locations: Sequence[str]) -> Iterator[tuple[str, pathlib.Path]
 def _git(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
     # `-z`: names come as they are, unquoted. Without renames an entry is one name.
     status = _call_git(directory, "status", "--porcelain=v2", "--branch", "-z", "--no-renames")
+    # No git, no repository, or no answer in time: the run is recorded without.
     if status is None:
         return {}, ""
     revision = branch = ""

@@ -438,6 +438,7 @@ def _claim(path: pathlib.Path, heartbeat_seconds: float) -> Iterator[None]:
             os.close(descriptor)
         yield
     finally:
+        # Another's by now, where ours was taken for dead: then, too, the token in the lock decides.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(claim)
 

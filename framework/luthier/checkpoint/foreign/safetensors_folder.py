@@ -307,7 +307,8 @@ def write(
         what = f"{target} exists and is not empty"
         raise CheckpointError(Problem(what, remedy="name another folder with --output"))
     # Written beside its place and renamed: a folder that was interrupted would lack files that its
-    # index names.
+    # index names. The name has the process id only: two containers that export to one place at the
+    # same time may collide, and fail.
     building = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         building.mkdir(parents=True)
