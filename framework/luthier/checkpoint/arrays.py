@@ -267,7 +267,8 @@ def load(
     placed = {}
     for name, array in abstract.items():
         # Orbax would otherwise restore with the sharding that is recorded in the checkpoint, which
-        # may name devices that this machine does not have.
+        # may name devices that this machine does not have. The first device is for callers outside
+        # of a run; the arrays of a run's state all have shardings.
         sharding = array.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
         placed[name] = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
     stored = {name: array for name, array in placed.items() if math.prod(array.shape)}

@@ -152,7 +152,8 @@ def read(directory: pathlib.Path) -> Commit:
         # The order of the two tests separates damage from a later version. Damage lets a start fall
         # back to an older checkpoint; a later version must end the start, because falling back
         # would throw away good steps. Where the checksum is right, an unknown field was written on
-        # purpose.
+        # purpose. A known field that is missing ends as damage, at `Commit(**content)`: none may go
+        # without another `_FORMAT`.
         format, fields = content.pop("format"), dataclasses.fields(Commit)
         if format != _FORMAT or set(content) - {field.name for field in fields}:
             raise _foreign(directory, content)
@@ -449,6 +450,8 @@ def finish(
     except Exception as error:
         own = error
     why = rounds.exchange(("" if own is None else summarize(own), sums), commit_all)
+    # `why` is the first reason only, since every process that failed raises its own. `commit` was
+    # called only where none had, so that the primary has at most one error, too.
     if own is not None:
         raise own
     if why:

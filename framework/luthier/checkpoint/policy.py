@@ -195,7 +195,8 @@ class FastTier:
         note = checkpoints / FILE
         try:
             # A damaged note counts as none, and a new folder is made: the steps since the last
-            # durable save are lost, as they are with a machine.
+            # durable save are lost, as they are with a machine. The former folder stays behind,
+            # since nothing shows any more whose it is.
             if primary and _named(note) is None:
                 checkpoints.mkdir(parents=True, exist_ok=True)
                 content = json.dumps({"name": f"run-{os.urandom(8).hex()}"}) + "\n"

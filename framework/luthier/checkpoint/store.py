@@ -292,7 +292,8 @@ class Store:
             self._is_clean = True
             path = self._directory.saving(step, self._agreed_token())
             # No process may write into the folder before the primary has removed the remains of
-            # earlier saves.
+            # earlier saves. A primary that the disk refuses above never comes here: its process
+            # ends, and with it the wait of the others.
             self._barrier("may begin")
             with self._policy.storage.saving():
                 pending = arrays_lib.save(path, arrays, iterator)

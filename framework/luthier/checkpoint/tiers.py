@@ -176,6 +176,7 @@ class Tiers:
             return
         # On the device the copies are ordered before the next step, which donates the originals.
         # The thread then waits for them and hands them to Orbax, while the loop continues.
+        # `extra` and `metrics` go to the thread uncopied: callers make new ones for each save.
         copies = self._copying(arrays)
         # The state is taken now, in the thread that trains: see `_Position`.
         position = None if iterator is None else _Position(iterator)

@@ -107,7 +107,8 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     """
     # From the most explicit to the least: a folder, `last`, a whole id, the name of an experiment,
     # the beginning of either.
-    # Whatever is ambiguous is refused with all that it may mean.
+    # Whatever is ambiguous is refused with all that it may mean. An empty path would be the current
+    # folder, hence `text and`.
     text = os.fspath(reference).rstrip("/")
     if text and (pathlib.Path(text) / "config.json").is_file():
         return RunDirectory(text)

@@ -280,7 +280,8 @@ class ConsoleSink:
             parts[MFU] = (3, f"MFU {100 * self._smooth[MFU]:.1f}%")
         if left is not None:
             parts["left"] = (1, f"{format_seconds(left)} left")
-        # The number of a part is its rank: the largest goes first where the line is too long.
+        # The number of a part is its rank: the largest goes first where the line is too long. Of
+        # two with one rank `max` takes the earlier, so that the loss outlives the head.
         # One column stays free, since terminals may wrap a line that fills the last one.
         while len(parts) > 1 and _width(parts) >= width:
             del parts[max(parts, key=lambda name: parts[name][0])]

@@ -171,6 +171,8 @@ class RunDirectory:
         # Beside the final place, since a rename does not cross file systems. A run exists once it
         # has its config.json, and appears with all of its files at once. The name is random: a
         # process of another container may have the same number, and be at work there, or be dead.
+        # `rename` refuses a folder that is not empty: of two processes that make one run at a time,
+        # one fails.
         building = path.with_name(f".{id}.{os.urandom(4).hex()}.tmp")
         files = configuration.files()
         if source is not None:

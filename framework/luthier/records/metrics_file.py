@@ -275,6 +275,7 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
     kept = whole = end = 0  # `end`: where the kept lines would end if only a tail were dropped
     holes = inner_damage = False
     for line in reader.lines():
+        # Only damage that a whole line follows: a kill may leave a torn end.
         inner_damage = inner_damage or bool(reader.damage)
         whole += 1
         if line.record["step"] <= step:

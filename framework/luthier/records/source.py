@@ -329,6 +329,7 @@ def _python_files(locations: Sequence[str]) -> Iterator[tuple[str, pathlib.Path]
 def _git(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
     # `-z`: names come as they are, unquoted. Without renames an entry is one name.
     status = _call_git(directory, "status", "--porcelain=v2", "--branch", "-z", "--no-renames")
+    # No git, no repository, or no answer in time: the run is recorded without.
     if status is None:
         return {}, ""
     revision = branch = ""
@@ -359,10 +360,11 @@ def _git(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
     if patch is None:
         return git, ""
     git["patch_sha256"] = hashlib.sha256(patch).hexdigest()
+    # The hash stays without its patch: it shows whether two runs had the same changes.
     if len(patch) > _LARGEST_PATCH_BYTES:
         return git, ""
-    # A patch may hold bytes that are no UTF-8; half of a surrogate pair could not be written as
-    # UTF-8.
+    # A patch may hold bytes that are no UTF-8. Each becomes a surrogate and then `?`, since half of
+    # a surrogate pair could not be written as UTF-8; the hash above is of the bytes as they were.
     return git, patch.decode(errors="surrogateescape").encode(errors="replace").decode()
 
 

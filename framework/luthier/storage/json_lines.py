@@ -335,6 +335,7 @@ def parse(raw: bytes, start: int = 0, place: int = 1) -> Line | None:
     # Three kinds of lines: with a right checksum, of an earlier version (without any), and damaged.
     # A flipped bit in the tail must not turn the first kind into the second, hence the refusal of
     # lines that have `n` or `crc` without being sealed by them.
+    # Positions as in `_body`; a line that claims a checksum, and has a wrong one, is damaged.
     claims_crc = raw[-_TAIL_BYTES:-11] == _CRC
     if claims_crc and _body(raw) is None:
         return None
@@ -350,6 +351,7 @@ def parse(raw: bytes, start: int = 0, place: int = 1) -> Line | None:
     if claims_crc:
         number = record.pop("n", None)
         del record["crc"]
+        # `type` and not `isinstance`: True is an int, too.
         if type(number) is not int or number < 0:
             return None
     elif "n" in record or "crc" in record:  # a damaged end, not a line of an earlier version

@@ -414,6 +414,8 @@ def _claim(path: pathlib.Path, heartbeat_seconds: float) -> Iterator[None]:
     # for the milliseconds of a take-over, and so its own staleness can be judged more simply than
     # that of the lock.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    # As long as `_is_silent` watches the holder of a lock, and for the same reason: an owner on
+    # another machine can only be waited for.
     patience = _Patience(3 * heartbeat_seconds)
     while True:
         try:
@@ -436,6 +438,7 @@ def _claim(path: pathlib.Path, heartbeat_seconds: float) -> Iterator[None]:
             os.close(descriptor)
         yield
     finally:
+        # Another's by now, where ours was taken for dead: then, too, the token in the lock decides.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(claim)
 

@@ -159,6 +159,7 @@ def check_token_ids(
         # wrong.
         if not array.size or (array.min() >= 0 and array.max() < vocab_size):
             continue
+        # Inputs are wrong whatever their weight: each is looked up in the table.
         wrong = (array < 0) | (array >= vocab_size)
         if name.endswith("targets"):
             # Only weights say which targets count: padding may hold any number, -100 say. Without

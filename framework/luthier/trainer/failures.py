@@ -147,5 +147,6 @@ def path_in_graph(error: BaseException, graph: Graph) -> str:
         for frame in reversed(frames):
             found = codes.get(frame.f_code) or classes.get(type(frame.f_locals.get("self")))
             if found:
+                # A frame does not show which of several nodes of one class or function it is of.
                 return found[0] if len(found) == 1 else f"{found[0]} and {len(found) - 1} more"
     return ""

@@ -187,7 +187,8 @@ def _open(
     existing, unsaved = _existing(root, name, graph, request), []
     keeps_none = plan.program.experiment.checkpoints is None
     # A run without checkpoints has nothing to be continued from. Its record is evidence, so the
-    # same command makes a new run beside it instead of starting over in it.
+    # same command makes a new run beside it instead of starting over in it. Not so a trial of a
+    # study, which has one place (`request.directory`).
     if existing is not None and keeps_none and request.directory is None:
         unsaved = _unsaved(existing, request)
         existing = None if unsaved else existing
@@ -197,6 +198,8 @@ def _open(
             id = _new_id(root, name, graph)
             notices = unsaved or _siblings(root, name, graph, request.packages)
         else:
+            # `create` puts root, name and id together again. No notice about a run to extend by
+            # `--run`: nobody starts a trial by hand.
             place = request.directory.absolute()
             root, name, id, notices = place.parents[1], place.parent.name, place.name, []
         directory = RunDirectory.create(
@@ -330,6 +333,7 @@ def _check(
     # A finished run is reopened only for more steps, and only by consent: its schedules have
     # reached their end.
     is_over = status.status == FINISHED and not (longer and request.extend)
+    # It takes no step, so that its code is not compared, and nothing is recorded.
     if is_over:
         return True, _nothing
     if plan.program.experiment.checkpoints is None:

@@ -122,6 +122,7 @@ def check_continuation(
         raise RunError([Problem(what, remedy=remedy), *problems])
     # A learning-rate schedule over N steps is another curve over 2N: the steps already taken
     # followed the old one, and no continuation is equal to a run of 2N steps.
+    # Asked after the refusals, against which `--extend` does not help.
     if comparison.reshaped and not extend:
         what = f"another number of steps reshapes {', '.join(comparison.reshaped)}"
         remedy = (

@@ -207,6 +207,8 @@ def open_session(
                 _look_at_data(plan)
                 _look_at_disk(plan, request.directory)
             watch.enter(failures.OPENING_RUN)
+            # `open_run` calls `warm.open` before it makes a new run: weights that do not fit leave
+            # nothing behind. A run that is continued needs them only without a checkpoint.
             with (
                 WarmStart(plan.program) as warm,
                 open_run(graph, plan, request, warm.open) as opened,
@@ -241,6 +243,7 @@ def open_session(
                         failures.record(directory, error, graph, phase=watch.phase)
                     raise
         except Exception as error:
+            # With a directory it was the handler above that records, while it holds the run's lock.
             if directory is None:
                 failures.record_early(error, graph, request, phase=watch.phase)
             raise
@@ -316,6 +319,7 @@ def _open_loop(
             missing += _cut_back(directory, last)
             recorder = stack.enter_context(experiment.records.open(directory))
         else:
+            # Without sinks: only the primary records, and the code below needs no branches.
             recorder = stack.enter_context(Recorder())
         # Counted from the call, not from here: planning, opening and restoring are time that a
         # restart costs.
@@ -370,9 +374,10 @@ def _open_loop(
             # newest state.
             if store is not None and status == FINISHED:
                 store.discard_fast()
+        # The watchdog knows the step even where none was left to take. From here on it allows the
+        # time of a step; crash reports name the phase, in which the comparison and the final sample
+        # may compile.
         watch.beat(loop.position.progress.steps)
-        # The comparison and the final sample may compile, which is a phase of its own for the
-        # watchdog.
         watch.enter(failures.AFTER)
         _compare(loop, directory, recorder, measured)
         result = _end(loop, opened, recorder, status, command, watcher.samples)
@@ -422,6 +427,7 @@ def _look_for_saves(
     """
 
     def look() -> list[str]:
+        # A run that had checkpoints and now keeps none was refused when it was opened.
         if store is None or opened.is_new:
             return []
         directory = opened.directory
@@ -436,6 +442,7 @@ def _look_for_saves(
                 remedy = f"--new starts a separate run, and leaves {directory.id} as it is"
                 what = f"{place} has a whole checkpoint of step {last}; --from-scratch needs none"
                 raise CheckpointError(Problem(what, remedy=remedy))
+            # Checkpoints that are damaged are given up with it: the user asked for that.
             directory.forget_saves()
             return []
         if damage and last is None:

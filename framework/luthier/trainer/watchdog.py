@@ -310,14 +310,15 @@ class Watch:
         before = time.monotonic()
         while not self._stopped.wait(poll):
             now = time.monotonic()
-            # Where this thread did not run either, the whole process was stopped.
+            # Where this thread did not run either, the whole process was stopped: of a longer gap
+            # only two polls count as quiet.
             quiet += min(now - before, 2 * poll)
             before = now
             # Any sign of life counts: a step, a batch of an evaluation, the next phase of a start.
             if self._beats != seen:
                 quiet, seen = 0.0, self._beats
             # Each heartbeat brings the line that is to be printed, because the guard knows nothing
-            # of the run.
+            # of the run. Where no guard was started (`_again` is empty) this does nothing.
             self._guard.heartbeat(self._limit, self._stuck())
             standing = self._pulses.standing() if distributed.is_several() else Liveness()
             # Written down when it is noticed: JAX's coordination service ends this process soon

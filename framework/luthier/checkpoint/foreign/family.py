@@ -414,11 +414,13 @@ class Family:
                     break
             else:
                 unknown.append(name)
+        # Not raised here: a restore needs only those that are taken (`_check`), an export all.
         resolved = Resolved(self, limits, unknown=unknown)
         for foreign, parts in held.items():
             resolved.add(foreign, tensors[foreign], parts, slots)
         for tensor in self.tensors:
-            # Ours has no parameter for it because it ties the two; files may hold it anyway.
+            # Ours has no parameter for it because it ties the two; files may hold it anyway. Names
+            # of copies have no `{layer}`, so that they stand in `held` as the family writes them.
             if tensor.copy_of and tensor.foreign not in held:
                 resolved.copies[tensor.foreign] = tensor.copy_of
         return resolved
@@ -473,7 +475,8 @@ class Resolved:
         """Add one foreign tensor with the slots that are its parts."""
         # Parts are laid end to end along `axis`, so that the offset of each is the extent of those
         # before it. A tensor of which the model has some parts only cannot be read, and much less
-        # be written.
+        # be written. Views of parts before the missing one stay, and are not read: whoever resolves
+        # refuses everything in `broken`.
         shape: list[int] = []
         for number, part in enumerate(tensor.parts):
             name = parts.get(number)

@@ -261,6 +261,8 @@ def foreign_tensors(
         dtype = str(np.dtype(arrays[first].dtype))
         return resolved.shapes[foreign], dtype, lambda: make(foreign)
 
+    # Without `resolved.copies`: a tied head is not written. config.json says that it is tied
+    # (`tie_word_embeddings`), or is of a class that ties by default.
     return {foreign: described(foreign, resolved) for foreign in sorted(resolved.shapes)}
 
 
@@ -305,7 +307,8 @@ def write(
         what = f"{target} exists and is not empty"
         raise CheckpointError(Problem(what, remedy="name another folder with --output"))
     # Written beside its place and renamed: a folder that was interrupted would lack files that its
-    # index names.
+    # index names. The name has the process id only: two containers that export to one place at the
+    # same time may collide, and fail.
     building = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         building.mkdir(parents=True)
@@ -335,6 +338,7 @@ def _write_shards(
 ) -> list[str]:
     from safetensors.numpy import save_file
 
+    # From shapes, before any tensor is made: the name of the first file holds the number of files.
     sizes = {n: int(np.prod(s)) * _itemsize(dtype) for n, (s, dtype, _) in tensors.items()}
     shards = list(_shards(sizes, shard_bytes))
     # The names that Hugging Face's loaders look for: one file without a number, or the index.

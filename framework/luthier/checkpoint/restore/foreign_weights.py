@@ -235,7 +235,7 @@ class OfFamily(OpenedSource):
                 what = f"{name} is {list(described[name].shape)} in the files, and {list(shape)}"
                 problems.append(Problem(f"{what} is needed for {ours}"))
             # Integers are quantized weights, whose scales are in other tensors. Read as they are
-            # they would load without an error.
+            # they would load without an error. Floats of 8 bits are quantized as well.
             elif described[name].dtype not in _FLOATS:
                 dtype = described[name].dtype
                 what = f"{name} is of dtype {dtype}, and {ours} is not an integer array"
@@ -291,6 +291,8 @@ class OfFamily(OpenedSource):
         # something else.
         used = {self._source_of(foreign, resolved) for foreign in needed}
         used |= {self._there(foreign) for foreign in left}
+        # `_check_copies` has compared a copy with its original where that is read. Where it is not,
+        # the copy is a tensor of its own, which needs a Skip of its own.
         used |= {self._there(copy) for copy, first in resolved.copies.items() if first in needed}
         problems = []
         for name, described in sorted(self._tensors.described.items()):

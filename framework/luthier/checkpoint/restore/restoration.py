@@ -189,6 +189,8 @@ class Restoration:
             for name, claimed in self._claims.items()
             if isinstance(claimed.rule, Resize)
         }
+        # `of(Take)` has the resized ones as well, since `Resize` is a `Take`; `resized` adds their
+        # rules.
         wanted = Wanted(of(Take), of(Init), of(Skip), is_skipped, limits, resized)
         found = self._source.find(wanted)
         if found.problems:

@@ -91,7 +91,8 @@ class _Search:
         if (rule := self._wanted.resized.get(name)) and source in self._there:
             # Where the axis is named, the rule holds even for an equal size, whose last entries may
             # be padding. A vector that does not name it may be of another axis, which the pattern
-            # matches as well: with an equal shape it is taken as it is.
+            # matches as well: with an equal shape it is taken as it is. A matrix without the axis
+            # has no dimension that the rule could mean, and must have its own shape below.
             dimension = _dimension(target, rule.axis)
             is_alike = rule.axis not in target.axes and self._there[source][0] == target.shape
             if dimension is not None and not is_alike:
@@ -134,7 +135,8 @@ class _Search:
             remedy = f"only the size of its dimension {dimension} may differ"
             return [], [Problem(f"{what} in {self._where}", remedy=remedy)]
         there, size = shape[dimension], target.shape[dimension]
-        # Without our own padding, which the model fills: the source need not have entries for it.
+        # Without our own padding, for which the source need not have entries: `_read_part` makes it
+        # zero, and where `held` is set it is as in a new model.
         needed = min(self._wanted.limits.get(rule.axis, size), size)
         if rule.size is not None and rule.size > there:
             what = f"{source} has {there} entries in {self._where}, not {rule.size}"
@@ -152,7 +154,8 @@ class _Search:
             return self._piece(source, None), []
         read = functools.partial(_read_part, self._read, source, dimension, count)
         shown = ", ".join([*[":"] * dimension, f":{count}"])
-        # The rest is left to the model (`held`), which makes it as that of a new one.
+        # Tokens that the source lacks are left to the model (`held`), which makes them as those of
+        # a new one. Padding alone needs no `held`: no token of the vocabulary is in it.
         held = (dimension, count) if count < needed else None
         return SourcePiece(f"{source}[{shown}]", dtype, read, held), []
 

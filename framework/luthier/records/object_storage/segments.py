@@ -49,6 +49,8 @@ def upload(bucket: Bucket, name: str, path: pathlib.Path, there: Collection[str]
         while True:
             piece = next((one for one in known if one and _holds(file, one, start)), None)
             if piece is None:
+                # It times its block: the next piece is longer where this one took little of its
+                # time limit, and shorter where it took much.
                 with size as num_bytes:
                     file.seek(start)
                     data = file.read(num_bytes)
@@ -60,7 +62,8 @@ def upload(bucket: Bucket, name: str, path: pathlib.Path, there: Collection[str]
                 break
             names.append(str(piece))
             start = piece.end
-    # Last: a reader finds the file only by its index, so that half an upload is no file.
+    # Last: a reader finds the file only by its index, so that half an upload is no file. Callers
+    # delete the pieces of `there` that are not among the names returned.
     index = {"bytes": start, "pieces": names}
     bucket.write(name + INDEX, json.dumps(index).encode())
     return [*(f"{name}{PIECES_FOLDER}{piece}" for piece in names), name + INDEX]

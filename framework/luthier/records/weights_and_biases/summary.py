@@ -131,7 +131,8 @@ def write(directory: pathlib.Path, mode: str, send: mirror.Send) -> None:
     rows = [list(row) for row in content["rows"]]
     table = wandb.Table(columns=list(content["columns"]), data=rows)
     # Tables and pages replace the former ones; they are logged with the last row, because a later
-    # step would be one of its own.
+    # step would be one of its own. Where the server has that row already (`seen`) they do get one:
+    # W&B drops a row whose step is not larger than its last.
     last: dict[str, Any] = {"runs": table}
     for title, path in content["pages"].items():
         last[title] = wandb.Html(pathlib.Path(path).read_text(encoding="utf-8"), inject=False)
