@@ -100,6 +100,9 @@ def export(
     files = foreign.write(directory, tensors, config=config, metadata=head)
     folder = pathlib.Path(directory).expanduser()
     names = [path.name for path in files] + _copy_tokenizer(program, tokenizer, folder)
+    # generation_config.json has what transformers samples with: temperature, top-p, the tokens that
+    # end a text. No such setting depends on the architecture, so it is kept even where the original
+    # config.json is not. Its token ids are not checked: they are those of the original's tokenizer.
     if config is not None and (generation := (original or {}).get(GENERATION)):
         text = json.dumps(generation, indent=2, sort_keys=True) + "\n"
         (folder / GENERATION).write_text(text, encoding="utf-8")

@@ -29,6 +29,8 @@ class InexactError(TypeError):
     """A hoisted float meets arithmetic that Python does in double and a float32 cannot follow."""
 
 
+# Comparisons are allowed with any partner: both sides are rounded to float32, which keeps the order
+# of two numbers, except that numbers within one rounding of each other become equal.
 def _compared(function: Callable[..., Any]) -> Any:
     return lambda self, other: function(self.value, _raw(other))
 

@@ -40,6 +40,8 @@ def _tensors(at: Callable[[str], str]) -> tuple[Tensor, ...]:
     """Return all tensors; `at` maps the name of a layer's part to that in the checkpoint."""
     # Attention kernels have heads as a dimension on both sides, so their shapes need no change. The
     # layout strings are patterns of `foreign.family.tensor`: theirs -> ours where they differ.
+    # A file need not hold all of them: some have no head, others no class token. Names outside of
+    # the blocks are the same in scanned and unrolled models, so they do not go through `at`.
     norms = {"LayerNorm_0": "attention_norm", "LayerNorm_1": "mlp_norm"}
     dense = {"Dense_0": "up", "Dense_1": "down"}
     attention = "MultiHeadDotProductAttention_0"

@@ -280,6 +280,9 @@ class Ring:
             seen = [start.piece(*cut) for cut in self._cuts(queries.tokens)]
             seen, _ = self._go_round(look, seen, None, keys)
             context, log_weight = blocks.finish(blocks.join(seen))
+            # The result goes back to the order of the tokens. Rows and log weights stay in that of
+            # the ring, in which the backward pass reads them; their length is dimension 1 again, as
+            # it is what the places split.
             context_BLGRK = context.transpose(0, 3, 1, 2, 4).astype(rows.query_BLGRK.dtype)
             return self._gather(context_BLGRK), rows, log_weight.transpose(0, 3, 1, 2)
 
@@ -305,7 +308,8 @@ class Ring:
             # collective inside of a `cond` that some places skip: it would hang. Marked as varying,
             # it stays local, and one `psum` at the end sums it.
             bias = jax.tree.map(lambda x: varying(x, rows), bias)
-            # D of `blocks.see_backward`, in float32, before anything is exchanged.
+            # D of `blocks.see_backward`, in float32, before anything is exchanged: D is smaller than
+            # the context by a factor of K, and the context itself need not be exchanged then.
             product = jnp.einsum("BLGRK,BLGRK->BLGR", change, context, preferred_element_type=kind)
             change, product = self._spread((change, product))
             flow = blocks.Flow(
