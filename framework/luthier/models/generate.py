@@ -80,8 +80,8 @@ def generate(
     # Lengths that are shapes are rounded up (total length, stop tokens) or down (prefill), so that
     # calls with other prompts find a compiled program; what need not be a shape (lengths, ends,
     # stops, temperature) is an argument. The number of rows is not rounded: a row that nobody asked
-    # for would be computed at every step. The price of the power of two: a prompt of 1,000 tokens is read
-    # as 512 at once and 488 one by one.
+    # for would be computed at every step. The price of the power of two: a prompt of 1,000 tokens
+    # is read as 512 at once and 488 one by one.
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     total = int(lengths.max()) + max_new_tokens
     tokens = np.zeros((len(prompts), total + -total % _LENGTH_MULTIPLE), np.int32)

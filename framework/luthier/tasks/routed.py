@@ -147,8 +147,8 @@ class Routed:
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return the metrics of the task and of the routing, for a batch without randomness."""
         # `evaluate` returns metrics without the sum of the loss's weights, so the number of tokens
-        # that were routed weights the means over batches here. It is that of the first layer, as the
-        # layers of a stack route the same tokens, and the weight only compares batches.
+        # that were routed weights the means over batches here. It is that of the first layer, as
+        # the layers of a stack route the same tokens, and the weight only compares batches.
         with observing() as seen:
             metrics = self.task.evaluate(model, batch)
         layers = _layers(seen)

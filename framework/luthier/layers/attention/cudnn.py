@@ -76,6 +76,7 @@ class CudnnAttention:
         Args:
           device: A device of JAX, present or described.
         """
+        # Within `abstract_forms` plain products stand in for the kernel, which any device has.
         if is_abstract():
             return ""
         try:

@@ -354,6 +354,8 @@ class AllExperts:
         self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
         """Apply all experts; see `Dispatch`."""
+        # `counted(0, 1)`: products that only route (weights by expert, sums of results) are no work
+        # that the model owes, and count as idle; of those of the experts, K in E are needed.
         E, K = choice.logits_BLE.shape[-1], choice.experts_BLK.shape[-1]
         chosen_BLKE = jax.nn.one_hot(choice.experts_BLK, E, dtype=choice.weights_BLK.dtype)
         with counted(0, 1):

@@ -308,8 +308,8 @@ class Ring:
             # collective inside of a `cond` that some places skip: it would hang. Marked as varying,
             # it stays local, and one `psum` at the end sums it.
             bias = jax.tree.map(lambda x: varying(x, rows), bias)
-            # D of `blocks.see_backward`, in float32, before anything is exchanged: D is smaller than
-            # the context by a factor of K, and the context itself need not be exchanged then.
+            # D of `blocks.see_backward`, in float32, before anything is exchanged: D is smaller
+            # than the context by a factor of K, and the context itself need not be exchanged then.
             product = jnp.einsum("BLGRK,BLGRK->BLGR", change, context, preferred_element_type=kind)
             change, product = self._spread((change, product))
             flow = blocks.Flow(
