@@ -312,6 +312,7 @@ def _at(own: Any, index: int) -> Any:
     """Return the state of one layer of an unrolled stack."""
     if isinstance(own, Turns):
         return own.rest[index]
+    # None has no leaves: each layer of a stack without state gets None.
     return jax.tree.map(lambda x: x[index], own)
 
 

@@ -21,7 +21,8 @@ from luthier.errors import BadInput, Problem
 from luthier.models.language_model import LanguageModel
 from luthier.models.sampling import sample
 
-# Sizes are rounded up to multiples of these, so that similar ones share a compiled program.
+# Sizes are rounded up to multiples of these, so that similar ones share a compiled program. What is
+# added is empty and small: places of the cache, and entries of a list that are never drawn.
 _LENGTH_MULTIPLE = 32
 _STOP_MULTIPLE = 8
 

@@ -174,8 +174,12 @@ def _copy_tokenizer(
         return names
     tokenizer = getattr(program.experiment.data, "tokenizer", None)
     path = getattr(tokenizer, "path", None)
+    # Bytes have no file, and a file may be gone since: weights alone are still an export.
     if not isinstance(path, str) or not os.path.isfile(os.path.expanduser(path)):
         return []
+    # Other libraries look for a tokenizer under these two names: tokenizer.model for one of
+    # SentencePiece, tokenizer.json for a whole tokenizer. The content is not checked: of a
+    # vocabulary in another format (`BpeMerges`, `Tiktoken`) the copy is not what its name says.
     own = pathlib.Path(path).expanduser()
     name = "tokenizer.model" if own.suffix == ".model" else "tokenizer.json"
     shutil.copyfile(own, target / name)

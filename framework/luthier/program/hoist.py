@@ -212,6 +212,7 @@ def _leaf(graph: Graph, path: str) -> tuple[Problem | None, Any]:
     if path.partition(".")[0] not in HOISTABLE_FIELDS:
         fields = ", ".join(HOISTABLE_FIELDS)
         return Problem("cannot be hoisted: only leaves of " + fields + " are traced", path), None
+    # To Python a bool is an int, but here it is a switch that decides what is traced.
     leaf = graphs.evaluate(graphs.get(graph, path))
     if isinstance(leaf, bool) or not isinstance(leaf, int | float):
         return Problem(f"cannot be hoisted: {leaf!r} is not a number", path), None

@@ -74,6 +74,7 @@ def _tensors(at: Callable[[str], str]) -> tuple[Tensor, ...]:
     return tuple(tensors)
 
 
+# Without model types and architecture, since big_vision has no config.json that could name them.
 _UNROLLED = Family("big_vision", (), "", _tensors(lambda part: f"{_BLOCK}_{{layer}}/{part}"))
 _STACKED = Family(
     "big_vision, scanned", (), "", _tensors(lambda part: f"{_BLOCK}/{part}[{{layer}}]")

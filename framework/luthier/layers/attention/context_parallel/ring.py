@@ -513,6 +513,7 @@ class RingAttention(EinsumAttention):
 def _check_pieces(
     lengths: Sequence[int], places: int, axes: tuple[str, ...], order: RingOrder
 ) -> None:
+    # One length is enough for the message: the remedy is the same for queries and keys.
     pieces = places * order.num_pieces
     uneven = [length for length in lengths if length % pieces]
     if uneven:
