@@ -489,8 +489,8 @@ class RingAttention(EinsumAttention):
         # Everything that may be traced (scale, cap, rate of dropout, the bias's parameters) goes in
         # as an argument: a custom VJP may not close over tracers.
         make_bias, parameters = _open(bias)
-        # Only the axes of the ring are manual in it. Those of rows and heads stay with the compiler,
-        # so that, unlike in `AllToAllAttention`, neither has to be divisible.
+        # Only the axes of the ring are manual in it. Those of rows and heads stay with the
+        # compiler, so that, unlike in `AllToAllAttention`, neither has to be divisible.
         ring = Ring(layout, axes, places, self.mask, self.order, make_bias)
         data = None
         if self.dropout is not None and dropout is not None:
