@@ -197,6 +197,9 @@ def run(
         # one out would make the others wait for ever. A select decides if the result is used.
         moved = _where(fresh, jax.lax.ppermute(waiting, AXIS, backward), waiting)
         stream = _put(stream, entering % kept, moved)
+        # A finished microbatch takes the slot of the one that started S - 1 places after it. In the
+        # last stage that slot holds, by the way round, the one that the first stage has started:
+        # nobody needs it any more.
         place = (leaving + S - 1) % kept
         done = (number == S - 1) & (round_leaving == R - 1) & (time >= S - 1)
         stream = _put(stream, place, _where(done, y, _at(stream, place)))
@@ -209,7 +212,9 @@ def run(
     start = (idle, carry, gifts)
     times = jnp.arange(num_ticks(schedule, S, M))
     (_, stream, gifts), _ = jax.lax.scan(tick, start, times)
-    # The microbatch of place j has been put where the one entering S - 1 ticks later was.
+    # The microbatch of place j has been put where the one entering S - 1 ticks later was. Its stage
+    # is right already: slots move on while the last microbatches finish, so that each result has
+    # moved on to the stage from which its microbatch came.
     return jax.tree.map(lambda x: jnp.roll(x, -(S - 1), axis=0), stream), gifts
 
 
@@ -326,6 +331,9 @@ class Pipelined:
         layout = current_layout()
         if layout is None or layout.sizes[AXIS] == 1 or own is not None:
             return Scanned(self.remat).apply(layers, function, carry, own, rows)
+        # Layers after the last whole turn are always an error: `left` is smaller than the number of
+        # kinds, so that the layers do not divide. Where there is no whole turn, `kinds` is empty;
+        # the `max` then spares `problems` a division by zero, and it refuses these layers as well.
         kinds = list(layers.cycle) if isinstance(layers, Cycle) else [layers]
         left = len(layers.rest) if isinstance(layers, Cycle) else 0
         num_turns = num_layers_of(kinds[0]) if kinds else 0
@@ -400,7 +408,9 @@ class Pipelined:
 
         # [layers, ...] -> [R, S, K, ...]: block r S + s belongs to stage s, and the dimension S is
         # the one that the mesh splits. Rows are not split over stages, since every stage reads the
-        # positions of every microbatch.
+        # positions of every microbatch. So their cotangents are sums over ticks, as those of the
+        # parameters, and both are widened; each part of the carry is used once, and is not. Of
+        # `all_rows`, `stage` reads only the types.
         all_rows = rows
         blocks = jax.tree.map(lambda x: x.reshape(R, S, -1, *x.shape[1:]), _widened(states))
         parts = jax.tree.map(lambda x: _dealt(x, S, M), (carry, _widened(rows)))

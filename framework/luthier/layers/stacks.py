@@ -226,6 +226,7 @@ def with_rows(function: Apply, rows: Any) -> Apply:
 
 def num_layers_of(layers: Any) -> int:
     """Return the number of layers of one kind in a stack of `Scanned.create`."""
+    # Any array will do: `_stacked` gave all of them the same leading axis.
     return jax.tree.leaves(nnx.state(layers))[0].shape[0]
 
 
@@ -311,6 +312,7 @@ def _at(own: Any, index: int) -> Any:
     """Return the state of one layer of an unrolled stack."""
     if isinstance(own, Turns):
         return own.rest[index]
+    # None has no leaves: each layer of a stack without state gets None.
     return jax.tree.map(lambda x: x[index], own)
 
 

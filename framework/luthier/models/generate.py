@@ -21,7 +21,8 @@ from luthier.errors import BadInput, Problem
 from luthier.models.language_model import LanguageModel
 from luthier.models.sampling import sample
 
-# Sizes are rounded up to multiples of these, so that similar ones share a compiled program.
+# Sizes are rounded up to multiples of these, so that similar ones share a compiled program. What is
+# added is empty and small: places of the cache, and entries of a list that are never drawn.
 _LENGTH_MULTIPLE = 32
 _STOP_MULTIPLE = 8
 
@@ -77,10 +78,11 @@ def generate(
     _check(prompts, max_new_tokens, temperature, top_k, top_p, getattr(model, "vocab_size", None))
     if not prompts:
         return []
-    # Whatever is a shape is rounded up (total length, stop tokens) or down (prefill), so that calls
-    # with other prompts find a compiled program; what need not be a shape (lengths, ends, stops,
-    # temperature) is an argument. The price of the power of two: a prompt of 1,000 tokens is read
-    # as 512 at once and 488 one by one.
+    # Lengths that are shapes are rounded up (total length, stop tokens) or down (prefill), so that
+    # calls with other prompts find a compiled program; what need not be a shape (lengths, ends,
+    # stops, temperature) is an argument. The number of rows is not rounded: a row that nobody asked
+    # for would be computed at every step. The price of the power of two: a prompt of 1,000 tokens
+    # is read as 512 at once and 488 one by one.
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     total = int(lengths.max()) + max_new_tokens
     tokens = np.zeros((len(prompts), total + -total % _LENGTH_MULTIPLE), np.int32)
@@ -243,7 +245,9 @@ def _check(
     top_p: float | None,
     vocab_size: int | None,
 ) -> None:
-    # An empty prompt would leave no position whose logits give the first token.
+    # An empty prompt would leave no position whose logits give the first token. Two arguments need
+    # no check: a stop token outside of the vocabulary is never drawn, and a `top_k` beyond it keeps
+    # all tokens (`sampling.restrict`). NaN fails the comparisons below, as it should.
     problems = [
         Problem(f"prompt {i} is empty", remedy="begin it with the tokenizer's BOS")
         for i, prompt in enumerate(prompts)

@@ -110,6 +110,8 @@ def route(
     }
 
     def init(parameters: Mapping[str, Any], layouts: Layouts | None = None) -> RoutedState:
+        # Each stage gets its own parameters and the layouts of all: stages look layouts up by the
+        # names of their parameters, so those of the others are not seen.
         known = complete(parameters, layouts)
         owned = _shares(claims, known)
         if left := owned[None]:

@@ -100,6 +100,9 @@ def export(
     files = foreign.write(directory, tensors, config=config, metadata=head)
     folder = pathlib.Path(directory).expanduser()
     names = [path.name for path in files] + _copy_tokenizer(program, tokenizer, folder)
+    # generation_config.json has what transformers samples with: temperature, top-p, the tokens that
+    # end a text. No such setting depends on the architecture, so it is kept even where the original
+    # config.json is not. Its token ids are not checked: they are those of the original's tokenizer.
     if config is not None and (generation := (original or {}).get(GENERATION)):
         text = json.dumps(generation, indent=2, sort_keys=True) + "\n"
         (folder / GENERATION).write_text(text, encoding="utf-8")
@@ -171,8 +174,12 @@ def _copy_tokenizer(
         return names
     tokenizer = getattr(program.experiment.data, "tokenizer", None)
     path = getattr(tokenizer, "path", None)
+    # Bytes have no file, and a file may be gone since: weights alone are still an export.
     if not isinstance(path, str) or not os.path.isfile(os.path.expanduser(path)):
         return []
+    # Other libraries look for a tokenizer under these two names: tokenizer.model for one of
+    # SentencePiece, tokenizer.json for a whole tokenizer. The content is not checked: of a
+    # vocabulary in another format (`BpeMerges`, `Tiktoken`) the copy is not what its name says.
     own = pathlib.Path(path).expanduser()
     name = "tokenizer.model" if own.suffix == ".model" else "tokenizer.json"
     shutil.copyfile(own, target / name)

@@ -29,6 +29,8 @@ class InexactError(TypeError):
     """A hoisted float meets arithmetic that Python does in double and a float32 cannot follow."""
 
 
+# Comparisons are allowed with any partner: both sides are rounded to float32, which keeps the order
+# of two numbers, except that numbers within one rounding of each other become equal.
 def _compared(function: Callable[..., Any]) -> Any:
     return lambda self, other: function(self.value, _raw(other))
 
@@ -210,6 +212,7 @@ def _leaf(graph: Graph, path: str) -> tuple[Problem | None, Any]:
     if path.partition(".")[0] not in HOISTABLE_FIELDS:
         fields = ", ".join(HOISTABLE_FIELDS)
         return Problem("cannot be hoisted: only leaves of " + fields + " are traced", path), None
+    # To Python a bool is an int, but here it is a switch that decides what is traced.
     leaf = graphs.evaluate(graphs.get(graph, path))
     if isinstance(leaf, bool) or not isinstance(leaf, int | float):
         return Problem(f"cannot be hoisted: {leaf!r} is not a number", path), None

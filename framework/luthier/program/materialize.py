@@ -124,6 +124,8 @@ def complete(
     # A larger vocabulary than that of the source: its table fills the first rows, and the rows
     # behind them start as those of a new model do, to the bit. Initialization draws the whole
     # table, since random bits are a function of the place in the whole array; a select joins both.
+    # Of the kinds, master weights are first: where there is one, the source was read in its type
+    # (`targets`), and the parameter of the new model is rounded already.
     kinds = (MASTERS, "parameters", "variables")
     own = {
         name: next(f"{k}/{name}" for k in kinds if f"{k}/{name}" in program.abstract_state)

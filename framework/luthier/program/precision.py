@@ -161,6 +161,8 @@ def problems(graph: Graph, precision: Precision, state: Mapping[str, Any]) -> It
     """
     # A pattern with a typo would otherwise leave everything as it is, without a message. The names
     # are known only after the model was traced, so this is not a check of the graph.
+    # Master weights lie below `optimizer/` in the state, but have rules of their own, so they are
+    # not among the names that a rule for the optimizer may match.
     parameters, optimizer = _floating(state, "parameters/"), _floating(state, "optimizer/")
     masters = [name.removeprefix("masters/") for name in optimizer if name.startswith("masters/")]
     known = {

@@ -134,6 +134,8 @@ def _equation(equation: jex_core.JaxprEqn) -> Flops:
     # whether the former count, and count in full.
     name, params = equation.primitive.name, equation.params
     declared_flops = declared(equation)
+    # A declaration is a number without a kind. It counts as batched, since the kernels that layers
+    # of this framework call are those of attention.
     if declared_flops is not None:
         return Flops(batched=declared_flops)
     if name == "dot_general":
@@ -145,7 +147,9 @@ def _equation(equation: jex_core.JaxprEqn) -> Flops:
         left, right = map(_shape, equation.invars[:2])
         numbers = params["ragged_dot_dimension_numbers"]
         (_, summed), (_, batch) = numbers.dot_dimension_numbers
-        # Every row of the left meets one group of the right.
+        # Every row of the left meets one group of the right, so `free` leaves out the groups. In
+        # the gradient by the kernel rows are summed, and the right has no groups: `free` is O, and
+        # the same formula holds.
         other = {*summed, *batch, *numbers.rhs_group_dimensions}
         free = math.prod(size for i, size in enumerate(right) if i not in other)
         return Flops(weights=2 * math.prod(left) * free)

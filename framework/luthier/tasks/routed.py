@@ -147,7 +147,8 @@ class Routed:
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return the metrics of the task and of the routing, for a batch without randomness."""
         # `evaluate` returns metrics without the sum of the loss's weights, so the number of tokens
-        # that were routed weights the means over batches here.
+        # that were routed weights the means over batches here. It is that of the first layer, as
+        # the layers of a stack route the same tokens, and the weight only compares batches.
         with observing() as seen:
             metrics = self.task.evaluate(model, batch)
         layers = _layers(seen)
@@ -178,6 +179,8 @@ class Routed:
                 for layer, all_ in zip(layers, every, strict=True)
             ]
         )
+        # The loss is a sum over layers, so that a coefficient means the same for each layer of deep
+        # and shallow models. The metrics are means, which can be compared between depths.
         extra: Any = 0.0
         if self.load_balance is not None:
             extra = extra + self.load_balance * balance_N.sum()

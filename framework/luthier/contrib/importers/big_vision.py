@@ -40,6 +40,8 @@ def _tensors(at: Callable[[str], str]) -> tuple[Tensor, ...]:
     """Return all tensors; `at` maps the name of a layer's part to that in the checkpoint."""
     # Attention kernels have heads as a dimension on both sides, so their shapes need no change. The
     # layout strings are patterns of `foreign.family.tensor`: theirs -> ours where they differ.
+    # A file need not hold all of them: some have no head, others no class token. Names outside of
+    # the blocks are the same in scanned and unrolled models, so they do not go through `at`.
     norms = {"LayerNorm_0": "attention_norm", "LayerNorm_1": "mlp_norm"}
     dense = {"Dense_0": "up", "Dense_1": "down"}
     attention = "MultiHeadDotProductAttention_0"
@@ -72,6 +74,7 @@ def _tensors(at: Callable[[str], str]) -> tuple[Tensor, ...]:
     return tuple(tensors)
 
 
+# Without model types and architecture, since big_vision has no config.json that could name them.
 _UNROLLED = Family("big_vision", (), "", _tensors(lambda part: f"{_BLOCK}_{{layer}}/{part}"))
 _STACKED = Family(
     "big_vision, scanned", (), "", _tensors(lambda part: f"{_BLOCK}/{part}[{{layer}}]")

@@ -95,6 +95,7 @@ def scale_by_shampoo(
         )
         updates = {}
         for n, m in moments.first_moment.items():
+            # A kernel of two sides that are too large has no map: its step is along its momentum.
             layout = layouts[n]
             turned = multiply(left_map.get(n), layout.to_matrices(m), right_map.get(n))
             step = layout.from_matrices(turned)

@@ -163,6 +163,8 @@ def _bucket(distance: jax.Array, num_buckets: int, max_distance: int) -> jax.Arr
     # `maximum` keeps the logarithm off zero for near keys, whose result is not selected: -inf cast
     # to an integer is undefined. Always float32, as in T5's program: in another precision, a
     # distance at the edge of two buckets could fall into the other one.
+    # `max_distance` must be beyond `exact`, or the second logarithm is not positive; `RANGES` look
+    # at one field each, and do not check it.
     exact = num_buckets // 2
     far = jnp.maximum(distance, exact).astype(jnp.float32) / exact
     steps = jnp.log(far) / math.log(max_distance / exact) * (num_buckets - exact)

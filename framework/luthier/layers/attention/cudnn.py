@@ -76,6 +76,7 @@ class CudnnAttention:
         Args:
           device: A device of JAX, present or described.
         """
+        # Within `abstract_forms` plain products stand in for the kernel, which any device has.
         if is_abstract():
             return ""
         try:
@@ -164,6 +165,8 @@ class CudnnAttention:
         # Imported here, so that a change of the private name breaks this core alone.
         from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
 
+        # Size of the window and scale are attributes of the call, not operands, so they must be
+        # numbers: `int` and `float` raise for a hoisted leaf, which then stays a constant.
         is_causal = not isinstance(self.mask, SameDocument)
         window = int(self.mask.size) if isinstance(self.mask, Window) else None
         scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else float(self.scale)

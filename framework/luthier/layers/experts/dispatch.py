@@ -354,6 +354,8 @@ class AllExperts:
         self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
         """Apply all experts; see `Dispatch`."""
+        # `counted(0, 1)`: products that only route (weights by expert, sums of results) are no work
+        # that the model owes, and count as idle; of those of the experts, K in E are needed.
         E, K = choice.logits_BLE.shape[-1], choice.experts_BLK.shape[-1]
         chosen_BLKE = jax.nn.one_hot(choice.experts_BLK, E, dtype=choice.weights_BLK.dtype)
         with counted(0, 1):
@@ -526,6 +528,12 @@ def _apply_sharded(
     # Why not an all-to-all, which would send each token only to the devices of its experts? Its
     # sizes depend on the router, and all-to-all with ragged sizes is not exact on every backend.
     # Each device sorts its own tokens; a sort of the whole batch would move all of them.
+    #
+    # Only the batch is ever gathered. An axis that splits both the length and the experts is not
+    # supported: it would count as `repeated`, whose sum would mix different tokens. The rules of
+    # this framework give experts the axis `expert`, and the length others. An axis that splits an
+    # expert's inside and no tokens (`tensor`) stays with the compiler; one that splits rows, too
+    # (`fsdp`), is manual here, so the compiler gathers the experts over it first.
     rows = _fitting(layout, "batch", x_BLD.shape[0])
     length = _fitting(layout, "length", x_BLD.shape[1])
     owners = layout.mesh_axes(EXPERTS)

@@ -241,6 +241,7 @@ class ExpertChoice(ExpertLayer):
         weights_BEC, tokens_BEC = jax.lax.top_k(open_BEL, C)
         tokens_BEC = jnp.where(weights_BEC >= 0, tokens_BEC, L)  # L: a place that stays empty
         tokens_BM, weights_BM = tokens_BEC.reshape(B, -1), weights_BEC.reshape(B, -1)
+        # No `counted`, as in `Capacity`: without padding in a row every place holds a token.
         x_BMD = jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=0))(x_BLD, tokens_BM)
         y_BMD = through_places(self.experts, x_BMD).astype(weights_BM.dtype)
         # Here a token may be at several places or at none, so the way back is a scatter-add, in

@@ -200,7 +200,8 @@ def scale_by_factored_rms(
         known, full = complete(parameters, layouts), zeros_like(parameters)
         factored = {n: dims(known[n], least_factored_dim) for n in parameters}
         # Means of zeros, and not zeros of a computed shape: the factors have by construction the
-        # shapes of the means that `update` takes. `rows` loses d[1], the larger dimension.
+        # shapes of the means that `update` takes. `rows` loses d[1]: the larger dimension with
+        # `LargestDims`, the last one with `LastDims`.
         return dims.state(
             {n: jnp.mean(full[n], d[1]) for n, d in factored.items() if d},
             {n: jnp.mean(full[n], d[0]) for n, d in factored.items() if d},
@@ -226,6 +227,8 @@ def scale_by_factored_rms(
                 entries[n] = state.entries[n] + share * (square - state.entries[n])
                 updates[n] = g * jax.lax.rsqrt(entries[n])
                 continue
+            # Named for `LargestDims`; with `LastDims` they are the last but one and the last, and
+            # either may be larger. The formula is the same: R C / mean(R) is symmetric.
             smaller, larger = dims(layouts[n], least_factored_dim)
             rows[n] = state.rows[n] + share * (square.mean(larger) - state.rows[n])
             columns[n] = state.columns[n] + share * (square.mean(smaller) - state.columns[n])

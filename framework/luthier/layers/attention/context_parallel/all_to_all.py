@@ -77,7 +77,9 @@ class AllToAllAttention:
             return self.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
         rows = layout.mesh_axes("batch")
         # A `shard_map` needs even parts, unlike the compiler: a batch that the axes do not divide
-        # (one row in evaluation) is not split by them.
+        # (one row in evaluation) is left to the compiler. Heads have no such way out: they are the
+        # parts that are exchanged, so uneven query heads are an error. Key and value heads are
+        # repeated until they divide, and need no check.
         if query_BLHK.shape[0] % math.prod(layout.sizes[axis] for axis in rows):
             rows = ()
         exchange = _Exchange(layout, rows, axes, layout.mesh_axes("heads"), places)

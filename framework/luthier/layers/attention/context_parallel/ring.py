@@ -280,6 +280,9 @@ class Ring:
             seen = [start.piece(*cut) for cut in self._cuts(queries.tokens)]
             seen, _ = self._go_round(look, seen, None, keys)
             context, log_weight = blocks.finish(blocks.join(seen))
+            # The result goes back to the order of the tokens. Rows and log weights stay in that of
+            # the ring, in which the backward pass reads them; their length is dimension 1 again, as
+            # it is what the places split.
             context_BLGRK = context.transpose(0, 3, 1, 2, 4).astype(rows.query_BLGRK.dtype)
             return self._gather(context_BLGRK), rows, log_weight.transpose(0, 3, 1, 2)
 
@@ -305,7 +308,8 @@ class Ring:
             # collective inside of a `cond` that some places skip: it would hang. Marked as varying,
             # it stays local, and one `psum` at the end sums it.
             bias = jax.tree.map(lambda x: varying(x, rows), bias)
-            # D of `blocks.see_backward`, in float32, before anything is exchanged.
+            # D of `blocks.see_backward`, in float32, before anything is exchanged: D is smaller
+            # than the context by a factor of K, and the context itself need not be exchanged then.
             product = jnp.einsum("BLGRK,BLGRK->BLGR", change, context, preferred_element_type=kind)
             change, product = self._spread((change, product))
             flow = blocks.Flow(
@@ -485,6 +489,8 @@ class RingAttention(EinsumAttention):
         # Everything that may be traced (scale, cap, rate of dropout, the bias's parameters) goes in
         # as an argument: a custom VJP may not close over tracers.
         make_bias, parameters = _open(bias)
+        # Only the axes of the ring are manual in it. Those of rows and heads stay with the
+        # compiler, so that, unlike in `AllToAllAttention`, neither has to be divisible.
         ring = Ring(layout, axes, places, self.mask, self.order, make_bias)
         data = None
         if self.dropout is not None and dropout is not None:
@@ -509,6 +515,7 @@ class RingAttention(EinsumAttention):
 def _check_pieces(
     lengths: Sequence[int], places: int, axes: tuple[str, ...], order: RingOrder
 ) -> None:
+    # One length is enough for the message: the remedy is the same for queries and keys.
     pieces = places * order.num_pieces
     uneven = [length for length in lengths if length % pieces]
     if uneven:
