@@ -375,7 +375,7 @@ def _feature(message: memoryview) -> Values:
     # has its values in field 1. Numbers are packed by newer writers (one field with all of them)
     # and not by older ones (one field for each); a parser must accept both, even in one message.
     # The zeros of length 0 in front give an empty list its type. A oneof is written once, so the
-    # first one is the value; a feature without any is what writers make of no values.
+    # first one is the value; a feature without any has no values.
     for number, _, body in fields(message):
         items = list(fields(body))
         if number == 1:

@@ -278,7 +278,9 @@ def _turned(shortest: float, longest: float) -> fdl.Config[layers.Rotary]:
 def _with_bias(node: Node, made: fdl.Partial[Any], sizes: AttentionSizes) -> fdl.Partial[Any]:
     """Return the attention with its relative positions, if it has any."""
     # Praxis adds the bias before it caps or scales the logits, ours afterwards: with these it would
-    # be another function. The table is drawn as Praxis draws a variable of [heads, buckets].
+    # be another function. The queries' own scale is no obstacle: it comes before the bias in both.
+    # The table is drawn as `RelativeBias` of Praxis draws it, which has initializers of its own for
+    # a variable of [heads, buckets]: `params_init` of the layers above does not apply.
     bias = node.get("relative_bias_tpl")
     if bias is None:
         return made
