@@ -45,6 +45,7 @@ class ByteCounts:
         # Pairs overlap, so the text is read twice: from byte 0 and from byte 1, each without a
         # copy.
         even = np.frombuffer(text, "<u2", len(text) // 2)
+        # Up to two bytes have no pair that begins at byte 1.
         odd = (
             np.frombuffer(text, "<u2", (len(text) - 1) // 2, offset=1)
             if len(text) > 2
@@ -53,6 +54,8 @@ class ByteCounts:
         pairs = np.bincount(even, minlength=65536) + np.bincount(odd, minlength=65536)
         firsts = np.frombuffer(bytes(document[0] for document in documents), np.uint8)
         lasts = np.frombuffer(bytes(document[-1] for document in documents), np.uint8)
+        # The first byte of the next document is the later one, so the high half; widened before the
+        # product, which would wrap in uint8.
         across = firsts[1:].astype(np.int64) * 256 + lasts[:-1]
         pairs -= np.bincount(across, minlength=65536)
         # The earlier byte is the low half, so it is the second index after the reshape; hence the

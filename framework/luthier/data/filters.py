@@ -194,6 +194,8 @@ class Filtered(Source):
     @functools.cached_property
     def verdict(self) -> Verdict:
         """The decisions about every document."""
+        # Masks are kept by label: of two filters with one label, the second would replace the mask
+        # of the first. `UNREADABLE` is a label, too, so no filter may have it.
         labels = [UNREADABLE, *(filter_.label for filter_ in self.filters)]
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice:

@@ -48,12 +48,14 @@ def inspect(
     seconds = dict(_timed_stages(node))
     start = time.perf_counter()
     iterator = node.iterator(global_batch_size=global_batch_size, seed=seed)
+    # At least one batch, for the seconds that the first step of a run waits.
     batches = [next(iterator) for _ in range(max(num_batches, 1))]
     seconds["first batches"] = time.perf_counter() - start
     rows, _ = node.order(seed=seed, global_batch_size=global_batch_size)(
         np.arange(global_batch_size)
     )
-    # Without threads and prefetching: what the step would wait for if batches were late.
+    # Without threads and prefetching: what the step would wait for if batches were late. Without a
+    # visit, too, as in evaluation: random augmentation is not part of this time.
     start = time.perf_counter()
     node.rows.gather(rows)
     seconds["assembling one batch"] = time.perf_counter() - start
@@ -71,6 +73,7 @@ def inspect(
         report["lengths"] = histogram(node.stream.num_targets)
     if isinstance(node, Mixture):
         report["mixture"] = shares(node, seed, global_batch_size, steps)
+    # A mixture has no epoch of its own; `shares` has one number for each component.
     elif steps:
         report["epochs"] = steps * global_batch_size / node.num_rows
     return report
@@ -110,6 +113,7 @@ def shares(node: Mixture, seed: int, global_batch_size: int, steps: int) -> list
     order = node.order(seed=seed, global_batch_size=global_batch_size)
     planned = node.describe()["components"]
     starts = [start for start, _ in order.stages]
+    # The last stage has no end of its own, so its stop is that of the sample.
     stops = [*starts[1:], starts[-1] + SHARE_ROWS]
     observed = []
     for start, stop in zip(starts, stops, strict=True):

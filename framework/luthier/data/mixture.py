@@ -401,7 +401,8 @@ class Mixture(DataNode):
           global_batch_size: The rows of a step: stages begin at steps.
         """
         # Steps become positions here, once: the order itself knows rows only. A component gets a
-        # seed of its own by its name, and the limit of epochs is rounded up to whole rows.
+        # seed of its own by its name, and the limit of epochs is rounded up to whole rows, so that
+        # a small fraction of an epoch still allows one row.
         names = list(self.components)
         sizes = [self.components[name].num_rows for name in names]
         return Mixed(
@@ -455,6 +456,7 @@ class Mixture(DataNode):
             return [Problem(f"a mixture without {missing}", remedy="give it one or more")]
         specs = {name: dict(node.batch_spec(1)) for name, node in self.components.items()}
         first, *others = specs
+        # Each against the first only: equality of specs carries over to all others.
         problems = [
             Problem(
                 f"components {first!r} and {name!r} have different batch entries or shapes",
@@ -501,7 +503,7 @@ class Mixture(DataNode):
             if name not in self.components:
                 what = f"max_epochs names {name!r}, which is not a component"
                 problems.append(Problem(what, remedy=known))
-            elif not epochs > 0:
+            elif not epochs > 0:  # and not `<= 0`, which NaN would pass
                 problems.append(Problem(f"max_epochs of {name!r} is {epochs}, not above 0"))
         return problems
 

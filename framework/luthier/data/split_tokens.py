@@ -406,7 +406,8 @@ class Pretokenized(TokenNode):
         tokens = np.concatenate(parts).astype(token_dtype(self.tokenizer.vocab_size))
         # The end token is a target, the start token is none.
         num_targets = np.array([len(document) + 1 for document in documents], np.int64)
-        # The text itself is not there: its bytes are those that the tokens stand for.
+        # The text itself is not there: its bytes are those that the tokens stand for, a prefix
+        # space of each document included.
         num_bytes = int(self.byte_lengths[tokens].sum())
         return Stream(tokens, num_targets, num_bytes)
 

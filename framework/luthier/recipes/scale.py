@@ -159,7 +159,7 @@ class GraphSizes:
         # A width may be arithmetic on another one (`hidden_dim=4 * dim`). It must not be
         # overwritten by a number, or it would no longer follow. So only plain values are set, a
         # shared value once; afterwards the computed ones must have become what they should be, or
-        # are reported.
+        # are reported. That may leave the graph half changed: callers give a copy.
         computed = []
         for place, value in wanted:
             now = graph.get(self._graph, place.path)

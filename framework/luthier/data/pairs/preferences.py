@@ -90,6 +90,7 @@ class PreferenceRows:
                 # Target j is token j + 1 (the start token is no target), so that the prompt of P
                 # tokens is targets 0..P - 1 and the response begins at P.
                 batch[f"{side}_weights"][place, self.prompts[row] : count] = 1
+        # Padding is row -1, so that its example is number 0.
         batch["examples"] = (rows + 1).astype(np.int32)
         batch["weights"] = (rows >= 0).astype(np.float32)
         return batch
@@ -156,6 +157,7 @@ class Preferences(DataNode):
                 )
                 rows.append((chosen, rejected))
                 prompts.append(len(prompt))
+        # An empty source, or one of whose prompts all were too long within the limit of `Skip`.
         if not rows:
             raise DataError(Problem(f"{self.source} has no prompts", remedy="give it some"))
         return PreferenceRows(rows, np.array(prompts, np.int64), self.length), len(problems)

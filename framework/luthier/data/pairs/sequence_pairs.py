@@ -181,7 +181,8 @@ class PairRows:
                 batch["positions"][here] = np.arange(len(tokens))
                 batch["documents"][here] = pair + 1
                 # A copy by the index, so that the first one may be changed: the space that some
-                # tokenizers put in front of a text is no byte of it.
+                # tokenizers put in front of a text is no byte of it. An empty text is the end token
+                # alone, which has no bytes to subtract from: hence the `max`.
                 lengths = self.byte_lengths[tokens]
                 lengths[0] = max(lengths[0] - self.prefix_bytes, 0)
                 batch["target_bytes"][here] = lengths
@@ -253,6 +254,7 @@ class SequencePairs(DataNode):
                     continue
                 for store, side in zip((inputs, targets), tokens, strict=True):
                     store.append(np.append(side, self.tokenizer.eos).astype(np.int32))
+        # An empty source, or one of whose pairs all were too long within the limit of `Skip`.
         if not inputs:
             raise DataError(Problem(f"{self.source} has no pairs", remedy="give it some"))
         return inputs, targets, problems

@@ -186,6 +186,8 @@ def _write(
             "arrays": {name: _sizes(array) for name, array in arrays.items()},
         }
         write_json(os.path.join(partial, HEADER), {**header, "digest": _digest(header)})
+        # A process that comes between these lines makes a rename fail; `keep` ignores that and
+        # reads the other process's plan.
         if os.path.exists(folder):  # damaged, or another process was faster
             os.rename(folder, f"{partial}-old")
         os.rename(partial, folder)

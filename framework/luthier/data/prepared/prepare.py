@@ -213,6 +213,7 @@ def prepare(
     try:
         # The layout is written before the first shard. An interrupted call continues with the same
         # cuts, and one with another corpus, tokenizer or number of shards is refused.
+        # Nothing is removed before this check: the folder may hold something else.
         _begin(directory, layout, tokenizer)
         _remove_partial(directory)
         # A shard that has its `shard.json` is complete (`write_shard`): an interrupted call loses

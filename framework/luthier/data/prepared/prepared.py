@@ -242,6 +242,8 @@ def _is_right(
     shard: _Shard, stopped: threading.Event | None = None, duty: float | None = None
 ) -> bool:
     """Read a shard through files: a map of a file that is cut short would end the process."""
+    # A file that cannot be read raises, since it need not have changed: `_run` leaves it to the
+    # batch that reads it.
     hasher = hashlib.blake2b(digest_size=16)
     for kind in _KINDS:
         with open(os.path.join(shard.folder, f"{kind}.npy"), "rb") as file:

@@ -245,7 +245,8 @@ class JsonLines(Source):
     def _parsed(self, start: int, stop: int, parse: Callable[[bytes], _T]) -> list[_T]:
         # A file is opened once for all of its lines in the block. A bad line does not stop the
         # others: the caller gets all of the block's problems, each with file and line. A file that
-        # cannot be read would fail for each of its lines, so it ends the loop.
+        # cannot be read would fail for each of its lines, so it ends the loop; lines of files after
+        # it in the block are then not looked at.
         index, problems = self._index, []
         documents: list[_T] = []
         with contextlib.ExitStack() as stack:
@@ -258,7 +259,7 @@ class JsonLines(Source):
                         stack.close()
                         file = stack.enter_context(open(local_copy(path), "rb"))
                         opened = index.file[record]
-                    assert file is not None
+                    assert file is not None  # `opened` is -1 at first, which is no file's number
                     file.seek(index.offset[record])
                     line = file.readline()
                 except OSError as error:

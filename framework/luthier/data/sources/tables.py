@@ -374,7 +374,8 @@ def _feature(message: memoryview) -> Values:
     # message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }, each of which
     # has its values in field 1. Numbers are packed by newer writers (one field with all of them)
     # and not by older ones (one field for each); a parser must accept both, even in one message.
-    # The zeros of length 0 in front give an empty list its type.
+    # The zeros of length 0 in front give an empty list its type. A oneof is written once, so the
+    # first one is the value; a feature without any has no values.
     for number, _, body in fields(message):
         items = list(fields(body))
         if number == 1:
@@ -383,7 +384,7 @@ def _feature(message: memoryview) -> Values:
             parts = [
                 np.frombuffer(content(value), "<f4")
                 for _, kind, value in items
-                if kind in (BYTES, FIXED32)
+                if kind in (BYTES, FIXED32)  # a field of another type is unknown, and skipped
             ]
             return np.concatenate([np.zeros(0, np.float32), *parts])
         if number == 3:

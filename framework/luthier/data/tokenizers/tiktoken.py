@@ -71,6 +71,7 @@ class Tiktoken(Tokenizer):
                 nearest=tuple(difflib.get_close_matches(name, names)),
                 remedy="list it in `special_tokens` with its number",
             )
+            # Usually one name is both: it is reported once.
             for name in dict.fromkeys((self.bos_token, self.eos_token))
             if name not in names
         ]

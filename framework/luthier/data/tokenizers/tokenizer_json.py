@@ -199,10 +199,19 @@ class TokenizerJson(Tokenizer):
 
 def _without_prefix(content: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the JSON without prefix spaces, and whether there was one."""
-    # Three ways exist to ask for it: a normalizer `Prepend` of U+2581 (Llama's), a pre-tokenizer
-    # `Metaspace` with a `prepend_scheme`, and the older `add_prefix_space` of the same. Each may be
-    # the component itself, or nested in a Sequence. The file's content is not changed in place, as
-    # `_loaded` keeps it.
+    # Three ways to ask for it are taken out: a normalizer `Prepend` of U+2581 (Llama's), a
+    # pre-tokenizer `Metaspace` with a `prepend_scheme`, and the older `add_prefix_space` of the
+    # same. Each may be the component itself, or nested in a Sequence. The file's content is not
+    # changed in place, as `_loaded` keeps it.
+    #
+    # All of them share one flag, although `Metaspace` adds no space to a text that begins with one:
+    # `encode_many` adds it always (the deviation of the class), so that exactly one byte of every
+    # document is `prefix_bytes` and `decode` can take it off again.
+    #
+    # The `add_prefix_space` of a `ByteLevel` pre-tokenizer, which is off in GPT-2's file, is not
+    # handled: the library goes on to add that space, before every part where bytes are no text. The
+    # space is in the tokens of `keeps_bytes`' probe but not in `prefix_bytes`, so the vocabulary is
+    # declared as one that does not keep bytes, and a token counts the bytes that it spells.
     has_prefix = False
 
     def edit(node: Any) -> Any:
@@ -216,6 +225,7 @@ def _without_prefix(content: dict[str, Any]) -> tuple[dict[str, Any], bool]:
                 has_prefix = True
         node = {name: edit(value) for name, value in node.items()}
         if node.get("type") == "Metaspace":
+            # The defaults are those of the library: a `Metaspace` that says nothing adds a space.
             scheme = node.get("prepend_scheme", "always")
             has_prefix = has_prefix or (scheme != "never" and node.get("add_prefix_space", True))
             node.pop("add_prefix_space", None)

@@ -177,7 +177,10 @@ class _Comparison:
             if leaf in _SIZES or path.split(".")[0] in _OPTIONAL:
                 continue
             if (leaf == "num_layers" and not shared) or leaf == "core":
-                continue  # tensors give the number of layers; cores are implementations
+                # Tensors give the number of layers, except of a stack that shares one layer's
+                # parameters (`essence` keeps no other stack). Cores are implementations; their
+                # settings (`core.scale`) have paths of their own and are compared.
+                continue
             if path == "unembedding" and not self._is_taken("unembedding", ours):
                 blamed.append(path)
                 continue

@@ -90,6 +90,8 @@ def _multi_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     # have a size of their own, unless `scale_query_by_dim_per_head` is set.
     for field, allowed in (("attention_extra_logit", None), ("dconv_qkv", False)):
         node.only(field, allowed)
+    # Praxis asserts this one itself; a dump can still have it. The layer declares the next two
+    # settings but never reads them, and the last one only cuts the same computation into parts.
     node.only("combine_qkv", False)
     node.pass_over("internal_gshard_gaussian_init", "internal_enable_query_scale")
     node.pass_over("chunked_attn_num_seq_split")
@@ -115,9 +117,11 @@ def _multi_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
 def _grouped_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     """Return the template of a `GroupedQueryAttention`."""
     # It has its variables itself, without layers for the projections, and its own names for the
-    # range of rotary positions and the temperature.
+    # range of rotary positions and the temperature. Unlike the other two, it has neither norms of
+    # queries and keys nor relative positions.
     made = _with_heads(node, sizes)
     made.num_kv_heads = _groups(node, sizes)
+    # The shape of the output's variable is fixed here: [dim, heads, head_dim], heads in the middle.
     node.dump.heads_first = False
     # The output's variable has the shape of the queries', with the fans exchanged.
     fans = (sizes.dim, sizes.num_heads * sizes.head)
@@ -274,7 +278,9 @@ def _turned(shortest: float, longest: float) -> fdl.Config[layers.Rotary]:
 def _with_bias(node: Node, made: fdl.Partial[Any], sizes: AttentionSizes) -> fdl.Partial[Any]:
     """Return the attention with its relative positions, if it has any."""
     # Praxis adds the bias before it caps or scales the logits, ours afterwards: with these it would
-    # be another function. The table is drawn as Praxis draws a variable of [heads, buckets].
+    # be another function. The queries' own scale is no obstacle: it comes before the bias in both.
+    # The table is drawn as `RelativeBias` of Praxis draws it, which has initializers of its own for
+    # a variable of [heads, buckets]: `params_init` of the layers above does not apply.
     bias = node.get("relative_bias_tpl")
     if bias is None:
         return made

@@ -114,6 +114,8 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
     elif apart is not None:
         node.refuse("separate_embedding_tpl", "supported: Embedding")
     elif head.kind == "GShardSharedEmbeddingSoftmax":
+        # Our scaled head has no cap. The table's initializer is fixed in Praxis' layer, too: a
+        # standard normal, whatever `params_init` is.
         head.only("soft_cap_logits", 0.0, None)
         head.only("logits_abs_max", 0.0, None)
         table = fdl.Config(layers.Normal, stddev=1.0)
@@ -184,6 +186,8 @@ def _stack(node: Node, dim: int) -> tuple[list[Any], Any, fdl.Partial[Any] | Non
         stack.pass_over("num_pipeline_microbatches", "pipeline_microbatch_size", "stream_io")
         stack.pass_over("pipeline_broadcast_inputs", "enable_async_circular_transfer")
         times *= number(stack, "num_pipeline_stages") * number(stack, "circular_repeat")
+        # Its policy is about the memory of a whole stage. Ours is for a layer, which is that of the
+        # stack inside; the function is the same.
         stack.pass_over("checkpoint_policy", "bf16_accum_in_fp32")
         stack = stack.get("pipeline_stage")
     if isinstance(stack, Node) and stack.kind == "StackedTransformerRepeated":
@@ -196,6 +200,7 @@ def _stack(node: Node, dim: int) -> tuple[list[Any], Any, fdl.Partial[Any] | Non
     if not isinstance(stack, Node) or stack.kind != "StackedTransformer":
         node.refuse("stacked_transformer_tpl", "supported: StackedTransformer and its repeats")
         return [fdl.Partial(layers.PreNormBlock)], None, None
+    # The innermost policy is the one of our layers, so that it replaces that of the loop around it.
     if stack.get("remat"):
         remat = _remat(stack)
     else:
@@ -252,6 +257,7 @@ def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any
     policy = node.get("norm_policy")
     if policy not in _BLOCKS:
         node.refuse("norm_policy", f"supported: {', '.join(_BLOCKS)}")
+    # `dropout_prob` stands in for each rate that is not set or 0, as in Praxis.
     plain = stack.get("dropout_prob")
     sizes = AttentionSizes(
         dim,

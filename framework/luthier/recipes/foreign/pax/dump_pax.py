@@ -51,7 +51,9 @@ class Dumper:
         """Return any value of an experiment as JSON."""
         # The order matters: a bool is an int, and an enum may be one, too. Values that JSON does
         # not have become objects with one telling key (`enum`, `float`, `dtype`, `class`, ...),
-        # which `nodes.py` reads. Infinite numbers are strings, since strict readers refuse them.
+        # which `nodes.py` reads. Infinite numbers and NaN are strings, since strict readers refuse
+        # them. Nodes of Fiddle come first among objects, dtypes before classes (NumPy's are
+        # classes); arrays of one element are numbers, and larger ones only name their class.
         if value is None or isinstance(value, (bool, str)):
             return value
         if isinstance(value, enum.Enum):
@@ -242,7 +244,8 @@ def open_arrays(state):
       state: The folder of its arrays.
     """
     # Orbax wrote either one zarr folder per array, or all of them into one OCDBT store, in which
-    # names are found by listing its keys. Only the model's variables are taken, no optimizer state.
+    # names are found by listing its keys: `.zarray` is the one key that each array has once. Only
+    # the model's variables are taken, no optimizer state.
     import tensorstore
 
     prefix = "mdl_vars."
@@ -304,6 +307,7 @@ def write_safetensors(arrays, path, metadata):
     for name in sorted(arrays):
         array = arrays[name]
         dtype = _name_of(array)
+        # NumPy knows bfloat16 only where ml_dtypes has registered it.
         size = 2 if dtype == "bfloat16" else numpy.dtype(dtype).itemsize
         end = start + size * int(numpy.prod(array.shape, dtype=numpy.int64))
         header[name] = {
@@ -338,6 +342,7 @@ def main(argv):
     given = parser.parse_args(argv)
     if given.weights and not given.checkpoint:
         parser.error("--weights needs --checkpoint")
+    # `python dump_pax.py` puts the folder of this file on the path, not the user's.
     sys.path.insert(0, os.getcwd())
     from absl import flags
 

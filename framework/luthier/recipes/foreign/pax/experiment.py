@@ -160,7 +160,7 @@ def _pipelined(found: fdl.Config[Any], lm: Node) -> fdl.Config[Any]:
     parts, rows = stack.peek("num_pipeline_microbatches"), stack.peek("pipeline_microbatch_size")
     batch = getattr(found.training, "global_batch_size", None)
     if not parts and rows and isinstance(batch, int):
-        parts = batch // rows
+        parts = batch // rows  # Pax itself requires that the rows divide the batch
     how = "add fiddler:pipeline(stages=S, microbatches=M)"
     if not parts:
         stack.leave("pipeline_microbatch_size", f"the batch is not known, so is its cut; {how}")
@@ -172,7 +172,9 @@ def _pipelined(found: fdl.Config[Any], lm: Node) -> fdl.Config[Any]:
     except BadInput as error:
         stack.leave("num_pipeline_stages", f"{error.problems[0].what}; then {how}")
         return found
-    if "stage" in sizes:  # Pax's mesh has its own stage axis, which may cross slices
+    # `pipeline` put all stages into one slice. Pax's mesh has its own stage axis, which may cross
+    # slices: then it has fewer stages within a slice, and the rest in `across_slices`.
+    if "stage" in sizes:
         found.parallelism.mesh.stage = sizes["stage"]
     return found
 
@@ -271,7 +273,7 @@ def _set_training(found: Any, training: Any, train: Node, dump: Dump) -> None:
             found.optimizer = chosen
         average_node = average(learner)
     seed = train.get("random_seed")
-    found.seed = seed if isinstance(seed, int) else 0
+    found.seed = seed if isinstance(seed, int) else 0  # 0 is our default, too
     steps, rows = train.get("num_train_steps"), batch_size(dump.datasets)
     found.training = training
     if is_number(steps) and steps >= 1:

@@ -77,9 +77,12 @@ def experts(
     node.only("second_expert_policy", "all")
     node.only("moe_gating_embedding_level", "token")
     node.only("gating_logit_cap", 0.0)
-    # The weight of the balance belongs to the task here (`experiment.py` reads it).
+    # The weight of the balance belongs to the task here (`experiment.py` reads it); Praxis asserts
+    # that the number of shards of a weight is 1.
     node.pass_over("moe_load_balance_loss_weight", "expert_weight_shards")
     count = settings["num_experts"]
+    # All other gatings are refused, and the graph is made with a stand-in, so that one import lists
+    # every problem.
     if settings["gating_func"] not in ("top2", "dense_top2"):
         above.refuse("gating_func", "supported: top2 and dense_top2")
     is_gated = bool(node.get("use_gated_activation"))

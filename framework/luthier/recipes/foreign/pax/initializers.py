@@ -77,6 +77,7 @@ def _initializer(
         # over sqrt(3). For the others it is the limit.
         limit = scale * math.sqrt(3) if by == "fanavg" else scale
         return fdl.Config(layers.Uniform, limit=limit)
+    # Our layers have no initializer of any other constant.
     if method == "constant" and scale in (0.0, 1.0):
         return fdl.Config(layers.Ones if scale else layers.Zeros)
     return None

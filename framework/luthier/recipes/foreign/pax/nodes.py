@@ -290,7 +290,8 @@ def read_dump(path: str | Path) -> Dump:
 def _malformed(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is malformed in a dump."""
     # Files come from elsewhere: all of it is checked once, so that the readers need not expect
-    # anything.
+    # anything. `read_dump` has checked format and version before, and nothing reads inside of
+    # `versions` and `variables`.
     classes, data = content.get("classes"), content.get("datasets", [])
     if not isinstance(content.get("experiment"), str):
         yield "experiment is not a string"

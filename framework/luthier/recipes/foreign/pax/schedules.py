@@ -92,6 +92,7 @@ def _between(node: Node, rate: float) -> Any:
     (first, high), (last, low) = ends
     if first != 0 or last <= 0:
         return None
+    # Praxis' `Linear` is its polynomial at the power 1, for which both origins give the same line.
     if node.kind == "Linear":
         node.pass_over("power", "origin")
         return fdl.Config(
