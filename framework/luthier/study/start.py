@@ -351,6 +351,8 @@ def _read_back(
         if kind == "asked":
             suggestion = Suggestion(line["assignment"], line.get("notes", {}))
             waiting[line["setting"]] = every[line["setting"]] = suggestion
+            # Setting 0 is the baseline. Where the space does not hold it, its assignment is empty
+            # and the sampler never gets it (`Driver._ask`).
             if line["setting"] or suggestion.assignment:
                 # Asked and reported in the order of the journal, which is the order in which the
                 # sampler saw them.

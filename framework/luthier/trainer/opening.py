@@ -225,7 +225,7 @@ def _open(
             existing.write_plan(_recorded(plan))
             # Not the source of the reservation: a job may have waited for days.
             existing.write_source(read_source(request.packages))
-            if request.directory is None:
+            if request.directory is None:  # trials have their study's copy
                 existing.write_code(request.packages)
             yield Opened(existing, is_new=True, notices=notices)
             return
@@ -347,7 +347,7 @@ def _check(
             directory.write_configuration(configuration(graph))
         directory.write_plan(_recorded(plan))
         directory.write_source(source)
-        if request.directory is None:
+        if request.directory is None:  # trials have their study's copy
             directory.write_code(request.packages)
 
     return False, record
