@@ -35,7 +35,6 @@ IN_CLONE = (
     "list",
     "list pax",
     "help",
-    "help overrides",
     "help luthier.optim.adamw",
     "show configs.lm.quickstart",
     "show configs.lm.quickstart --to table",
