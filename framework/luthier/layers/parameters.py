@@ -146,6 +146,10 @@ def value_of(param: nnx.Param, dtype: DType) -> jax.Array:
     """Return the parameter's array in the type that is computed in.
 
     Where the axes of the mesh are explicit, dimensions that `fsdp` splits are gathered here.
+
+    Args:
+      param: The parameter.
+      dtype: The dtype of the result.
     """
     return jnp.asarray(gathered(param), dtype)
 

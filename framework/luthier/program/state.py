@@ -27,7 +27,12 @@ _NUM_SHOWN = 8
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """A module without its arrays; made and used inside one trace."""
+    """A module without its arrays; made and used inside one trace.
+
+    Args:
+      graphdef: The model's graph definition, as NNX splits it.
+      variables: The kinds of its variables, by name.
+    """
 
     # `graphdef` holds the static part, hoisted settings among it as tracers, which is why it must
     # not leave its trace. `variables` maps the dotted name of each variable to its path in the

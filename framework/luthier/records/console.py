@@ -53,7 +53,11 @@ class Console:
 
 
 def format_count(value: float) -> str:
-    """Return a count in at most five characters: `950`, `12.3k`, `124M`, `1.24B`."""
+    """Return a count in at most five characters: `950`, `12.3k`, `124M`, `1.24B`.
+
+    Args:
+      value: The count.
+    """
     for size, suffix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.9995:
             return _three_digits(value / size) + suffix
@@ -61,7 +65,11 @@ def format_count(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Return a time span: `0:00:42`, `12:03:04`, `2d 03:04:05`."""
+    """Return a time span: `0:00:42`, `12:03:04`, `2d 03:04:05`.
+
+    Args:
+      value: The time span in seconds.
+    """
     minutes, seconds = divmod(int(max(0.0, value)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

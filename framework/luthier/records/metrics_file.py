@@ -116,7 +116,11 @@ def encode_event(event: Event, time: float, step: int) -> dict[str, Any]:
 
 
 def decode_event(record: Mapping[str, Any]) -> Recorded | None:
-    """Return the event of a line's JSON object, or None for a kind of a later version."""
+    """Return the event of a line's JSON object, or None for a kind of a later version.
+
+    Args:
+      record: The fields of a line.
+    """
     kind = record["kind"]
     if kind not in KINDS:
         return None

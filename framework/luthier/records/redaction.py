@@ -203,5 +203,9 @@ def redact_output() -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a value as strict, indented JSON, atomically and without secrets."""
+    """Write a value as strict, indented JSON, atomically and without secrets.
+
+    Args:
+      path: The file.
+    """
     storage.write_json(path, value, redact)

@@ -61,6 +61,9 @@ class Status:
 def read_status(path: str | os.PathLike[str]) -> Status:
     """Return the status in a file; a missing file is a run that never started.
 
+    Args:
+      path: The file.
+
     Raises:
       RunError: The file is damaged.
       VersionError: It was written by a later luthier.
@@ -75,6 +78,9 @@ def read_status(path: str | os.PathLike[str]) -> Status:
 
 def write_status(path: str | os.PathLike[str], status: Status) -> None:
     """Write a status atomically.
+
+    Args:
+      path: The file.
 
     Raises:
       RunError: The file cannot be written.

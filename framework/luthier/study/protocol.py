@@ -80,7 +80,12 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """A trial evaluated: metrics by `evaluation/metric` after `step` optimizer steps."""
+    """A trial evaluated: metrics by `evaluation/metric` after `step` optimizer steps.
+
+    Args:
+      slice: Index of the device group.
+      fence: The lease that the report belongs to.
+    """
 
     slice: int
     trial: int

@@ -26,5 +26,10 @@ def is_due(every: Duration | None, before: Progress, now: Progress) -> bool:
 
 
 def is_over(stop: Duration | None, now: Progress) -> bool:
-    """Return whether a duration has passed; None never does."""
+    """Return whether a duration has passed; None never does.
+
+    Args:
+      stop: The duration after which training ends; None has no end.
+      now: The progress of the run.
+    """
     return stop is not None and stop.measure(now) >= stop.count

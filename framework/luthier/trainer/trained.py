@@ -245,7 +245,11 @@ def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> 
 
 
 def can_generate(program: Program) -> bool:
-    """Return whether the experiment has what sampling needs: a tokenizer and a decoding model."""
+    """Return whether the experiment has what sampling needs: a tokenizer and a decoding model.
+
+    Args:
+      program: The program of the experiment.
+    """
     experiment = program.experiment
     if getattr(experiment.data, "tokenizer", None) is None:
         return False
@@ -290,7 +294,12 @@ def sample_text(
 
 
 def final_sample(program: Program, leaves: Leaves) -> str:
-    """Return a short text of the trained model, or nothing where it shows or can generate none."""
+    """Return a short text of the trained model, or nothing where it shows or can generate none.
+
+    Args:
+      program: The program of the experiment.
+      leaves: The flat state.
+    """
     samples = program.experiment.records.samples
     if samples is None or not can_generate(program):
         return ""

@@ -64,7 +64,11 @@ class StoredArrays:
 
 
 def in_memory(values: np.ndarray) -> StoredArray:
-    """Return an array that is in memory."""
+    """Return an array that is in memory.
+
+    Args:
+      values: The arrays, by name.
+    """
     return StoredArray(values.shape, str(values.dtype), values.__getitem__)
 
 

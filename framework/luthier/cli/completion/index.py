@@ -50,7 +50,11 @@ def fingerprints(files: object) -> dict[str, str]:
 
 
 def read(name: str) -> str:
-    """Return the text of a cached file; empty if it cannot be read."""
+    """Return the text of a cached file; empty if it cannot be read.
+
+    Args:
+      name: The name of the entry, as `write` was given it.
+    """
     try:
         with open(os.path.join(folder(), name), encoding="utf-8", newline="") as file:
             return file.read()
@@ -59,7 +63,12 @@ def read(name: str) -> str:
 
 
 def write(name: str, text: str) -> None:
-    """Write a cached file atomically; a cache that cannot be written is not an error."""
+    """Write a cached file atomically; a cache that cannot be written is not an error.
+
+    Args:
+      name: The name of the entry.
+      text: The text of the file.
+    """
     # A full disk must not break Tab. `luthier.storage` has atomic writes, but importing it is too
     # slow.
     path = os.path.join(folder(), name)
@@ -92,7 +101,11 @@ def claim(name: str) -> bool:
 
 
 def release(name: str) -> None:
-    """Remove a claim."""
+    """Remove a claim.
+
+    Args:
+      name: The name of the entry, as `write` was given it.
+    """
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(folder(), f"{name}.claim"))
 
@@ -150,12 +163,20 @@ class Index:
 
 
 def name_of(reference: str) -> str:
-    """Return the name of the index of an experiment in the project of the working directory."""
+    """Return the name of the index of an experiment in the project of the working directory.
+
+    Args:
+      reference: The reference of an experiment, as `configs.lm.quickstart`.
+    """
     return digest(f"{os.getcwd()}\n{reference}".encode())
 
 
 def load(reference: str) -> Index | None:
-    """Return the cached index of an experiment; None if there is none that can be read."""
+    """Return the cached index of an experiment; None if there is none that can be read.
+
+    Args:
+      reference: The reference of an experiment, as `configs.lm.quickstart`.
+    """
     first, _, rest = read(name_of(reference)).partition("\n")
     try:
         header = json.loads(first)

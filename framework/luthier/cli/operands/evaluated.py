@@ -42,7 +42,11 @@ def answer(reference: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Write the answer for a command line into its file."""
+    """Write the answer for a command line into its file.
+
+    Args:
+      words: The command line, without the name of the program.
+    """
     # `sys.path` may lead to the working tree in several ways (an editable installation, a .pth
     # file), and the first import of the user's package would then be of the wrong version.
     # PYTHONPATH stays: the parent has composed it for this process.

@@ -34,7 +34,11 @@ _DEEPEST = 100
 
 
 class YamlError(Exception):
-    """A line of YAML cannot be read as a part of a graph."""
+    """A line of YAML cannot be read as a part of a graph.
+
+    Args:
+      what: The problem, in one line.
+    """
 
     def __init__(self, what: str, line: int):
         super().__init__(what)
@@ -43,7 +47,11 @@ class YamlError(Exception):
 
 @dataclasses.dataclass
 class YamlScalar:
-    """A scalar, and its line."""
+    """A scalar, and its line.
+
+    Args:
+      value: The text of the scalar.
+    """
 
     value: Any
     line: int
@@ -51,7 +59,12 @@ class YamlScalar:
 
 @dataclasses.dataclass
 class Items:
-    """A sequence; its number is above zero where something refers to it."""
+    """A sequence; its number is above zero where something refers to it.
+
+    Args:
+      items: The items, in their order.
+      line: The line of the first one.
+    """
 
     items: list[Any]
     line: int
@@ -60,7 +73,12 @@ class Items:
 
 @dataclasses.dataclass
 class Entries:
-    """A mapping; its number is above zero where something refers to it."""
+    """A mapping; its number is above zero where something refers to it.
+
+    Args:
+      items: The values, by key.
+      line: The line of the first one.
+    """
 
     items: dict[Any, Any]
     line: int
@@ -69,7 +87,12 @@ class Entries:
 
 @dataclasses.dataclass
 class YamlReference:
-    """An alias of a sequence or mapping."""
+    """An alias of a sequence or mapping.
+
+    Args:
+      target: The node that the alias refers to.
+      line: The line of the alias.
+    """
 
     target: Any
     line: int

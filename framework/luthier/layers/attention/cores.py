@@ -236,7 +236,11 @@ def uniform_pairs(keys: DropoutKeys, key: Tokens, num_heads: int) -> jax.Array:
 
 @jax.custom_jvp
 def softmax(scores: jax.Array) -> jax.Array:
-    """Softmax over the last dimension, which keeps only its result for the backward pass."""
+    """Softmax over the last dimension, which keeps only its result for the backward pass.
+
+    Args:
+      scores: Scores; the keys are the last dimension.
+    """
     # Autodiff of these lines would keep exp(s - max) and its sum, or a division by it, beside the
     # result. The derivative in terms of the result p alone is dp = p (ds - sum(p ds)), and p is
     # kept anyway, as a factor of the product with the values. The maximum takes no derivative: the

@@ -218,7 +218,12 @@ def _axes(groups: Sequence[Sequence[int]], kind: str, sizes: Mapping[str, int]) 
 
 
 def total(found: Sequence[Collective], is_across_slices: bool) -> int:
-    """Return the bytes that each device sends in all, within slices or across them."""
+    """Return the bytes that each device sends in all, within slices or across them.
+
+    Args:
+      found: Collectives of a program.
+      is_across_slices: Whether those between slices are counted, or those within one.
+    """
     kept = (c.wire_bytes for c in found if c.is_across_slices is is_across_slices)
     return sum(kept)
 

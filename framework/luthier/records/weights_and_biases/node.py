@@ -30,12 +30,20 @@ _SERVER = "https://api.wandb.ai"
 
 
 def server(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the address of the W&B server."""
+    """Return the address of the W&B server.
+
+    Args:
+      environment: Environment variables.
+    """
     return environment.get("WANDB_BASE_URL") or _SERVER
 
 
 def has_key(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether there are credentials for the server; whether they are right is not tried."""
+    """Return whether there are credentials for the server; whether they are right is not tried.
+
+    Args:
+      environment: Environment variables.
+    """
     if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     # As wandb itself looks for a key: the environment first, then netrc under the server's name.

@@ -38,7 +38,11 @@ class ValidatedTrial:
 
 
 def kind_of(slice: SliceInfo) -> tuple[int, str, int | None]:
-    """Return the kind of a device group: its size, its devices and their memory."""
+    """Return the kind of a device group: its size, its devices and their memory.
+
+    Args:
+      slice: The device group.
+    """
     return slice.num_devices, slice.device_kind, slice.memory_bytes
 
 

@@ -163,7 +163,11 @@ def failed(
 
 
 def why_infeasible(error: BaseException) -> str | None:
-    """Return why a trial can never run on its slice; None for other errors."""
+    """Return why a trial can never run on its slice; None for other errors.
+
+    Args:
+      error: The exception that a trial raised.
+    """
     if isinstance(error, ShardingError | ValidationError):
         return _one_line(error)
     # JAX has one class for all errors of XLA; the status code is in the text only.

@@ -13,7 +13,12 @@ from luthier.study.protocol import Faulted, Lost, Reported, SliceInfo, TrialEnde
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The answer to a report: whether the trial continues."""
+    """The answer to a report: whether the trial continues.
+
+    Args:
+      fence: The lease that the report belongs to.
+      go_on: Whether the trial continues.
+    """
 
     trial: int
     fence: int
@@ -22,7 +27,11 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """A trial ends at its next step, and is saved."""
+    """A trial ends at its next step, and is saved.
+
+    Args:
+      fence: The lease of the trial.
+    """
 
     trial: int
     fence: int

@@ -155,7 +155,11 @@ def trial_lines(standing: StudyStatus, trial: Trial, directory: pathlib.Path) ->
 
 
 def best_lines(standing: StudyStatus) -> Iterator[str]:
-    """Yield the best trials; nothing where none is complete."""
+    """Yield the best trials; nothing where none is complete.
+
+    Args:
+      standing: The status of the study.
+    """
     best = standing.best()
     if best:
         yield "best:" if len(best) == 1 else f"{len(best)} trials that no other beats:"
@@ -168,7 +172,11 @@ def best_lines(standing: StudyStatus) -> Iterator[str]:
 
 
 def headline(standing: StudyStatus) -> str:
-    """Return the status of a study in one line."""
+    """Return the status of a study in one line.
+
+    Args:
+      standing: The status of the study.
+    """
     ledger = standing.ledger
     ended = ledger.count(*ENDED)
     limit = "" if standing.num_trials is None else f" of {standing.num_trials}"
@@ -199,7 +207,11 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 
 def ended_line(standing: StudyStatus, trial: Trial) -> str:
-    """Return one line about a trial that ended."""
+    """Return one line about a trial that ended.
+
+    Args:
+      standing: The status of the study.
+    """
     values = ", ".join(
         f"{name} {value:.6g}"
         for name, value in zip(standing.metrics, trial.values or (), strict=False)

@@ -45,7 +45,11 @@ def mirror_study(
 
 
 def wandb_of(base: Graph) -> Wandb | None:
-    """Return how the runs of an experiment are mirrored; None where they are not."""
+    """Return how the runs of an experiment are mirrored; None where they are not.
+
+    Args:
+      base: The base experiment of the study.
+    """
     try:
         node = graphs.get(base, "records.wandb")
     except BadInput:
