@@ -31,7 +31,7 @@ class Structure:
 
     Args:
       graphdef: The model's graph definition, as NNX splits it.
-      variables: The kinds of its variables, by name.
+      variables: The path in the module and the variable, by dotted name.
     """
 
     # `graphdef` holds the static part, hoisted settings among it as tracers, which is why it must

@@ -50,7 +50,7 @@ class YamlScalar:
     """A scalar, and its line.
 
     Args:
-      value: The text of the scalar.
+      value: Its value.
     """
 
     value: Any
@@ -63,7 +63,7 @@ class Items:
 
     Args:
       items: The items, in their order.
-      line: The line of the first one.
+      line: The line on which it starts.
     """
 
     items: list[Any]
@@ -77,7 +77,7 @@ class Entries:
 
     Args:
       items: The values, by key.
-      line: The line of the first one.
+      line: The line on which it starts.
     """
 
     items: dict[Any, Any]
