@@ -6,41 +6,43 @@ code. Nothing here imports JAX, or another package of luthier, before a command 
 
 from __future__ import annotations
 
+from luthier.facade import lazy_exports
+
 # The place of each public name, as `module` or `module:name`. A Tab in the shell imports this
 # package, too, and must answer in a fraction of a second; so names are resolved on first use,
 # without importing even `typing`.
-_EXPORTS = {
-    "COMMANDS": "luthier.cli.command_line",
-    "HINT": "luthier.cli.flags",
-    "Alias": "luthier.cli.listing",
-    "End": "luthier.cli.launcher",
-    "Listed": "luthier.cli.listing",
-    "Parser": "luthier.cli.arguments",
-    "Problems": "luthier.cli.arguments",
-    "Process": "luthier.cli.hosts",
-    "Project": "luthier.cli.project",
-    "choose_run": "luthier.cli.reruns",
-    "find_experiment": "luthier.cli.flags",
-    "find_experiments": "luthier.cli.listing:find",
-    "find_project": "luthier.cli.project:find",
-    "find_run": "luthier.cli.experiments",
-    "flag_names": "luthier.cli.flags:flags",
-    "is_override": "luthier.cli.experiments",
-    "joined": "luthier.cli.hosts",
-    "judge": "luthier.cli.launcher",
-    "load": "luthier.cli.experiments",
-    "load_reference": "luthier.cli.experiments",
-    "main": "luthier.cli.command_line",
-    "manual_pages": "luthier.cli.commands.project.help:pages",
-    "number_within": "luthier.cli.arguments",
-    "parser_of": "luthier.cli.command_line",
-    "positive": "luthier.cli.arguments",
-    "print_json": "luthier.cli.printing",
-    "print_rerun": "luthier.cli.reruns:print_changes",
-    "table": "luthier.cli.printing",
-    "translate": "luthier.cli.flags",
-    "whole": "luthier.cli.arguments",
-    "with_hints": "luthier.cli.flags",
+_PLACES = {
+    "COMMANDS": "command_line",
+    "HINT": "flags",
+    "Alias": "listing",
+    "End": "launcher",
+    "Listed": "listing",
+    "Parser": "arguments",
+    "Problems": "arguments",
+    "Process": "hosts",
+    "Project": "project",
+    "choose_run": "reruns",
+    "find_experiment": "flags",
+    "find_experiments": "listing:find",
+    "find_project": "project:find",
+    "find_run": "experiments",
+    "flag_names": "flags:flags",
+    "is_override": "experiments",
+    "joined": "hosts",
+    "judge": "launcher",
+    "load": "experiments",
+    "load_reference": "experiments",
+    "main": "command_line",
+    "manual_pages": "commands.project.help:pages",
+    "number_within": "arguments",
+    "parser_of": "command_line",
+    "positive": "arguments",
+    "print_json": "printing",
+    "print_rerun": "reruns:print_changes",
+    "table": "printing",
+    "translate": "flags",
+    "whole": "arguments",
+    "with_hints": "flags",
 }
 
 __all__ = [
@@ -77,15 +79,4 @@ __all__ = [
     "with_hints",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name in _EXPORTS:
-        import importlib
-
-        module, _, attribute = _EXPORTS[name].partition(":")
-        return getattr(importlib.import_module(module), attribute or name)
-    raise AttributeError(f"module 'luthier.cli' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

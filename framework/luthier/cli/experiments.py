@@ -163,7 +163,7 @@ def load(
 def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tuple[str, ...]:
     """Return the user's packages that overrides may name, given the files among them."""
     # A file of overrides or of gin can name any class or function, and so run code of the user's
-    # packages when it is applied. Files of others (downloads, records of another project) may do so
+    # packages when it is applied. Foreign files (downloads, records of another project) may do so
     # only after `--trust`; `luthier.records.trust` decides, by the file's place and its text. All
     # files are read here, also those that gin files include, before anything is imported. A file of
     # `config_dict:` is not among them: it is a Python program, which runs because it was named.

@@ -180,7 +180,7 @@ class Contrastive:
         """
         # Keys are of the row and not of its place in a microbatch, so that the vectors here are
         # those that `loss` computes again. Different folds for the two views: with the same entry
-        # twice, dropout is the only thing that tells them apart (SimCSE).
+        # twice, dropout is the only difference between them (SimCSE).
         keys = row_keys(key, batch)
         left, right = self.views
         return {

@@ -245,7 +245,7 @@ class Filtered(Source):
                     self.corrupt.tolerate(problems)
             return documents
 
-    # `Verdict.kept` combines the masks anew at each call; here it is asked for every document.
+    # `Verdict.kept` combines the masks again at each call; here it is asked for every document.
     @functools.cached_property
     def _kept(self) -> np.ndarray:
         return self.verdict.kept

@@ -5,8 +5,9 @@ What a process on another machine needs to begin is light, so names are imported
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from luthier.facade import lazy_exports
 
 if TYPE_CHECKING:
     from luthier.launch.doctor import Examination, examine, findings
@@ -83,12 +84,4 @@ __all__ = [
     "user_file",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(importlib.import_module(f"luthier.launch.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'luthier.launch' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

@@ -58,7 +58,7 @@ def pipeline(
         raise BadInput(problems)
     node = schedule if isinstance(schedule, fdl.Config) else fdl.Config(schedule)
     # `remat` is the only setting that a loop and a pipeline have in common. A stack that is a
-    # pipeline already is made anew, with the default `stage_remat`.
+    # pipeline already is rebuilt, with the default `stage_remat`.
     for place in places:
         kept = {"remat": place.value.remat} if _sets_remat(place.value) else {}
         stack = fdl.Config(layers.Pipelined, microbatches=microbatches, schedule=node, **kept)

@@ -5,10 +5,9 @@ What is exported is imported at its first use: looking at a study needs no array
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from luthier.facade import lazy_exports
 
-_HOMES = {
+_PLACES = {
     "AnotherSeed": "study",
     "Back": "protocol",
     "Best": "objectives",
@@ -144,8 +143,4 @@ __all__ = [
     "write_result",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'luthier.study' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"luthier.study.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

@@ -157,7 +157,7 @@ def with_engine(study: Graph, on: str | None) -> Graph:
     Raises:
       BadInput: A name or a value is wrong; it has all problems.
     """
-    # With --on, the engine is made anew from it and from the site's launch.toml. Nothing of the
+    # With --on, the engine is built afresh from it and from the site's launch.toml. Nothing of the
     # study's own engine is kept: on resuming, that holds what the last start took from its --on and
     # its site. Without --on the site's settings are set only where the study has none of its own.
     from luthier import graph as graphs
@@ -229,7 +229,7 @@ def _submit(
     from luthier.launch import jobs as launches
     from luthier.trainer import opening
 
-    # The run is reserved before the job is submitted, so that the job can be told its id (--run)
+    # The run is reserved before the job is submitted, so that the job can be given its id (--run)
     # and the run is listed as queued. If the engine refuses the job, the new folder is removed
     # again, but never one that existed before or that another process writes.
     graph, packages = experiment

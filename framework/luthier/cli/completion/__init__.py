@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+from luthier.facade import lazy_exports
+
 # The place of each public name. Names are resolved on first use: a Tab imports `candidates` alone,
 # and `building` imports the experiment.
-_EXPORTS = {
-    "NODE": "luthier.cli.completion.index",
-    "SCRIPTS": "luthier.cli.completion.scripts",
-    "Candidate": "luthier.cli.completion.index",
-    "Entry": "luthier.cli.completion.index",
-    "Index": "luthier.cli.completion.index",
-    "build": "luthier.cli.completion.building",
-    "claim": "luthier.cli.completion.index",
-    "commands": "luthier.cli.completion.candidates",
-    "complete": "luthier.cli.completion.candidates",
-    "experiments": "luthier.cli.completion.candidates",
-    "fingerprints": "luthier.cli.completion.index",
-    "folder": "luthier.cli.completion.index",
-    "keys": "luthier.cli.completion.candidates",
-    "load": "luthier.cli.completion.index",
-    "macros": "luthier.cli.completion.candidates",
-    "name_of": "luthier.cli.completion.index",
-    "offered": "luthier.cli.completion.candidates",
-    "pages": "luthier.cli.completion.candidates",
-    "read": "luthier.cli.completion.index",
-    "release": "luthier.cli.completion.index",
-    "runs": "luthier.cli.completion.candidates",
-    "save": "luthier.cli.completion.index",
-    "sources": "luthier.cli.completion.candidates",
-    "start": "luthier.cli.completion.candidates",
-    "write": "luthier.cli.completion.index",
+_PLACES = {
+    "NODE": "index",
+    "SCRIPTS": "scripts",
+    "Candidate": "index",
+    "Entry": "index",
+    "Index": "index",
+    "build": "building",
+    "claim": "index",
+    "commands": "candidates",
+    "complete": "candidates",
+    "experiments": "candidates",
+    "fingerprints": "index",
+    "folder": "index",
+    "keys": "candidates",
+    "load": "index",
+    "macros": "candidates",
+    "name_of": "index",
+    "offered": "candidates",
+    "pages": "candidates",
+    "read": "index",
+    "release": "index",
+    "runs": "candidates",
+    "save": "index",
+    "sources": "candidates",
+    "start": "candidates",
+    "write": "index",
 }
 
 __all__ = [
@@ -60,15 +62,4 @@ __all__ = [
     "write",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name in _EXPORTS:
-        import importlib
-
-        module, _, attribute = _EXPORTS[name].partition(":")
-        return getattr(importlib.import_module(module), attribute or name)
-    raise AttributeError(f"module 'luthier.cli.completion' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

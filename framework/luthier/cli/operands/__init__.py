@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from luthier.facade import lazy_exports
+
 # The place of each public name. Names are resolved on first use: an operand imports only what its
 # kind needs.
-_EXPORTS = {
-    "Operand": "luthier.cli.operands.operand",
-    "Record": "luthier.cli.operands.operand",
-    "ResultOperand": "luthier.cli.operands.operand",
-    "answer": "luthier.cli.operands.evaluated",
-    "describe_trial": "luthier.cli.operands.recorded:describe",
-    "effects_of": "luthier.cli.operands.building",
-    "every_trial": "luthier.cli.operands.recorded:every",
-    "find_record": "luthier.cli.operands.recorded:find",
-    "find_records": "luthier.cli.operands.recorded:find_all",
-    "find_revision": "luthier.cli.operands.revisions:find",
-    "find_trial": "luthier.cli.operands.recorded",
-    "is_trial": "luthier.cli.operands.recorded",
-    "of_graph": "luthier.cli.operands.operand",
-    "of_record": "luthier.cli.operands.operand",
-    "read_all": "luthier.cli.operands.words",
-    "read_record": "luthier.cli.operands.recorded:read",
-    "read_revision": "luthier.cli.operands.revisions:read",
-    "read_run": "luthier.cli.operands.recorded",
+_PLACES = {
+    "Operand": "operand",
+    "Record": "operand",
+    "ResultOperand": "operand",
+    "answer": "evaluated",
+    "describe_trial": "recorded:describe",
+    "effects_of": "building",
+    "every_trial": "recorded:every",
+    "find_record": "recorded:find",
+    "find_records": "recorded:find_all",
+    "find_revision": "revisions:find",
+    "find_trial": "recorded",
+    "is_trial": "recorded",
+    "of_graph": "operand",
+    "of_record": "operand",
+    "read_all": "words",
+    "read_record": "recorded:read",
+    "read_revision": "revisions:read",
+    "read_run": "recorded",
 }
 
 __all__ = [
@@ -46,15 +48,4 @@ __all__ = [
     "read_run",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name in _EXPORTS:
-        import importlib
-
-        module, _, attribute = _EXPORTS[name].partition(":")
-        return getattr(importlib.import_module(module), attribute or name)
-    raise AttributeError(f"module 'luthier.cli.operands' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

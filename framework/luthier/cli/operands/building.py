@@ -25,7 +25,7 @@ def effects_of(before: Operand, after: Operand, devices: str | None = None) -> d
       BadInput: A graph cannot be built or run on the devices, or is not that of an experiment.
     """
     # Up to here a comparison has read records as data. Effects need the real model, and so import
-    # what the records name; that runs code, so the user is told first.
+    # what the records name; that runs code, so it is announced first.
     sides = (before, after)
     recorded = [operand.title for operand in sides if operand.is_recorded]
     if recorded:

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from luthier.facade import lazy_exports
+
 # The place of each public name. Names are resolved on first use, so that `--help` imports none of
 # these modules.
-_EXPORTS = {
-    "FORMS": "luthier.cli.showing.forms",
-    "PACKAGES": "luthier.cli.showing.settings",
-    "Component": "luthier.cli.showing.settings",
-    "ComponentSetting": "luthier.cli.showing.settings",
-    "Parameter": "luthier.cli.showing.parameters",
-    "account_as_json": "luthier.cli.showing.goodput:as_json",
-    "account_lines": "luthier.cli.showing.goodput:lines_of",
-    "comparison_of": "luthier.cli.showing.differences",
-    "components": "luthier.cli.showing.settings",
-    "describe": "luthier.cli.showing.settings",
-    "duration": "luthier.cli.showing.goodput",
-    "entry": "luthier.cli.showing.settings",
-    "lines_of": "luthier.cli.showing.differences",
-    "list_parameters": "luthier.cli.showing.parameters:parameters",
-    "matrix_of": "luthier.cli.showing.differences",
-    "page": "luthier.cli.showing.settings",
-    "print_changes": "luthier.cli.showing.differences",
-    "print_difference": "luthier.cli.showing.differences",
-    "print_matrix": "luthier.cli.showing.differences",
-    "print_parameters": "luthier.cli.showing.parameters",
-    "print_text": "luthier.cli.showing.differences",
-    "print_why": "luthier.cli.showing.forms",
-    "save": "luthier.cli.showing.forms",
-    "snapshot": "luthier.cli.showing.settings",
-    "subtotals": "luthier.cli.showing.parameters",
-    "written": "luthier.cli.showing.forms",
+_PLACES = {
+    "FORMS": "forms",
+    "PACKAGES": "settings",
+    "Component": "settings",
+    "ComponentSetting": "settings",
+    "Parameter": "parameters",
+    "account_as_json": "goodput:as_json",
+    "account_lines": "goodput:lines_of",
+    "comparison_of": "differences",
+    "components": "settings",
+    "describe": "settings",
+    "duration": "goodput",
+    "entry": "settings",
+    "lines_of": "differences",
+    "list_parameters": "parameters:parameters",
+    "matrix_of": "differences",
+    "page": "settings",
+    "print_changes": "differences",
+    "print_difference": "differences",
+    "print_matrix": "differences",
+    "print_parameters": "parameters",
+    "print_text": "differences",
+    "print_why": "forms",
+    "save": "forms",
+    "snapshot": "settings",
+    "subtotals": "parameters",
+    "written": "forms",
 }
 
 __all__ = [
@@ -62,15 +64,4 @@ __all__ = [
     "written",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name in _EXPORTS:
-        import importlib
-
-        module, _, attribute = _EXPORTS[name].partition(":")
-        return getattr(importlib.import_module(module), attribute or name)
-    raise AttributeError(f"module 'luthier.cli.showing' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

@@ -23,7 +23,7 @@ Sides = dict[str, jax.Array]
 
 # The stages are ours because no maintained JAX library has them; they are compared with references
 # in NumPy and float64. Comparisons to 1e-6 use matrices of well separated singular values: where
-# two are nearly equal, the eigenvectors of others are not known to float32 any better.
+# two are nearly equal, no implementation in float32 knows the eigenvectors any better.
 
 
 class KroneckerState(NamedTuple):

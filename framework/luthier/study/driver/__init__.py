@@ -5,10 +5,9 @@ The names are imported at their first use: looking at a study needs neither Optu
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from luthier.facade import lazy_exports
 
-_HOMES = {
+_PLACES = {
     "Admission": "admission",
     "Driver": "loop",
     "InMemoryStudy": "sampling",
@@ -70,8 +69,4 @@ __all__ = [
     "update_mirror",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'luthier.study.driver' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"luthier.study.driver.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

@@ -248,7 +248,7 @@ def as_direction(direction: str) -> StudyDirection:
 
 # The next setting: a sampler of Optuna or a grid, asked for one setting after the other.
 #
-# The sampler is made anew for every setting, with a seed that comes from the study's seed and the
+# A new sampler is made for every setting, with a seed that comes from the study's seed and the
 # number of the setting. So what it suggests depends on what it was reported before, and on nothing
 # else.
 

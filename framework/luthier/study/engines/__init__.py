@@ -5,10 +5,9 @@ The names are imported at their first use: an engine in the driver needs no JAX,
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from luthier.facade import lazy_exports
 
-_HOMES = {
+_PLACES = {
     "Answer": "messages",
     "Close": "messages",
     "Devices": "local",
@@ -72,8 +71,4 @@ __all__ = [
     "why_infeasible",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'luthier.study.engines' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"luthier.study.engines.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

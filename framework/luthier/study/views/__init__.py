@@ -5,10 +5,9 @@ The names are imported at their first use: `luthier sweep show` imports neither 
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from luthier.facade import lazy_exports
 
-_HOMES = {
+_PLACES = {
     "FEWEST": "report",
     "LiveView": "text",
     "MOST": "report",
@@ -54,8 +53,4 @@ __all__ = [
     "wandb_of",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'luthier.study.views' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"luthier.study.views.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_exports(__name__, _PLACES)

@@ -66,7 +66,7 @@ def _tensors(*up: tuple[str, str]) -> tuple[Tensor, ...]:
 # A bias between the texts, which old files hold and no version uses.
 _IGNORED = (r"EncDecAttention\.relative_attention_bias\.weight$",)
 
-# Both versions have the model type t5; config.json tells them apart only by `feed_forward_proj`,
+# Both versions have the model type t5; config.json differs only in `feed_forward_proj`,
 # which the first version may leave out.
 T5 = Family(
     name="t5",

@@ -1,0 +1,33 @@
+"""Packages whose public names are imported at their first use.
+
+A facade that imported all of its modules would make `luthier --help`, a Tab in the shell and the
+workers of a study wait for JAX, Optuna or W&B.
+"""
+
+# No `typing` and no `collections.abc`: a Tab imports this module.
+from __future__ import annotations
+
+import importlib
+
+
+def lazy_exports(package: str, places: dict[str, str]) -> tuple:
+    """Return the `__getattr__` and the `__dir__` of a package.
+
+        __getattr__, __dir__ = lazy_exports(__name__, {"main": "command_line", "find": "runs:find"})
+
+    Args:
+      package: The name of the package.
+      places: The module below the package that defines each public name, with the name that it
+        has there behind a colon if that is another one.
+
+    Returns:
+      Two functions, for the module level of the package (PEP 562).
+    """
+
+    def get(name: str) -> object:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, attribute = places[name].partition(":")
+        return getattr(importlib.import_module(f"{package}.{module}"), attribute or name)
+
+    return get, lambda: sorted(places)
