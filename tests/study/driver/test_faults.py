@@ -67,6 +67,20 @@ def test_a_full_disk_stops_the_study_and_costs_no_trial(run):
     assert _states(again) == ["complete"] * 12
 
 
+def test_a_rest_that_ends_while_the_journal_is_written_does_not_stop_the_study(run, monkeypatch):
+    write = loop.Journal.commit
+
+    def commit_slowly(journal, *settings, **named):
+        time.sleep(0.05)
+        write(journal, *settings, **named)
+
+    monkeypatch.setattr(loop, "REST_SECONDS", 0.02)
+    monkeypatch.setattr(loop.Journal, "commit", commit_slowly)
+    outcome = run(ends={2: ["faulted"]})
+    assert outcome.is_over
+    assert _states(outcome) == ["complete"] * 12
+
+
 def test_a_study_that_the_machine_stopped_keeps_its_name_and_is_resumed(run, tmp_path):
     stopped = run(ends={0: ["faulted"] * 2})
     assert stopped.stopped_by == "place"

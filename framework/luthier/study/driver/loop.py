@@ -554,9 +554,14 @@ class Driver(_Trials):
             self._watch_source()
             if self.is_late:
                 return False
+            # Noted before groups are filled: one whose rest ends a moment later was passed over in
+            # this round, and only the next round shows whether it takes a trial.
+            may_come = any(not slice.excluded and not slice.is_free for slice in self._slices)
             self._fill()
             self._parts.journal.commit()
-            if not any(slice.running for slice in self._slices) and not self._waits():
+            if not any(slice.running for slice in self._slices) and not (
+                may_come and self._is_wanted()
+            ):
                 self._stop_where_held()
                 return not (self.stop_asked or self.is_late or self.stopped)
             for event in self._engine.events(1.0):
@@ -578,12 +583,11 @@ class Driver(_Trials):
         is_full = trials is not None and known + self._study.seeds > trials
         return (is_full or self._is_exhausted) and self._ledger.count(*ENDED) == known
 
-    def _waits(self) -> bool:
-        """Return whether there are trials for slices that are away, or rest after a fault."""
+    def _is_wanted(self) -> bool:
+        """Return whether there is a trial for a group that is away, or rests after a fault."""
         # Asking here may put a trial into the queue although no group is free: the study must not
         # end while one that is away could still take it.
-        may_come = any(not s.excluded and not s.is_free for s in self._slices)
-        return may_come and not self._is_spent() and (bool(self._queue) or self._ask())
+        return not self._is_spent() and (bool(self._queue) or self._ask())
 
     def _stop_where_held(self) -> None:
         """Stop a study whose last trials only met faults of the machine."""
