@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from luthier.data.protobuf import BYTES, FIXED32, VARINT, content, fields, packed_varints
 from luthier.data.requirements import require
 from luthier.data.sources.containers import ArrayRecord, Container, TFRecord
 from luthier.data.sources.files import empty, matching_files
@@ -349,54 +348,69 @@ def features(record: bytes) -> dict[str, Values]:
     Raises:
       ValueError: when the bytes are not such a message.
     """
-    # message Example { Features features = 1; } message Features { map<string, Feature> feature =
-    # 1; } A map is a repeated message with the key in field 1 and the value in field 2. The entry's
-    # fields may come in any order, and a key that comes twice has its last value.
-    named: dict[str, Values] = {}
-    for number, kind, body in fields(record):
-        if number != 1 or kind != BYTES:
-            raise ValueError("not a tf.train.Example")
-        for entry_number, _, entry in fields(body):
-            if entry_number != 1:
-                raise ValueError("not a tf.train.Example")
-            name = ""
-            values: Values = []
-            for part, _, value in fields(entry):
-                if part == 1:
-                    name = bytes(content(value)).decode("utf-8")
-                elif part == 2:
-                    values = _feature(content(value))
-            named[name] = values
-    return named
+    from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    try:
+        example = _example_class().FromString(record)
+    except DecodeError as error:
+        raise ValueError(f"not a tf.train.Example: {error}") from None
+    # Fields that a message does not declare are skipped in silence, so that almost any message can
+    # be read as any other; an Example has none.
+    if len(UnknownFieldSet(example)) or len(UnknownFieldSet(example.features)):
+        raise ValueError("not a tf.train.Example: it has fields that an Example does not have")
+    return {name: _values(feature) for name, feature in example.features.feature.items()}
 
 
-def _feature(message: memoryview) -> Values:
-    # message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }, each of which
-    # has its values in field 1. Numbers are packed by newer writers (one field with all of them)
-    # and not by older ones (one field for each); a parser must accept both, even in one message.
-    # The zeros of length 0 in front give an empty list its type. A oneof is written once, so the
-    # first one is the value; a feature without any has no values.
-    for number, _, body in fields(message):
-        items = list(fields(body))
-        if number == 1:
-            return [bytes(content(value)) for _, _, value in items]
-        if number == 2:
-            parts = [
-                np.frombuffer(content(value), "<f4")
-                for _, kind, value in items
-                if kind in (BYTES, FIXED32)  # a field of another type is unknown, and skipped
-            ]
-            return np.concatenate([np.zeros(0, np.float32), *parts])
-        if number == 3:
-            parts = [
-                # Varints are unsigned on the wire; the cast reads negative numbers back.
-                np.array([value], np.uint64).astype(np.int64)
-                if kind == VARINT
-                else packed_varints(content(value))
-                for _, kind, value in items
-            ]
-            return np.concatenate([np.zeros(0, np.int64), *parts])
-    return []
+def _values(feature: Any) -> Values:
+    # The kind, and not the values, decides the type: an empty list of numbers has one, too.
+    kind = feature.WhichOneof("kind")
+    if kind == "float_list":
+        return np.array(feature.float_list.value, np.float32)
+    if kind == "int64_list":
+        return np.array(feature.int64_list.value, np.int64)
+    return list(feature.bytes_list.value)
+
+
+@functools.cache
+def _example_class() -> Any:
+    """Return the class of `tf.train.Example`, which otherwise only TensorFlow has."""
+    # Imported at the first record: nobody else needs it.
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="luthier/example.proto", package="luthier", syntax="proto3"
+    )
+
+    def declare(message: Any, number: int, name: str, kind: int, label: int, of: str = "") -> Any:
+        type_name = f".luthier.{of}" if of else None
+        return message.field.add(
+            name=name, number=number, type=kind, label=label, type_name=type_name
+        )
+
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    kinds = (("bytes", field.TYPE_BYTES), ("float", field.TYPE_FLOAT), ("int64", field.TYPE_INT64))
+    for number, (name, kind) in enumerate(kinds, start=1):
+        values = file.message_type.add(name=f"{name.capitalize()}List")
+        declare(values, 1, "value", kind, field.LABEL_REPEATED)
+        arguments = (f"{name}_list", field.TYPE_MESSAGE, field.LABEL_OPTIONAL, values.name)
+        declare(feature, number, *arguments).oneof_index = 0
+    features = file.message_type.add(name="Features")
+    # A map is a repeated message of keys and values, and marked as such.
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    declare(entry, 1, "key", field.TYPE_STRING, field.LABEL_OPTIONAL)
+    declare(entry, 2, "value", field.TYPE_MESSAGE, field.LABEL_OPTIONAL, "Feature")
+    arguments = ("feature", field.TYPE_MESSAGE, field.LABEL_REPEATED, "Features.FeatureEntry")
+    declare(features, 1, *arguments)
+    example = file.message_type.add(name="Example")
+    declare(example, 1, "features", field.TYPE_MESSAGE, field.LABEL_OPTIONAL, "Features")
+    # A pool of its own: in the default one, a later import of TensorFlow must not find a rival.
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("luthier.Example"))
 
 
 # Prepared folders of TensorFlow Datasets, without TensorFlow.

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from luthier.data.protobuf import BYTES, VARINT, content, fields
 from luthier.data.requirements import require
 from luthier.data.sources.files import read_file
 from luthier.data.tokenizers.tokenizer import (
@@ -25,11 +24,6 @@ from luthier.data.tokenizers.tokenizer import (
 from luthier.errors import DataError, Problem
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-
-# ModelProto: field 3 is NormalizerSpec, whose fields 3, 4 and 5 are add_dummy_prefix,
-# remove_extra_whitespaces and escape_whitespaces; field 2 is TrainerSpec, whose field 24 is
-# treat_whitespace_as_suffix. Messages that follow one another merge, the last value wins.
-_NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +58,12 @@ class SentencePiece(Tokenizer):
         library = require("sentencepiece", "sentencepiece", "reading SentencePiece vocabularies")
         proto = read_file(os.path.expanduser(self.path))
         try:
-            # `add_dummy_prefix` is switched off in the serialized model, and `encode_many` puts the
-            # space in front: a document whose bytes are not all text is encoded in several parts,
-            # each of which would get a space of its own.
-            has_prefix, problem = _normalization(proto)
-            processor = library.SentencePieceProcessor(model_proto=proto + _NO_DUMMY_PREFIX)
+            model = _parse(proto)
+            has_prefix, problem = _normalization(model)
+            # Switched off here; `encode_many` puts the space in front. A document whose bytes are
+            # not all text is encoded in several parts, each of which would get a space of its own.
+            model.normalizer_spec.add_dummy_prefix = False
+            processor = library.SentencePieceProcessor(model_proto=model.SerializeToString())
         except (ValueError, RuntimeError, OSError) as error:
             what = f"{self.path}: not a SentencePiece model: {error}"
             raise DataError(Problem(what, remedy="name a `.model` file")) from None
@@ -165,25 +160,25 @@ class SentencePiece(Tokenizer):
         )
 
 
-def _normalization(proto: bytes) -> tuple[bool, str]:
+def _parse(proto: bytes) -> Any:
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    try:
+        return sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
+    except DecodeError as error:  # which is not a ValueError
+        raise ValueError(error) from None
+
+
+def _normalization(model: Any) -> tuple[bool, str]:
     """Return whether a space is put in front, and the problem of a model that changes text."""
-    # The library has no accessor for these settings, so they are read from the serialized model.
-    # The defaults of the three flags are true. Unlike a probe, this finds a normalization that
-    # leaves the probe as it is.
-    flags, has_map, suffix = {3: 1, 4: 1, 5: 1}, False, 0
-    for number, kind, value in fields(proto):
-        if number == 3 and kind == BYTES:
-            for part, part_kind, part_value in fields(value):
-                if part in flags and part_kind == VARINT:
-                    flags[part] = int(part_value)  # type: ignore[arg-type]
-                elif part == 2:
-                    has_map = len(content(part_value)) > 0
-        elif number == 2 and kind == BYTES:
-            suffix = max([int(v) for p, _, v in fields(value) if p == 24], default=0)  # type: ignore[arg-type]
-    if has_map:
+    # Read from the settings of the model, for which the processor has no accessor. Encoding a probe
+    # would miss a normalization that leaves the probe as it is.
+    settings = model.normalizer_spec
+    if settings.precompiled_charsmap:
         return False, "its normalization changes characters"
-    if flags[4]:
+    if settings.remove_extra_whitespaces:
         return False, "it removes extra whitespace"
-    if not flags[5] or suffix:
+    if not settings.escape_whitespaces or model.trainer_spec.treat_whitespace_as_suffix:
         return False, "it does not treat whitespace as a prefix of words"
-    return bool(flags[3]), ""
+    return bool(settings.add_dummy_prefix), ""
