@@ -37,6 +37,10 @@ from luthier.errors import LockLost, Problem, RunError
 from luthier.storage.atomic import run_error
 from luthier.storage.process import ProcessIdentity
 
+# Of filelock's locks (4.3), `FileLock` is `flock` alone, so it says nothing about a holder on
+# another machine, and `SoftFileLease` is a heartbeat and a process id, without `flock`. Both leave
+# the check before each write to the caller, which is most of this module.
+
 HEARTBEAT_SECONDS = 10.0
 """Seconds between two heartbeats of a holder; it is taken over after three times that."""
 
