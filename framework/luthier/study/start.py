@@ -344,10 +344,11 @@ def _read_back(
     pruning = make_pruning(study)
     waiting: dict[int, Suggestion] = {}
     every: dict[int, Suggestion] = {}
-    series: dict[int, Any] = {}
     for line in read_journal(directory.journal_path):
-        ledger.follow(line)
         kind = line["kind"]
+        # Before the line is followed, which forgets them.
+        reports = ledger.reports_of(ledger.settings[line["setting"]]) if kind == "told" else {}
+        ledger.follow(line)
         if kind == "asked":
             suggestion = Suggestion(line["assignment"], line.get("notes", {}))
             waiting[line["setting"]] = every[line["setting"]] = suggestion
@@ -358,19 +359,12 @@ def _read_back(
                 # sampler saw them.
                 suggester.restore(line["setting"], suggestion)
         elif kind == "ended":
-            series[line["trial"]] = dict(line.get("series", ()))
-            _end_pruning(pruning, ledger, line, series[line["trial"]])
+            _end_pruning(pruning, ledger, line, dict(line.get("series", ())))
         elif kind == "told":
             setting = ledger.settings[line["setting"]]
             outcome = ledger.outcome_of(setting)
             assert outcome is not None
-            # Reports matter for pruned settings only, and go once they are reported: memory for a
-            # long journal stays small.
-            reports = [series.pop(trial, {}) for trial in setting.trials]
-            # Of several seeds the reports of one trial are passed, here of the last by number; a
-            # running driver passes those of the trial that ended last (`loop._end`), which may be
-            # another one.
-            suggester.record(setting.number, *outcome, reports[-1])
+            suggester.record(setting.number, *outcome, reports)
             del waiting[setting.number]
         elif kind == "retried":
             number = ledger.trials[line["trial"]].setting

@@ -85,6 +85,24 @@ def test_a_pruner_knows_after_a_stop_what_was_reported_before(make, tmp_path):
     assert "pruned" in [t.state for t in whole.ledger.trials]
 
 
+def test_of_pruned_repeats_a_resumed_sampler_knows_the_reports_that_the_first_driver_used(
+    make, tmp_path
+):
+    def with_trials(trials, **settings):
+        budget = fdl.Config(studies.Budget, trials=trials)
+        return make("tpe", budget=budget, seeds=2, pruner=fdl.Config(toys.ByNumber), **settings)
+
+    whole = studies.run(
+        with_trials(48, name="whole"), packages=toys.PACKAGES, engine=toys.InstantEngine(2)
+    )
+    studies.run(with_trials(32), packages=toys.PACKAGES, engine=toys.InstantEngine(2))
+    again = studies.resume(
+        str(tmp_path / "toy"), with_trials(48), packages=toys.PACKAGES, engine=toys.InstantEngine(2)
+    )
+    assert {trial.state for trial in whole.ledger.trials} == {"pruned"}
+    assert [s.words for s in again.ledger.settings] == [s.words for s in whole.ledger.settings]
+
+
 def test_a_changed_space_is_refused_with_the_difference(make, tmp_path):
     _run(make())
     dimensions = {"rate": studies.Log(1e-4, 1.0), "width": studies.Pow2(8, 256)}

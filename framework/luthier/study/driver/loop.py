@@ -414,7 +414,7 @@ class _Trials:
         # A copy never ran: the pruner has seen no report of it.
         if self._parts.pruning is not None and state.copy_of is None:
             self._parts.pruning.end(trial, outcome, values[0] if values else None, series)
-        self._report_to_sampler(state.setting, series)
+        self._report_to_sampler(state.setting)
         self._count_failure(state)
         self._copy_if_ended(trial)
 
@@ -454,16 +454,17 @@ class _Trials:
         if not self.stopped:
             self.stopped, self.stopped_by = why, by
 
-    def _report_to_sampler(self, number: int, series: Mapping[int, float]) -> None:
+    def _report_to_sampler(self, number: int) -> None:
         setting = self._ledger.settings[number]
         outcome = self._ledger.outcome_of(setting)
         if outcome is None or setting.is_reported:
             return
+        reports = self._ledger.reports_of(setting)
         # Written down although it follows from the ends of trials: when a result was reported,
         # relative to when it was asked, decides what it suggests, and a resumed driver replays
         # exactly this order.
         self._note("told", setting=number)
-        self._parts.suggester.record(number, *outcome, series)
+        self._parts.suggester.record(number, *outcome, reports)
 
     def _copy_if_ended(self, first: int) -> None:
         """End the trials whose graph is that of a trial that ended, as that one did."""

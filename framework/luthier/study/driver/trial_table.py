@@ -84,6 +84,8 @@ class Ledger:
         self.stopped_by = ""  # `failures` of trials, or faults of the `place`
         self.num_devices: dict[int, int] = {}  # of each slice, when the study was opened last
         self.last_at = 0.0  # the time of the last line, in seconds since 1970
+        # Of pruned trials whose setting is not reported yet, by trial.
+        self._reports: dict[int, dict[int, float]] = {}
 
     def follow(self, line: Mapping[str, Any]) -> None:
         """Apply one line of the journal.
@@ -103,7 +105,10 @@ class Ledger:
             self.settings.append(ParameterSet(number, trials, tuple(line["words"])))
             self.trials += [Trial(trial, number) for trial in trials]
         elif kind == "told":
-            self.settings[line["setting"]].is_reported = True
+            setting = self.settings[line["setting"]]
+            setting.is_reported = True
+            for trial in setting.trials:
+                self._reports.pop(trial, None)
         elif kind == "opened":
             # A driver that is killed leaves no line `closed`: from its line `opened` on, the study
             # counts as not over.
@@ -147,6 +152,8 @@ class Ledger:
             # Reports matter only while a trial runs; ten thousand trials with a hundred reports
             # each would fill the driver's memory.
             trial.series = None
+            if trial.state == "pruned":
+                self._reports[trial.number] = dict(line.get("series", ()))
         # As if it had only been admitted: its graph, the trial whose result it copies, and the
         # device time that it had stay. The sampler keeps the failure that was reported
         # (`Suggester.retry`).
@@ -183,6 +190,19 @@ class Ledger:
                 if trial.state == state:
                     return trial.state, trial.values
         return "failed", None
+
+    def reports_of(self, setting: ParameterSet) -> Mapping[int, float]:
+        """Return the reports that a sampler gets with a setting, before the line that it has them.
+
+        Returns:
+          Value by step; empty where the setting did not come to be pruned.
+        """
+        # Of several seeds those of the first pruned one, whose values `outcome_of` returns. By
+        # number, and not by who ended last: a resumed driver must report what this one did.
+        for number in setting.trials:
+            if self.trials[number].state == "pruned":
+                return self._reports.get(number, {})
+        return {}
 
 
 def _mean(values: Sequence[float]) -> float:
