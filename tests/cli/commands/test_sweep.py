@@ -45,6 +45,15 @@ def test_a_study_is_driven_and_shown_with_its_best_trial(project, capsys):
     assert json.loads(capsys.readouterr().out)["format"] == "luthier.graph"
 
 
+def test_an_option_that_a_recorded_study_would_ignore_is_refused(project, capsys):
+    assert main(["sweep", STUDY, "--trials", "3"]) == 0
+    capsys.readouterr()
+    for words in (["--sampler", "random"], ["--space", "rate=log(1,2)"], ["--objective", "a/b"]):
+        (error,) = _refused(capsys, "--resume", "studies/toy", "--trials", "6", *words)
+        assert error.startswith(f"luthier: {words[0]} has no effect on a recorded study; give the")
+    assert main(["sweep", STUDY, "--resume", "studies/toy", "--sampler", "random"]) == 0
+
+
 def test_a_study_goes_on_with_a_larger_budget_and_then_changes_nothing(project, capsys):
     assert main(["sweep", STUDY, "--trials", "3"]) == 0
     assert main(["sweep", "--resume", "studies/toy", "--trials", "6"]) == 0

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from luthier.graph import Graph
 
 FORMS = ("overrides", "python", "json")
+# Options that describe a study, so that they would be ignored with a recorded one.
+_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,6 +139,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if arguments.resume and experiments.is_override(arguments.reference or ""):
         arguments.words.insert(0, arguments.reference)  # a change of the recorded study
         arguments.reference = None
+    if arguments.resume and not arguments.reference:
+        for option in filter(vars(arguments).get, _NEEDING_REFERENCE):
+            remedy = "give the study too, as `luthier sweep REF --resume DIR`, or an override"
+            problems.add(f"--{option} has no effect on a recorded study", remedy=remedy)
     if arguments.reference or not arguments.resume:
         graph = _study(arguments, problems, own.packages)
     problems.raise_any()
@@ -159,8 +165,6 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     directory = find_study(arguments.resume) if arguments.resume else None
     if directory is not None:
         trust.require(directory.path, "resuming it starts its engine and its fiddlers")
-    # Of the options, only those that abbreviate overrides (`_shortcuts`), --on and --retry have an
-    # effect on a recorded study; --sampler, --objective and --space need a REF.
     if graph is None and directory is not None:
         changes = _shortcuts(arguments) + arguments.words
         graph = graphs.apply(directory.read_study(), changes) if changes else None

@@ -252,7 +252,7 @@ class _Trials:
             if not self._take_result(left):
                 self._put_back(left, "the driver died")
         for number, suggestion in sorted(self._waiting.items()):
-            self._report_to_sampler(number, {})
+            self._report_to_sampler(number)
             for repeat, trial in enumerate(self._ledger.settings[number].trials):
                 state = self._ledger.trials[trial]
                 if state.state in ENDED:
