@@ -94,6 +94,8 @@ class Parser(argparse.ArgumentParser):
         return kept + words[end:], problems
 
     def _takes_value(self, option: str) -> bool:
+        # An option without an action is a flag of another framework (`also`), and all of these
+        # take a value.
         action = self._option_string_actions.get(option)
         return action is None or action.nargs != 0
 

@@ -271,6 +271,7 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader of our output has seen enough (`luthier list | head`). The interpreter flushes
         # standard output once more when it ends, and would complain about the same pipe again.
+        # A stream that a caller put in its place may have no descriptor, or be closed.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.EXIT_DONE

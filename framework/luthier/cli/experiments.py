@@ -182,6 +182,7 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
             inside = list(override_files.read_overrides(file))
         except BadInput:
             continue  # reported where the file is applied
+        # A file with nothing but inclusions is judged, too: what they name is named through it.
         texts.setdefault(file, "")
         for text, where in inside:
             words.append(_bare(text))

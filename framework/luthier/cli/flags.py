@@ -201,6 +201,7 @@ def find_experiment(name: str) -> str:
     folder = Path.cwd() / "configs"
     found = list(listing.find(folder)) if folder.is_dir() else []
     known = {listed.reference.replace(":", "."): listed.reference for listed in found}
+    # Modules that moved are found by their old names as well, which papers and scripts keep.
     for old, new in listing.moved(folder).items():
         known |= {
             old + dotted.removeprefix(new): reference
@@ -226,6 +227,7 @@ def find_experiment(name: str) -> str:
         return name if ":" in target or is_module else f"{module}:{last}{bracket}{arguments}"
     from luthier.graph.paths import nearest
 
+    # Compared with ends of as many parts: a mistyped short name is not near to any full one.
     count = wanted.count(".") + 1
     ends = {".".join(dotted.split(".")[-count:]): known[dotted] for dotted in known}
     near = [ends[end] for end in nearest(wanted, ends)] + nearest(own, aliases)

@@ -129,6 +129,8 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
     # Never empty: the launcher kills processes only after another one has ended by itself.
     codes = [end.code for end in ends if end.code is not None]
     if all(code in ORDERLY for code in codes):
+        # The greatest: if one process was stopped (75, 130), the run is not done, even if others
+        # are (0).
         return ExitVerdict(max(codes))
     if is_preempted and errors.EXIT_REQUEUE in codes:
         # Before the first step processes do not wait for each other before they leave, so the last
@@ -342,6 +344,8 @@ def _passing_signals_on(children: Sequence[Child]) -> Iterator[set[int]]:
         # `children` grows while processes are started: a signal in between reaches those that
         # exist.
         for child in children:
+            # To the child alone and not to its process group, as in `kill`: processes that it
+            # started have to live until it has saved.
             if child.running.poll() is None:
                 child.running.send_signal(number)
 

@@ -166,6 +166,7 @@ def holder(path: str | os.PathLike[str]) -> Holder | None:
             # has locked. An inode of 0 comes from a file that did not record it.
             is_copy = named.inode not in (0, os.fstat(descriptor).st_ino)
             return None if is_copy and _is_free(descriptor) else named
+        # It has ended, but a child that inherited its descriptor may still hold the `flock`.
         return None if _is_free(descriptor) else named
     finally:
         os.close(descriptor)
@@ -436,6 +437,8 @@ def _claim(path: pathlib.Path, heartbeat_seconds: float) -> Iterator[None]:
                     os.unlink(claim)
     try:
         try:
+            # By name, so that a process of this machine sees at once whether the owner is alive
+            # (`_Patience`).
             mine = dataclasses.asdict(ProcessIdentity.current())
             os.write(descriptor, json.dumps(mine).encode())
         finally:

@@ -96,6 +96,7 @@ def _memory(report: Report) -> Iterator[str]:
     # The compiled program has one number for its temporaries. The analytic model breaks its own
     # number down, which says what to change; the parts are not all alive at the same time.
     if memory.estimated_bytes is not None:
+        # Without outputs, too: only the compiler counts them, and the model's estimate has none.
         held = sum(n for kind, n in memory.bytes_per_device.items() if kind not in _TEMPORARY)
         # Not below 0: `held` may be the compiler's, and more than the model's whole estimate.
         size = format_bytes(max(memory.estimated_bytes - held, 0))

@@ -389,6 +389,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier import data
 
     trained = data.train_bpe(source, arguments.vocab_size or 4096, arguments.file)
+    # By class and not by path: in a mixture each component has a tokenizer, somewhere below `data`.
     tokenizer_override = f'class:Packed.tokenizer=luthier.data.Bpe("{arguments.file}")'
     words = shlex.join([tokenizer_override, f"model.vocab_size={trained.vocab_size}"])
     print(f"wrote {arguments.file}: {trained.vocab_size} tokens. To use it, add:\n  {words}")

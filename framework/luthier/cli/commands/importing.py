@@ -90,6 +90,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier import program
     from luthier.recipes.foreign.pax import import_dump
 
+    # The package is passed in, because recipes are in a layer below it and may not import it.
     imported = import_dump(arguments.file, program, arguments.checkpoint, arguments.partial)
     text = forms.written(imported.graph, arguments.to or by_suffix or "py")
     if arguments.output:

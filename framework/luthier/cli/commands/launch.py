@@ -131,6 +131,7 @@ def launch_training(
     graph, packages = experiments.load(
         arguments.reference, arguments.overrides, problems, command="train"
     )
+    # `load` has raised all problems by now, also those of the engine.
     assert chosen is not None
     # The job runs the same command line on every host. How its processes find each other is known
     # to the engine only, so the options for that are added here.
@@ -246,6 +247,8 @@ def _submit(
     try:
         jobs = engine.submit([group], str(place))
     except LuthierError:
+        # After any other exception, such as Ctrl-C, the folder stays: the engine may have taken the
+        # job, which will need it.
         is_new = directory.path not in known and directory.writer() is None
         shutil.rmtree(directory.path if is_new else place)
         raise

@@ -45,11 +45,13 @@ def value_table(graph: Graph, defaults: bool) -> str:
     rows = []
     first: dict[int, str] = {}
     for place in graphs.walk(graph, defaults=defaults, once=True):
+        # The parts of a default, such as the numbers of a tuple, are in its own text already.
         if place.is_default and not _is_of_node(place):
             continue
         own = place.owner.__argument_tags__.get(place.part, ()) if _is_of_node(place) else ()
         tags = " ".join(sorted(f"#{tag.__name__}" for tag in own))
         text = text_of(place.value)
+        # The text of a shared value names it already, at all of its places.
         is_shared = is_shared_node(place.value) and not graphs.is_value_node(place.value)
         if is_shared and first.setdefault(id(place.value), place.path) != place.path:
             text = f"{sharing_text(place.value)} {first[id(place.value)]}"

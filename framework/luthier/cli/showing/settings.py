@@ -267,6 +267,7 @@ def page(found: Sequence[Component]) -> str:
         "",
     ]
     used = {component.package for component in found}
+    # `PACKAGES` lacks contrib, whose components are found by their entry points.
     packages = [package for package in (*PACKAGES, "contrib") if package in used]
     for package in packages:
         names = [c.name.rpartition(".")[2] for c in found if c.package == package]

@@ -75,8 +75,10 @@ def metrics(
       VersionError: It was written by a later luthier.
     """
     found: dict[str, list[tuple[int, float]]] = {}
+    # A step comes only once: a run that resumes cuts its metrics back to the restored checkpoint.
     for _, step, event in read_events(path, report):
         if isinstance(event, Step):
+            # Learning rates have a chart from their schedules; tokens and epochs only count steps.
             values = {n: v for n, v in event.values.items() if n not in _NOT_SHOWN}
         elif isinstance(event, Evaluation):
             values = {f"{event.name}/{name}": value for name, value in event.values.items()}
