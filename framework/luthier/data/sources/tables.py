@@ -352,6 +352,9 @@ def features(record: bytes) -> dict[str, Values]:
     # message Example { Features features = 1; } message Features { map<string, Feature> feature =
     # 1; } A map is a repeated message with the key in field 1 and the value in field 2. The entry's
     # fields may come in any order, and a key that comes twice has its last value.
+    #
+    # Parsers skip unknown fields. Here another field in one of the outer messages is an error:
+    # records of other messages would otherwise be read as examples without features.
     named: dict[str, Values] = {}
     for number, kind, body in fields(record):
         if number != 1 or kind != BYTES:
