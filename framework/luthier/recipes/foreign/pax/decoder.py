@@ -110,7 +110,7 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
     if isinstance(apart, Node) and apart.kind == "Embedding":
         apart.pass_over("input_dims", "num_classes", "array_lookup", "einsum")
         embedding = _table(apart, kernel(apart, (vocab_size, dim)), dim)
-        # It scales look-ups in the table of the head, and there are none.
+        # It scales look-ups in the table of the head; here they go to the other table.
         head.pass_over("scale_sqrt_depth")
         if head.kind in ("FullSoftmax", "SharedEmbeddingSoftmax"):
             return embedding, _own_head(head, dim, vocab_size)
