@@ -246,8 +246,10 @@ def share(commit: Commit, process: int, num_processes: int) -> list[str]:
         return sorted(commit.files)
     load = [0] * num_processes
     # All processes compute the same assignment from the same list without talking: largest files
-    # first, each to its writer unless that has a quarter more than its share already, else to the
-    # least loaded (the first of equals).
+    # first, each to its writer unless that would have a quarter more than its share, else to the
+    # least loaded (the first of equals). Writers never have equal parts: without the quarter, files
+    # would leave warm page caches to even out what does not matter. A writer that does not exist
+    # any more (the run has fewer processes now) has no cache either.
     fair = 1.25 * sum(size for size, _ in commit.files.values()) / num_processes
     mine = []
     for path, (size, _) in sorted(commit.files.items(), key=lambda item: (-item[1][0], item[0])):

@@ -167,6 +167,7 @@ class Tiers:
           CheckpointError: The save before this failed, or this one cannot begin.
         """
         self._wait_for_start()
+        # Without a fast tier (copies on the device alone) one store has all saves.
         store = self._durable if durable or self._fast is None else self._fast
         for other in self._stores():
             if other is not store:

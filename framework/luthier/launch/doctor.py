@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from luthier.parallel import distributed
 from luthier.storage import run_error
 
+# Long enough for the rate to count and not the latency, and about a second on a slow disk.
 _BYTES = 64 << 20
 _BLOCK = 4 << 20
 

@@ -61,6 +61,7 @@ def read_place(environment: Mapping[str, str]) -> Rank:
     # Before SLURM's: an engine that sets these may itself run inside of a SLURM job, whose
     # variables are of the outer process.
     if "LUTHIER_RANK" in environment:
+        # The engine `here` sets these: its processes are on one machine.
         rank, count, local, start = (environment.get(name, "0") for name in VARIABLES)
         return Rank(int(rank), int(count), int(local), start, "127.0.0.1")
     if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:

@@ -209,6 +209,7 @@ def connect(address: str) -> Any:
     # A process has one connection: a program that has its own, such as a test, keeps it.
     if not ray.is_initialized():
         try:
+            # Quiet: each process has a log file of its own, and failures are raised here.
             ray.init(
                 address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error"
             )

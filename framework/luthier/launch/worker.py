@@ -346,6 +346,8 @@ def _lead(
         task = inbox.take()
         if task is None:
             continue  # its trial was stopped while it waited
+        # Lanes, which take further trials from the inbox while they run, exist on one process only:
+        # the others would have to learn of each such trial between two steps.
         if is_several:
             _run_with_others(execution, task, rounds, number)
         elif task.work.lanes == "single":

@@ -60,6 +60,7 @@ def scale_to(
         )
     target = flops_per_step if parameters is None else parameters
     counted = count_flops if parameters is None else count_parameters
+    # `or 0` for the type checker alone: one of the two is set, as was checked above.
     found = _Search(experiment, counted).find(float(target or 0), tolerance)
     return _resized(experiment, *found)
 

@@ -11,6 +11,7 @@ from luthier.errors import BadInput, Problem
 from luthier.graph.paths import Place
 from luthier.recipes.selection import is_experiment
 
+# The end of the range of `Experiment.seed`: without 64-bit types, JAX makes keys of 32 bits.
 LARGEST = 2**32
 
 

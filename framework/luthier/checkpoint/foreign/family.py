@@ -95,6 +95,7 @@ class TensorLayout:
         wanted = tuple(part.stop - part.start for part in index)
         there = tuple(_extent(ranges, group) for group in ours)
         if not math.prod(there) or not math.prod(wanted):
+            # Padding only. Any type will do: `assemble` casts to that of the parameter.
             return np.zeros(wanted, np.float32)
         # A shard of ours is read as the smallest contiguous block of the foreign tensor that holds
         # it, from each dimension, and cut down afterwards: a device never reads the whole tensor.
@@ -257,6 +258,7 @@ class LayerCycles:
         if cycle := _CYCLE.fullmatch(inside):
             first, every, inside = int(cycle[1]), self.of[stack][0], cycle[2]
         elif rest := _REST.fullmatch(inside):
+            # A stack of fewer layers than kinds has no cycle, so that its rest begins at layer 0.
             kinds, turns = self.of.get(stack, (0, 0))
             first, inside = kinds * turns + int(rest[1]), rest[2]
         elif not parameter.is_stacked:

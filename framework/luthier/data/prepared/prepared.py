@@ -140,6 +140,9 @@ class Verification:
                     problems.append(_changed(shard))
             elif has_changed or known is None:
                 self._remember(shard, stamp, is_verified=False)
+        # With problems the start ends, or `accept` writes. If this wrote as well, changed shards
+        # that there was no time to read would be known to the next start, which would then not read
+        # them while the user can still agree.
         if self._shards and not problems:
             self._write()
         return problems

@@ -132,6 +132,8 @@ def verify(directory: str) -> dict[str, Any]:
       DataError: naming every shard that differs, or when the folder is not prepared.
     """
     # All shards are read even after a difference: the list of damaged ones is what the user needs.
+    # Without `pairs`, which digests leave out (`write_shard`). The manifest has to be deleted as
+    # well, since `prepare` keeps one that exists, with the old digests in it.
     manifest = read_manifest(directory)
     problems: list[Problem] = []
     for entry in manifest["shards"]:

@@ -184,6 +184,7 @@ class _Comparison:
             if path == "unembedding" and not self._is_taken("unembedding", ours):
                 blamed.append(path)
                 continue
+            # No config.json describes a class of the user: it is noted, not refused.
             if isinstance(ours, type) and not ours.__module__.startswith("luthier."):
                 self.foreign.add(f"{self._place(self._model, path) or 'model'} ({ours.__name__})")
                 blamed.append(path)

@@ -103,11 +103,14 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
         node.refuse("softmax_tpl", "it must be a layer")
         return fdl.Partial(layers.Embedding), fdl.Partial(layers.TiedUnembedding)
     head.pass_over("input_dims", "num_classes", "bias_init", "array_lookup_tpl", "einsum_tpl")
+    # `_task` reports the probability of label smoothing. The denominator of the loss has targets
+    # that are padding there, and never here: in rows without padding they are the same.
     head.pass_over("use_tgt_labels_size_as_loss_denominator", "label_smoothing_apply_for_eval")
     shared = ("SharedEmbeddingSoftmax", "NClassMajorSharedEmbeddingSoftmax")
     if isinstance(apart, Node) and apart.kind == "Embedding":
         apart.pass_over("input_dims", "num_classes", "array_lookup", "einsum")
         embedding = _table(apart, kernel(apart, (vocab_size, dim)), dim)
+        # It scales look-ups in the table of the head; here they go to the other table.
         head.pass_over("scale_sqrt_depth")
         if head.kind in ("FullSoftmax", "SharedEmbeddingSoftmax"):
             return embedding, _own_head(head, dim, vocab_size)

@@ -77,7 +77,8 @@ def _adafactor(node: Node) -> fdl.Config[Any]:
     """Return `ShardedAdafactor`: momentum, and one of two decays of the second moment."""
     # Pax factors the last two dimensions unless they are sorted by size, and caps the update of
     # queries, keys and values together, where they are one variable; ours caps each. The dtype of
-    # the momentum is passed over as storage.
+    # the momentum is passed over as storage, and `maybe_inf_to_nan` because an infinite gradient
+    # over the root of its square is NaN in any case.
     node.pass_over("maybe_inf_to_nan", "per_var_learning_summary", "name")
     for field in ("layerwise_adaptation", "exclude_from_layerwise_adaptation"):
         if node.get(field):
