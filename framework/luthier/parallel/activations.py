@@ -43,7 +43,8 @@ def result_sharding(like: jax.Array, kept: int, axes: Sequence[str | None]) -> N
     if layout is None or not layout.is_explicit:
         return None
     # A mesh axis may occur once in a spec. The leading dimensions have what the operand really has,
-    # whatever the rules say, so an axis that they use is no longer free for the others.
+    # whatever the rules say, so an axis that they use is no longer free for the others. Only names
+    # of the others are known here, no sizes: JAX itself rejects an axis that does not divide one.
     leading = tuple(jax.typeof(like).sharding.spec)[:kept]
     used = {axis for entry in leading for axis in _names(entry)}
     rest = []
@@ -214,8 +215,10 @@ def constrain(
     if all(entry is PartitionSpec.UNCONSTRAINED for entry in entries):
         return x
     if layout.is_explicit:
-        # There is no UNCONSTRAINED then: such a dimension stays as it is. A constraint that changes
-        # nothing is left out, so that no collective can come of it.
+        # There is no UNCONSTRAINED then: such a dimension stays as it is. If a rule gives its mesh
+        # axis to another dimension, JAX raises a `DuplicateSpecError`: to move it there silently
+        # is what explicit axes are to prevent. A constraint that changes nothing is left out, so
+        # that no collective can come of it.
         own = jax.typeof(x).sharding.spec
         entries = [
             has if entry is PartitionSpec.UNCONSTRAINED else entry

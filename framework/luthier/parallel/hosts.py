@@ -42,7 +42,8 @@ def configure(devices: str | None) -> None:
         _config.update("jax_num_cpu_devices", count)
     elif count is not None:
         _config.update(f"jax_{platform}_visible_devices", ",".join(map(str, range(count))))
-    # The CPU stays available as a second backend.
+    # The CPU stays available as a second backend, because `jax.debug.print` and other callbacks
+    # fail without one: outside of `jit` they put their arguments on a CPU device.
     _config.update("jax_platforms", "cpu" if platform == "cpu" else f"{platform},cpu")
 
 

@@ -123,6 +123,8 @@ class Mesh:
             names = " and ".join(filling)
             remedy = f"keep one of them, for example {_PATH}.{filling[1]}=1"
             problems.append(Problem(f"{names} are -1, but only one can fill", _PATH, remedy=remedy))
+        # At least 1, by the `RANGES` of `AcrossSlices`; those of a mesh let 0 pass, hence the test
+        # above.
         slices = self.across_slices.count
         if num_devices % slices:
             what = f"{num_devices} devices cannot be split into {slices} equal slices"

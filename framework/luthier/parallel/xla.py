@@ -147,7 +147,9 @@ class XlaOptions:
         # all of them, and only if that fails with each by itself, to find out which ones are wrong.
         # All devices are of one kind, so one of them answers for all. The first of a mesh may be
         # that of another process, and a program for it alone would have no device in this one; if
-        # all are absent, as in a plan, any serves, since the program is compiled and not run.
+        # all are absent, as in a plan, any serves, since the program is compiled and not run. Where
+        # each is accepted by itself, nothing is reported: the error of the step's own compilation
+        # names what is wrong with the combination.
         own = [device for device in devices if device.process_index == jax.process_index()]
         device = (own or devices)[0]
         every = self._set(device.platform)

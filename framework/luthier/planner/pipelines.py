@@ -101,6 +101,8 @@ def indivisible(graph: Graph, num_devices: int) -> list[Problem]:
         parts["training.global_batch_size"] = number("training.accumulation")
         for name in graphs.get(graph, "evaluations"):
             parts[f"evaluations.{name}.global_batch_size"] = 1
+    # The rule may have `stage` too (`recipes.stacks`), which splits the microbatches and not the
+    # rows of one: that the stages divide their number is among the problems of `_of_layers`.
     axes = parallelism.rules.activations.get("batch", ())
     shards = axis_product([axis for axis in axes if axis != "stage"], sizes)
     problems: list[Problem] = []

@@ -196,6 +196,7 @@ class _Job:
             fields |= _estimate(program, traced.activity, fields, self._chip)
         fields |= self._stepped(program, fields, traced)
         fields |= {"tokens_per_step": self._tokens, "notes": self._notes}
+        # The fields of a compiled step have a `level` of their own, which goes before this one.
         report = Report.of_fields({"level": SHAPES, **fields, "timings": self._timings})
         if search or (report.fits is False and not self._is_quick):
             return self._with_proposals(graph, program, report, traced, search)

@@ -302,7 +302,8 @@ def compiled_parts(
       held: Bytes on one device by kind, from shapes.
     """
     # The compiler knows arguments as a total only, so their kinds stay those from shapes. Gradients
-    # are left out, as they are part of its temporaries.
+    # are left out, as they are part of its temporaries. `memory.host` is not on the device: it
+    # counts neither as a kind nor against the limit.
     live = at_peak(module)[:NUM_LIVE]
     parts: dict[str, Any] = {
         "level": "compile",

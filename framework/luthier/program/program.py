@@ -74,6 +74,8 @@ def not_reused(
         reused = analysis.alias_size_in_bytes + analysis.host_alias_size_in_bytes
         if reused >= sum(sizes.values()):
             return {}  # the text of a large program is large too
+    # Without a text, as some backends have none, nothing shows that a buffer is reused: all are
+    # returned.
     text = compiled.as_text() or ""
     header = _ALIASES.search(text)
     aliased = {int(number) for number in _REUSED.findall(header.group(1) if header else "")}

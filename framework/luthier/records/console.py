@@ -294,6 +294,7 @@ class ConsoleSink:
         while len(parts) > 1 and _width(parts) >= width:
             del parts[max(parts, key=lambda name: parts[name][0])]
         if total and "bar" in parts:
+            # Short on a wide terminal, too: it stands between the step and its loss.
             room = min(40, width - 1 - _width(parts) + _LEAST_BAR)
             parts["bar"] = (4, _bar(room, step / total))
         return "  ".join(text for _, text in parts.values())

@@ -333,8 +333,10 @@ def read_last(
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - window_bytes))
             lines = file.read().splitlines(keepends=True)
+    # Lists of runs go on without the line. A restart copies the file next, and that raises.
     except OSError:
         return None
+    # The first one may be the end of a longer line, of which `parse` makes nothing: it is not JSON.
     for raw in reversed(lines):
         line = parse(raw)
         if (

@@ -256,6 +256,7 @@ class Records:
             copy = object_storage.of_environment(run_directory.path)
             if copy is not None:
                 recorder.add(object_storage.Mirror(run_directory.path, copy, report))
+        # Last, so that it shows what the others report while they are closed.
         if self.console is not None:
             recorder.add(self.console.open())
         return recorder

@@ -152,7 +152,9 @@ def _bytes(kind: str, operand: int, size: int) -> tuple[int, int]:
 
 def _groups(instruction: Instruction, num_devices: int) -> list[tuple[int, ...]]:
     """Return the groups of devices that exchange, by their number in the mesh."""
-    # Device ids in HLO are positions in the device assignment, which is the flattened mesh.
+    # Device ids in HLO are positions in the device assignment, which is the flattened mesh. A
+    # permutation has pairs instead of groups; a device that sends to itself uses no link. Empty
+    # groups, or none, mean one of all devices (XLA, "Operation semantics", AllReduce).
     rest = instruction.rest
     if found := _PAIRS.search(rest):
         pairs = re.findall(r"\{(\d+),(\d+)\}", found.group(1))

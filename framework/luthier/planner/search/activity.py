@@ -288,7 +288,9 @@ class _Follower:
     def _equation(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
         # Structured primitives first, then calls (inlined). What is left gets labels by the rules
         # of `labels`, merged with those that consumers required, and is then one of three kinds:
-        # a view, a materialized result, or an elementwise result that is fused.
+        # a view, a materialized result, or an elementwise result that is fused. The body of a
+        # `while` is not followed: JAX has no reverse-mode derivative of it, so that the layers of a
+        # model are never in one.
         name = equation.primitive.name
         if name == "scan":
             return self._scan(equation, given)
@@ -463,6 +465,8 @@ class _Follower:
         # the larger. The operands are alive anyway (`_enter` gives the side a buffer of which the
         # memory is counted outside). All sides write the same results, so these get one buffer
         # each, out here. Exchanges of all sides are added up, though one side runs: an upper bound.
+        # Residuals are not, and are only listed in a report: a loop in a side stacks some if a
+        # derivative passes through it, and none does where our layers branch (`ring._where_any`).
         sources = frozenset[int]().union(*(v.sources for v in given))
         # The first operand chooses the side, and is none of its arguments.
         step, every = ProgramStep(reads=sorted(sources)), list[list[_Value]]()

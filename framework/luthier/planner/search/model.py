@@ -303,7 +303,9 @@ def _sent(exchange: Exchange, layout: MeshLayout) -> tuple[float, float]:
     if not axes & layout.across:
         return sent, 0.0
     # Hierarchical: a reduce-scatter within each slice leaves 1 / within of the bytes for the
-    # network.
+    # network. `across` has names only, so an axis that crosses slices counts as if no two of its
+    # devices were in one slice: too many bytes for the network, never too few. Where all axes
+    # cross, `sent` is counted for the links as well, of which the term is then the shorter one.
     within = axis_product(tuple(axes - layout.across), layout.sizes)
     return sent, sent / within  # first within a slice, then across with what is left
 

@@ -89,6 +89,8 @@ def download(bucket: Bucket, name: str) -> Iterator[bytes]:
       RunError: The store does not answer or refuses, or a piece is damaged.
     """
     what = f"{bucket.url}{name}: the copy is damaged"
+    # The list may be missing, and may be any JSON where somebody else writes to the bucket: nested
+    # too deeply for the parser, of other types, or empty.
     try:
         index = json.loads(bucket.read(name + INDEX).data or b"")
         pieces = [piece for entry in index["pieces"] if (piece := Segment.parse(entry))]

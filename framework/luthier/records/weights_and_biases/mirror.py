@@ -218,6 +218,7 @@ class MirroredRows:
 
     def take(self, recorded: Recorded) -> None:
         """Take in an event."""
+        # Saves and notices stay in metrics.jsonl: W&B has no place for them in its history.
         event, step = recorded.event, recorded.step
         if isinstance(event, events.Step):
             row = {_step_key(name): value for name, value in event.values.items()}
@@ -409,6 +410,8 @@ def opened(mode: str, begin_in: Callable[[str], Any], send: Send) -> tuple[str, 
     except Exception as error:
         if mode == "offline":
             raise
+        # Also where `online` was asked for: an offline file can be uploaded later, while a mirror
+        # that has failed leaves nothing.
         mode, reason = "offline", f"online failed: {_line(error)}"
         run = begin_in(mode)
     if mode == "offline":

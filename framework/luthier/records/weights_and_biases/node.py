@@ -375,6 +375,9 @@ def rebuild(
         raise RunError(Problem("W&B is switched off in the environment", remedy=remedy))
     if wandb is not None or not (run_directory.path / SETTINGS_FILE).exists():
         write_settings(wandb or Wandb(), run_directory)
+    # The mode is that of the call and not of the settings, so that a run which was mirrored offline
+    # can be uploaded. An input that has ended means that training has: the process reads the lines
+    # there are, and finishes.
     try:
         process = _start(run_directory, mode, subprocess.DEVNULL)
     except OSError as error:

@@ -83,6 +83,7 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     fields = dataclasses.asdict(node)
     fields |= {"name": summary.name, "group": summary.group, "job_type": "summary"}
     fields["tags"] = list(node.tags)
+    # Kept, because a study that has grown continues its W&B run (`write`).
     earlier = read_json(directory / SETTINGS_FILE, default={})
     fields["id"] = earlier.get("id") or os.urandom(4).hex()
     write_json(directory / SETTINGS_FILE, fields)
