@@ -81,6 +81,7 @@ def parse_dimension(word: str) -> tuple[str, Any]:
     match = re.fullmatch(r"(\w+)\s*\((.*)\)", text, re.DOTALL)
     if cut < 1 or match is None:
         raise BadInput(Problem(f"{word!r} is not a space", remedy=REMEDY))
+    # In lower case, so that the class names of dimensions in Python (`Log`) are right, too.
     name, items = match[1].lower(), split(match[2])
     if name in _RANGES:
         return key, _range(name, items)

@@ -396,6 +396,8 @@ class _Worker:
         try:
             reader.start()
         except RuntimeError:
+            # Ended at once: without a reader nobody would learn of its end, and `close` passes over
+            # a worker that never had one.
             self._process.kill()
             self._process.communicate()
             raise
