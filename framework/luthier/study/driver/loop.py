@@ -415,8 +415,8 @@ class _Trials:
         # A copy never ran: the pruner has seen no report of it.
         if self._parts.pruning is not None and state.copy_of is None:
             self._parts.pruning.end(trial, outcome, values[0] if values else None, series)
-        # Next after the line `ended`, where `repair` puts a lost line `told`. Copies come last: they
-        # end by this very method, and read how this trial ended.
+        # Next after the line `ended`, where `repair` puts a lost line `told`. Copies come last, for
+        # they end by this very method, and read how this trial ended.
         self._report_to_sampler(state.setting, series)
         self._count_failure(state)
         self._copy_if_ended(trial)
