@@ -162,7 +162,8 @@ def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:
     if path in inside:
         raise BadInput(Problem("is given twice", path))
     inside[path] = dimension
-    # Dimensions are immutable: the choice is replaced by one whose option has a larger space.
+    # Dimensions are immutable: the choice is replaced by one whose option has a larger space. Its
+    # dimensions are all that a space on the command line has; constraints exist in Python only.
     options[fitting[0]] = dataclasses.replace(option, space=Space(inside))
     return {**dimensions, key: Choice(options)}
 
