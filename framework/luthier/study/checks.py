@@ -114,6 +114,7 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
         return [Problem(what, "pruner", remedy=remedy)]
     # Read from the words of the space, without applying them: a pattern such as `any:steps` is not
     # recognized here, and the base's own rungs are judged then.
+    # A prefix that matches too much (`training` for any field below it) only skips this check.
     varied = {named.key for named in study.space.every()}
     if any(key.startswith(("training", f"evaluations.{name}")) for key in varied):
         return []  # each trial has rungs of its own

@@ -81,6 +81,7 @@ def parse_dimension(word: str) -> tuple[str, Any]:
     match = re.fullmatch(r"(\w+)\s*\((.*)\)", text, re.DOTALL)
     if cut < 1 or match is None:
         raise BadInput(Problem(f"{word!r} is not a space", remedy=REMEDY))
+    # In lower case, so that the class names of dimensions in Python (`Log`) are right, too.
     name, items = match[1].lower(), split(match[2])
     if name in _RANGES:
         return key, _range(name, items)
@@ -161,7 +162,8 @@ def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:
     if path in inside:
         raise BadInput(Problem("is given twice", path))
     inside[path] = dimension
-    # Dimensions are immutable: the choice is replaced by one whose option has a larger space.
+    # Dimensions are immutable: the choice is replaced by one whose option has a larger space. Its
+    # dimensions are all that a space on the command line has; constraints exist in Python only.
     options[fitting[0]] = dataclasses.replace(option, space=Space(inside))
     return {**dimensions, key: Choice(options)}
 

@@ -270,6 +270,7 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
         require_whole(directory.journal_path)
         _require_known_results(directory)
         directories.copy_source(directory.path, request.editing.packages)
+        # A resumed study may differ from its record in the fields of `FREE`; the record follows.
         if request.is_new or not graphs.equal(directory.read_study(), recorded):
             editing = request.editing
             directory.write_study(recorded, editing.shelves, editing.packages)

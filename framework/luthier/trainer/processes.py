@@ -255,6 +255,9 @@ EVERY_STEPS = 100
 PROBE_STEPS = 20
 """Interval at which a device is timed by itself."""
 
+# Devices are timed by one fixed product of matrices, batches by work that differs from one to the
+# next, hence the wider margin of batches. A step that waits for data takes a little longer than the
+# batch that it waits for, hence a part of it below 1.
 _SLOW_BATCH, _SLOW_DEVICE = 1.5, 1.3
 _LIMITING = 0.8
 
@@ -398,6 +401,8 @@ def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
         known = [other.device_seconds for other in others if other.device_seconds is not None]
         if own.device_seconds is not None and known:
             usual = statistics.median(known)
+            # In the place of a line about batches: one for each process, and slow devices hold up
+            # every step, however fast its data come.
             if own.device_seconds > _SLOW_DEVICE * usual:
                 lines[own.process] = (
                     f"{who}: its devices take {_short(own.device_seconds)} for what takes the "

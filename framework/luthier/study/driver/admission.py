@@ -117,6 +117,8 @@ class Admission:
         except BadInput as error:
             return ValidatedTrial(trial, graph, str(error.problems[0]))
         if self._study.dedupe is None:
+            # With a mark although nothing compares it: without one, the line `admitted` would not
+            # be written (`_Trials._admit`).
             return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
         graph, first = self._dedupe(trial, graph, repeat)
         if first != trial:

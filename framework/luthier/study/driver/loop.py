@@ -398,6 +398,7 @@ class _Trials:
         if device_seconds is None:
             device_seconds = self._free(trial)
         state = self._ledger.trials[trial]
+        # Taken before the line is noted, by which the trial table drops the reports.
         series = state.series or {}
         self._note(
             "ended",
@@ -414,6 +415,8 @@ class _Trials:
         # A copy never ran: the pruner has seen no report of it.
         if self._parts.pruning is not None and state.copy_of is None:
             self._parts.pruning.end(trial, outcome, values[0] if values else None, series)
+        # Next after the line `ended`, where `repair` puts a lost line `told`. Copies come last, for
+        # they end by this very method, and read how this trial ended.
         self._report_to_sampler(state.setting)
         self._count_failure(state)
         self._copy_if_ended(trial)
@@ -565,6 +568,8 @@ class Driver(_Trials):
             ):
                 self._stop_where_held()
                 return not (self.stop_asked or self.is_late or self.stopped)
+            # A second at most, even where no event comes: limits of time, rests of groups and a
+            # request to stop are looked at once in a round.
             for event in self._engine.events(1.0):
                 self._handle(event)
             self._end_slow_trials()

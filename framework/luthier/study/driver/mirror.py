@@ -125,6 +125,7 @@ def update_mirror(directory: pathlib.Path) -> int:
     # Loaded if it exists: each call starts from what the copy holds, whoever wrote it.
     study = optuna.create_study(
         study_name=facts["name"],
+        # The environment comes first (`begin`): the facts have a URL without its password.
         storage=_open_storage(directory, os.environ.get(VARIABLE) or facts["storage"]),
         directions=["minimize" if d == "lower" else "maximize" for d in facts["directions"]],
         load_if_exists=True,
@@ -214,6 +215,9 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
         distributions={
             name: json_to_distribution(facts["distributions"][name]) for name in assignment
         },
+        # A pruned setting has neither values nor reports here. Optuna ranks and plots the values of
+        # complete trials only, and reports are those of one trial, of which a setting may have
+        # several; both stay in the journal.
         values=list(values) if is_complete else None,
         user_attrs={
             "setting": setting["setting"],

@@ -141,7 +141,9 @@ class _Repair:
                 self.num_left_out += 1
                 return
         if kind == "retried":
-            # Only a trial that ended is retried, so its end is what was lost.
+            # Only a trial that ended is retried, so its end is what was lost. It also drops the
+            # reports of that lease, which `retried` keeps. A trial that waits needs no end made up
+            # for it: after `retried` it waits as before.
             if ledger.trials[line["trial"]].state == "running":
                 self._end(line["trial"])
             # Counted down: the last lease of the trial, which `result.json` is of, comes only after

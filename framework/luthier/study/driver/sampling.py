@@ -549,6 +549,8 @@ class Pruning:
         for step, reported in series.items():
             if step not in known:
                 self._storage.set_trial_intermediate_value(id, step, reported)
+        # In the storage and not by `Study.tell`, which would also call the sampler of this study;
+        # nothing asks that one.
         # `value == value` is false for NaN, which Optuna does not take as a value.
         if outcome == "complete" and value is not None and value == value:
             self._storage.set_trial_state_values(id, TrialState.COMPLETE, [value])

@@ -27,7 +27,8 @@ class Trial:
       losses: How often its worker died.
       lost: Why its worker died the last time, and where the stacks of it are.
       started: When its last lease began, in seconds since 1970.
-      series: Reports so far: (step, value that a pruner sees); only while it runs.
+      series: Reports so far: the metric of the first objective by step, as it came and not reduced
+        to the objective's value; only until it ends.
       fault: The kind of fault of a trial that failed, as `luthier.faults.Fault` calls it.
       device_seconds: Devices times seconds that it had them, over all of its leases.
     """

@@ -175,6 +175,7 @@ def environment(
     elif slice.kind == "tpu":
         # libtpu otherwise takes all chips of the host, and locks them against other processes.
         made |= {"TPU_VISIBLE_CHIPS": numbers, "TPU_PROCESS_BOUNDS": "1,1,1"}
+        # A row is the one shape that every number of chips has; libtpu checks it against the chips.
         bounds = _TPU_BOUNDS.get(len(slice.devices), f"1,{len(slice.devices)},1")
         made["TPU_CHIPS_PER_PROCESS_BOUNDS"] = bounds
     made |= environments.large_pages(made)
@@ -396,6 +397,8 @@ class _Worker:
         try:
             reader.start()
         except RuntimeError:
+            # Ended at once: without a reader nobody would learn of its end, and `close` passes over
+            # a worker that never had one.
             self._process.kill()
             self._process.communicate()
             raise

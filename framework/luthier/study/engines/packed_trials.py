@@ -108,6 +108,8 @@ def _compile(
         if num_lanes % len(devices):
             what = f"{num_lanes} lanes cannot be split over {len(devices)} devices"
             raise ValidationError(Problem(what, "packing.num_lanes"))
+        # Auto, as the axes of a trial's own mesh are by default: those of `jax.make_mesh` would be
+        # Explicit.
         mesh = jax.make_mesh((len(devices),), (LANE,), (AxisType.Auto,), devices=devices)
         specs = [PartitionSpec(LANE)] * len(specs)
     whole = NamedSharding(mesh, PartitionSpec())
@@ -666,6 +668,7 @@ class LaneRunner:
             devices = execution.plans.devices
             packed = compile_lanes(plan.program, choice.lanes, choice.num_lanes, devices)
             limit = execution.memory_bytes
+            # A step whose bytes the compiler does not report is not refused for them.
             problem = too_large("the compiled step of all lanes", packed.step_bytes or 0, limit)
             if problem is not None:
                 raise problem

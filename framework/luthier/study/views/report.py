@@ -115,6 +115,7 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
 # Source: Watanabe, Bansal, Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in
 # Arbitrary Subspaces", IJCAI 2023, arXiv:2304.10255.
 
+# Ten, because PED-ANOVA compares the best tenth with all, and fewer have no whole setting in it.
 FEWEST, MOST = 10, 500
 """The fewest settings for an estimate, and the most that are looked at."""
 
