@@ -297,7 +297,7 @@ def _statements(text: str) -> Iterator[Any]:
             try:
                 parser.advance_one_line()
             except (StopIteration, SyntaxError, tokenize.TokenError):
-                return
+                return  # the error above is reported already
 
 
 def _failure(error: Exception, line: int = 1) -> _Failure:
