@@ -93,6 +93,8 @@ def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
         arguments = {names[p] if isinstance(p, int) else p: child for p, child in arguments.items()}
         copied.__init_callable__(target)
         signature = copied.__signature_info__
+    # The history keeps the index as the key of such an argument, which then has no origin of its
+    # own: it was set by the call that made the node, so the line of the node is the same.
     past = {part: list(entries) for part, entries in node.__argument_history__.items()}
     tags = {part: set(of_part) for part, of_part in node.__argument_tags__.items()}
     copied.__dict__.update(

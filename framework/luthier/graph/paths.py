@@ -224,6 +224,8 @@ def walk(
             yield Place(path, child, owner, part, is_default)
             if not is_container(child) or id(child) in above:
                 continue
+            # Instances and named tuples are entered at each path: a set below one replaces it at
+            # that path alone, where a node, dict or list changes in place for all of its paths.
             if once and not is_default and _kind(type(child)) in ("node", "dict", "sequence"):
                 if id(child) in entered:
                     continue
@@ -390,7 +392,7 @@ def nearest_paths(
     """
     # A beam search over the tree instead of difflib over all paths: in the likeness of whole paths
     # one wrong part drowns in the rest. Each step corrects one part, at a cost of its unlikeness,
-    # and the four cheapest prefixes are kept.
+    # and the four cheapest prefixes are kept: more than `count`, as the next part ends some.
     parts = parse_path(path) if isinstance(path, str) else path
     beam: list[tuple[float, str, Any]] = [(0.0, "", graph)]
     for part in parts:

@@ -96,6 +96,8 @@ def find_module(name: str) -> types.ModuleType:
                 _raise_no_module(name, parts, depth, parent)
             try:
                 spec = importlib.util.find_spec(at)
+            # The parents are imported by now, so no code of a module runs here: a finder that
+            # raises cannot look the name up, as one that returns None.
             except (ImportError, ValueError):
                 spec = None
             if spec is None:

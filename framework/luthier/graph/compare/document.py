@@ -451,6 +451,8 @@ class Document:
         digest = hashlib.sha256()
 
         def write(*content: Any) -> None:
+            # The content of a leaf that no record can hold has a class and an object of Python in
+            # it (`leaf_key`), which JSON has no form for.
             digest.update(json.dumps(content, default=repr).encode())
 
         def visit(node: ConfigNode) -> None:
@@ -606,6 +608,7 @@ def add_known(root: ConfigNode, values: Any) -> None:
         elif isinstance(plain, dict):
             if node.is_node:
                 left = {key for key in plain if key != "class" and key not in node.by_part}
+                # Sorted, since the differ compares the `repr` of two of these.
                 node.known = {key: plain[key] for key in sorted(left)}
             for part, child in node.parts:
                 if str(part) in plain:

@@ -205,8 +205,8 @@ class Edits:
 
     def _list_edits(self, a: ConfigNode, b: ConfigNode) -> Iterator[Edit]:
         # Elements are set one by one if none changes its place. Else the stretch between the common
-        # head and tail is replaced as a whole: single insertions and deletions would shift the
-        # places that later edits, and the paths of captured nodes, refer to.
+        # head and tail is replaced as a whole: several insertions and deletions would shift each
+        # other's places.
         old, new = children(a), children(b)
         if len(old) == len(new) and not self._is_reordered(old, new):
             for index, (left, right) in enumerate(zip(old, new, strict=True)):
@@ -221,6 +221,8 @@ class Edits:
         while tail < shorter - head and self._same(old[-1 - tail], new[-1 - tail]):
             tail += 1
         # The tail stops short of the head, as in `[x] -> [x, x]`; not both stretches are empty.
+        # One edit may shift places: the nodes in the list have been edited before it (inner ones
+        # first), those used elsewhere were captured, and an override writes the whole list.
         inserted = [self.data(child) for child in new[head : len(new) - tail]]
         end = len(old) - tail
         if not inserted:

@@ -476,7 +476,7 @@ def _drop_wrong(
     # The grammar has its own opinion of what a text means at a place (a name may be text or a
     # class, defaults depend on signatures), so the overrides are applied and the result is compared
     # with the second graph. Each round drops at least one override or ends, and a dropped one can
-    # make others wrong: a part that it would have made may be referred to.
+    # make others wrong: an alias may lead to a node in which it would have changed something.
     made = _apply_possible(comparison.a.graph, [one for one in written if one.override], packages)
     while any(one.override for one in written):
         differ = Differ(document(made), comparison.b)
@@ -494,6 +494,8 @@ def _drop_wrong(
         for one in wrong:
             one.override, one.reason = "", "the grammar reads it as another value here"
         rest = [one.override for one in written if one.override]
+        # Without `_apply_possible`: those that are left could be applied before, and none needs a
+        # dropped one, since paths and references lead to what the first graph has (`_place`).
         made = apply(comparison.a.graph, rest, packages=packages)
 
 

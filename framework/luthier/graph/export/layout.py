@@ -55,7 +55,8 @@ class Group:
         # The flat form is computed once, from the flat forms of the items, and given up as soon as
         # it exceeds a line: asking each level for the text of all below would be quadratic. The
         # height decides when an export takes an expression out into a variable; a group that is
-        # nearly as wide as a line counts as broken, since it is going to be indented.
+        # nearly as wide as a line counts as broken, since it is going to be indented: by up to 5
+        # steps, for the body of the function and the 4 levels that `_DEEPEST` of an export allows.
         self.opening, self.items, self.closing, self.is_call = opening, items, closing, is_call
         self.inside = _inside(items)
         if self.inside is not None and comma:

@@ -138,6 +138,7 @@ class _DiagramBuilder:
         """Yield the rows of an argument: one, or one for each entry of a container with nodes."""
         # `whole` is the tooltip: the row is cut to a fixed length, since nothing measures text.
         if values.is_value_node(value):
+            # Without the name of a shared constant, to which a dotted line leads.
             text = _cut(text_of(value).partition(" (shared")[0], TEXT_LENGTH)
             yield CardRow(label, text, f"{path} = {text_of(value)}", constants=self.named(value))
         elif is_node(value):

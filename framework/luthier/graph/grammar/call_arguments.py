@@ -46,6 +46,7 @@ def read_arguments(
             named = known.positional_only[part] if isinstance(part, int) else part
             default = known.defaults.get(named, signatures.UNSET)
             reader = front_ends.reader_of(hints.get(named))
+            # Files are named in quotes: Python parses a bare `configs/a.py` as a division.
             if reader is not None and isinstance(item, ast.Constant):
                 # None is no file: the argument is left empty on purpose.
                 arguments[part] = None if item.value is None else reader(str(item.value))

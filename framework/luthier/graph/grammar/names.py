@@ -93,6 +93,7 @@ def find_object(
         return value
     if isinstance(value, types.ModuleType):
         raise Unreadable(f"{name} is a module, not a value")
+    # Plain values (`my_module.WIDTH`) pass: a record holds them and not their name.
     if not isinstance(value, _PLAIN) and not public_names.may_name(value, allowed):
         if home.partition(".")[0] in public_names.libraries():
             what = f"{name!r} is not on the list of names that records may contain"

@@ -112,7 +112,7 @@ def parse_statement(text: str) -> Statement:
     if not operator:
         if left.endswith("~"):
             return _statement(text, left[:-1], "~", "")
-        if left.startswith("~"):
+        if left.startswith("~"):  # as Hydra writes it
             return _statement(text, left[1:], "~", "")
         # `#later` is read as a tag without an operator; the writer meant a comment.
         remedy = "a comment needs a space after its #" if left.startswith("#") else ""

@@ -71,7 +71,8 @@ class _Writer:
           path: Its path, for errors.
         """
         # `_known` keeps sharing: a node that is met again is the same ConfigDict. `_above` holds
-        # the ids on the way down, since a cycle would recurse without end.
+        # the ids on the way down, since a cycle would recurse without end. Lists and tuples are
+        # plain values of a ConfigDict, so two places get equal ones.
         if values.is_value_node(value):
             return self._reference(value, path)
         is_structure = isinstance(value, fdl.Buildable | dict) or is_dataclass_instance(value)

@@ -286,6 +286,7 @@ class Overlay:
         known = signatures.arguments(node.__fn_or_cls__)
         current = node.__arguments__.get(argument, known.defaults.get(argument, UNSET))
         value = self._maker.value(binding.value, scope, binding.where)
+        # An export has the very values of a graph: `'gelu'` is text there, not a function.
         if not self.directives.is_export:
             value = fitted.fit(value, target.annotation, current, self.lookup)
         # A binding without a scope sets a shared value for all its users, and a macro takes it

@@ -230,6 +230,7 @@ def _read_text(
             unit.problems.append(Problem(found.what, origin=place(found.line), remedy=found.remedy))
             continue
         where = place(found.location.line_num)
+        # An override names its target itself; a line in a block does not.
         if isinstance(found, config_parser.BindingStatement) and not is_word:
             where = _with_target(where, found)
         if isinstance(found, config_parser.IncludeStatement):
@@ -297,7 +298,7 @@ def _statements(text: str) -> Iterator[Any]:
             try:
                 parser.advance_one_line()
             except (StopIteration, SyntaxError, tokenize.TokenError):
-                return
+                return  # the error above is reported already
 
 
 def _failure(error: Exception, line: int = 1) -> _Failure:

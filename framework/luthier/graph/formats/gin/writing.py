@@ -217,6 +217,8 @@ class _Writer:
             self.blocks.insert(place, (scoped, bindings))
         if is_instance:
             self.directives.append(("instance", scoped))
+        # `@f` of a function to which nothing is bound is read as the function itself, while that of
+        # a class is read as a template.
         elif kind == "factory" or (kind == "partial" and not bindings and _is_function(target)):
             self.directives.append((kind, scoped))
         for argument, tags in data.get("tags", {}).items():
