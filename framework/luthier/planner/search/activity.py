@@ -178,7 +178,8 @@ _MADE = {
     "argmax", "argmin", "while", "pad", "random_bits", "threefry2x32", "all_gather", "all_to_all",
     "psum", "psum_invariant", "psum_scatter", "reduce_scatter", "ppermute", "dynamic_update_slice",
 }  # fmt: skip
-# A part of a parameter is still one: it is gathered where a product reads it.
+# A part of a parameter is still one: it is gathered where a product reads it. So is the result of a
+# select, by which a pipeline gates its block (`layers.pipeline._gate`): both sides are the block.
 _PARTS = {"dynamic_slice", "slice", "select_n"}
 _PRODUCTS = {"dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated"}
 

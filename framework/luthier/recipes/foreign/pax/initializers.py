@@ -34,9 +34,10 @@ def kernel(
     Source: praxis 1.4.0, `base_layer.init_var`.
     """
     initializer = init if isinstance(init, Node) else node.inherited("params_init", _is_default)
-    if not isinstance(initializer, Node):
-        return fdl.Config(layers.FanAverage, scale=_XAVIER**2)
-    method, scale = initializer.get("method"), initializer.get("scale")
+    # A file may set None, or lack the defaults of a class: then Praxis' own default applies.
+    method, scale = "xavier", _XAVIER
+    if isinstance(initializer, Node):
+        method, scale = initializer.get("method"), initializer.get("scale")
     fan_in, fan_out = fans or _fans(shape)
     found = None
     if isinstance(method, str) and is_number(scale):
