@@ -176,6 +176,11 @@ def test_damage_inside_is_dropped_and_the_file_kept(tmp_path):
     assert cut_back(path, 2) == CutBack(kept=2, dropped=2, damaged=1)
     assert [row["step"] for row in read_metrics(path)] == [1, 2]
     assert (tmp_path / "m.jsonl.damaged").read_text() == whole
+    again = "#!other damage\n" + path.read_text()
+    path.write_text(again)
+    cut_back(path, 2)
+    assert (tmp_path / "m.jsonl.damaged").read_text() == whole
+    assert (tmp_path / "m.jsonl.damaged-2").read_text() == again
 
 
 @st.composite
@@ -217,6 +222,7 @@ def test_cut_back_leaves_a_readable_file_whatever_it_was(tmp_path, data, step):
     path = tmp_path / "any.jsonl"
     path.write_bytes(data)
     cut_back(path, step)
+    path.with_name("any.jsonl.damaged").unlink(missing_ok=True)
     assert all(record["step"] <= step for record in read_records(path))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import numbers
@@ -249,7 +251,7 @@ def cut_back(path: str | os.PathLike[str], step: int) -> CutBack:
 
     Called before a restart from a checkpoint of `step`, it makes the file what it was when that
     checkpoint was saved. Where a line inside the file is damaged, the file is kept as
-    `metrics.jsonl.damaged` too.
+    `metrics.jsonl.damaged` too (or `.damaged-2`, where there is such a copy already).
 
     Args:
       path: A metrics.jsonl; a missing file is fine.
@@ -280,7 +282,7 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
     holes = inner_damage = False
     for line in reader.lines():
         # Only damage that a whole line follows: a kill may leave a torn end.
-        inner_damage = inner_damage or bool(reader.damage)
+        inner_damage = inner_damage or any(d.what != "missing" for d in reader.damage)
         whole += 1
         if line.record["step"] <= step:
             holes = holes or end != line.start
@@ -295,8 +297,7 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
     # Lines before the restored step are gone from the new file where they were damaged; what is
     # left of them stays readable for a person.
     if inner_damage:
-        copy = path.with_name(path.name + ".damaged")
-        copy.write_bytes(path.read_bytes())
+        _keep_copy(path)
     # Usually the dropped lines are a tail, and truncating is one atomic call. Where damaged lines,
     # or lines of later steps, stand among those that stay, the file is written again, with new
     # numbers, or readers would report the gaps as missing lines.
@@ -307,6 +308,19 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
             file.truncate(end)
             os.fsync(file.fileno())
     return CutBack(kept, dropped, damaged)
+
+
+def _keep_copy(path: pathlib.Path) -> None:
+    """Copy a file to the first free name of `FILE.damaged`, `FILE.damaged-2` and so on."""
+    # An earlier copy is the only place of what was dropped then.
+    for number in itertools.count(1):
+        copy = path.with_name(f"{path.name}.damaged" + (f"-{number}" if number > 1 else ""))
+        with contextlib.suppress(FileExistsError), open(copy, "xb") as file:
+            file.write(path.read_bytes())
+            file.flush()
+            # On the disk before the original is cut.
+            os.fsync(file.fileno())
+            return
 
 
 def _rewrite(path: pathlib.Path, step: int) -> None:
