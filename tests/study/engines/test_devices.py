@@ -88,6 +88,17 @@ def test_a_worker_sees_its_own_devices_only():
     assert environment(LocalSlice("a", "cuda", (1, 3)), {})["CUDA_VISIBLE_DEVICES"] == "1,3"
     tpu = environment(LocalSlice("a", "tpu", (2, 3)), inherited)
     assert (tpu["TPU_VISIBLE_CHIPS"], tpu["TPU_CHIPS_PER_PROCESS_BOUNDS"]) == ("2,3", "1,2,1")
+    some = environment(LocalSlice("a", "tpu", (0,)), {"TPU_VISIBLE_CHIPS": "2,3"})
+    assert some["TPU_VISIBLE_CHIPS"] == "2"
+    assert environment(LocalSlice("a", "rocm", (1,)), {})["ROCR_VISIBLE_DEVICES"] == "1"
+    hip = environment(LocalSlice("a", "rocm", (1,)), {"HIP_VISIBLE_DEVICES": "6,7"})
+    assert (hip["HIP_VISIBLE_DEVICES"], "ROCR_VISIBLE_DEVICES" in hip) == ("7", False)
+    with pytest.raises(BadInput) as caught:
+        environment(LocalSlice("b", "cuda", (1, 4)), inherited)
+    assert str(caught.value) == (
+        "devices: slice b has device 4, and CUDA_VISIBLE_DEVICES=4,5,6,7 shows 4; "
+        "use devices below 4, or set CUDA_VISIBLE_DEVICES to more of them"
+    )
 
 
 def test_what_is_compiled_is_kept_for_all_workers():

@@ -154,9 +154,11 @@ def environment(
       slice: What it works on.
       inherited: The environment of this process.
       search: Folders that its modules are looked for in, before others.
+
+    Raises:
+      BadInput: The slice has a device that this process itself may not see.
     """
     made = {name: value for name, value in inherited.items() if name != "WANDB_SERVICE"}
-    numbers = ",".join(map(str, slice.devices))
     # With one platform named, JAX raises where it cannot use it, instead of taking the CPU.
     made["JAX_PLATFORMS"] = slice.kind
     if slice.kind == "cpu":
@@ -169,12 +171,15 @@ def environment(
         if slice.cores:
             made["OMP_NUM_THREADS"] = str(len(slice.cores))
     elif slice.kind == "cuda":
-        made["CUDA_VISIBLE_DEVICES"] = _among(made.get("CUDA_VISIBLE_DEVICES"), slice.devices)
+        made["CUDA_VISIBLE_DEVICES"] = _among(slice, "CUDA_VISIBLE_DEVICES", made)
     elif slice.kind == "rocm":
-        made["ROCR_VISIBLE_DEVICES"] = _among(made.get("ROCR_VISIBLE_DEVICES"), slice.devices)
+        # Where both are set, HIP selects among what ROCR leaves, so its numbers are JAX's.
+        variable = f"{'HIP' if made.get('HIP_VISIBLE_DEVICES') else 'ROCR'}_VISIBLE_DEVICES"
+        made[variable] = _among(slice, variable, made)
     elif slice.kind == "tpu":
         # libtpu otherwise takes all chips of the host, and locks them against other processes.
-        made |= {"TPU_VISIBLE_CHIPS": numbers, "TPU_PROCESS_BOUNDS": "1,1,1"}
+        chips = _among(slice, "TPU_VISIBLE_CHIPS", made)
+        made |= {"TPU_VISIBLE_CHIPS": chips, "TPU_PROCESS_BOUNDS": "1,1,1"}
         # A row is the one shape that every number of chips has; libtpu checks it against the chips.
         bounds = _TPU_BOUNDS.get(len(slice.devices), f"1,{len(slice.devices)},1")
         made["TPU_CHIPS_PER_PROCESS_BOUNDS"] = bounds
@@ -191,12 +196,20 @@ def environment(
     return made
 
 
-def _among(visible: str | None, numbers: Sequence[int]) -> str:
-    """Return the names of devices by number among those that this process may see."""
+def _among(slice: LocalSlice, variable: str, inherited: Mapping[str, str]) -> str:
+    """Return the names of the slice's devices among those that this process may see."""
     # The parent's own selection may name devices in any order, also by UUID (as SLURM does):
     # numbers here count among those.
-    names = visible.split(",") if visible else []
-    return ",".join(names[i] if i < len(names) else str(i) for i in numbers)
+    visible = inherited.get(variable)
+    if not visible:
+        return ",".join(map(str, slice.devices))
+    names = visible.split(",")
+    absent = [number for number in slice.devices if number >= len(names)]
+    if absent:
+        what = f"slice {slice.name} has device {absent[0]}, and {variable}={visible} shows "
+        remedy = f"use devices below {len(names)}, or set {variable} to more of them"
+        raise BadInput(Problem(f"{what}{len(names)}", "devices", remedy=remedy))
+    return ",".join(names[number] for number in slice.devices)
 
 
 # The engine over this machine's devices: one warm worker process for each slice.
