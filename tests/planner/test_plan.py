@@ -86,17 +86,29 @@ def test_sizes_that_no_arithmetic_holds_are_bad_input(graph):
         planner.make(graphs.apply(graph, ["model.dim=1000000000000000000"]), jax.devices()[:1])
 
 
-def test_all_problems_come_at_once(graph):
-    overrides = ["model.vocab_size=100", "evaluations.held_out.weights=EMA"]
-    with pytest.raises(BadInput) as caught:
-        planner.make(graphs.apply(graph, overrides), jax.devices()[:1])
-    assert len(caught.value.problems) == 2
-
-
-def test_a_coupled_loss_is_not_accumulated(graph, monkeypatch):
+def test_all_problems_come_at_once_with_what_set_their_values(graph, monkeypatch):
     from luthier.tasks import BatchCoupled, LanguageModelling
 
     monkeypatch.setattr(LanguageModelling, "reduction", BatchCoupled("in-batch negatives"))
-    accumulated = graphs.apply(graph, ["training.accumulation=2"])
-    with pytest.raises(BadInput, match="in-batch negatives"):
-        planner.make(accumulated, jax.devices()[:1])
+    overrides = [
+        "evaluations.held_out.weights=EMA",
+        "evaluations.held_out.global_batch_size=3",
+        "model.vocab_size=100",
+        "training.accumulation=2",
+    ]
+    changed = graphs.apply(graph, overrides, origin="the test")
+    with pytest.raises(BadInput) as caught:
+        planner.make(changed, jax.devices()[:2])
+    origins = {problem.path: problem.origin for problem in caught.value.problems}
+    numbered = enumerate(overrides, 1)
+    assert origins == {word.partition("=")[0]: f"the test {i}: {word}" for i, word in numbered}
+    assert "in-batch negatives" in str(caught.value)
+    changed = graphs.apply(graph, [])
+    changed.evaluations["c4.en"] = changed.evaluations.pop("held_out")
+    named = ["evaluations['c4.en'].global_batch_size=3"]
+    with pytest.raises(BadInput) as caught:
+        planner.make(graphs.apply(changed, named, origin="the test"), jax.devices()[:2])
+    assert f"[set by the test 1: {named[0]}]" in str(caught.value)
+    rows = graphs.apply(graph, ["training.global_batch_size=3"], origin="the test")
+    with pytest.raises(BadInput, match=r"set by the test 1: training\.global_batch_size=3"):
+        planner.make(rows, jax.devices()[:2])
