@@ -1,12 +1,15 @@
 import json
 
+import fiddle as fdl
 import jax
 import pytest
+from flax import nnx
 
 import luthier
 from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput
+from luthier.layers import RMSNorm
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,23 @@ def test_the_plan_is_a_function_and_json(graph, plan):
 def test_what_no_single_component_can_see_is_bad_input(graph, overrides, message):
     with pytest.raises(BadInput, match=message):
         planner.make(graphs.apply(graph, overrides), jax.devices()[:1])
+
+
+class _NormWithKey(RMSNorm):
+    """A layer with a random key among its variables."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.key = nnx.BatchStat(jax.random.key(0))
+
+
+def test_a_random_key_in_the_state_is_two_words(graph, plan):
+    changed = graphs.apply(graph, [])
+    changed.model.norm = fdl.Partial(_NormWithKey)
+    with_key = planner.make(changed, jax.devices()[:1])
+    assert with_key.state_bytes == plan.state_bytes + 8
+    (entry,) = [a for n, a in with_key.to_dict()["arrays"].items() if n.startswith("variables/")]
+    assert entry["dtype"] == "key<fry>"
 
 
 @pytest.mark.full
