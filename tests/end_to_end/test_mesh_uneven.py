@@ -60,8 +60,9 @@ REFUSED = [
     (
         ("training.global_batch_size=12",),
         [
-            "training.global_batch_size: 12 rows cannot be divided over 8 devices; "
-            "use a multiple of 8, or a mesh with fewer devices on the batch"
+            "training.global_batch_size: 12 rows cannot be divided over 8 devices "
+            "[set by argument 1: training.global_batch_size=12]; use a multiple of 8, or a mesh "
+            "with fewer devices on the batch"
         ],
     ),
     (

@@ -31,6 +31,13 @@ def placed(axes, shape, sizes=SIZES):
             "layers: stage has size 1; dimension 1 has no logical axis: replicated; "
             "dimension 2 has no logical axis: replicated -> fsdp (spare)",
         ),
+        (
+            ("vocab", "heads", "mlp"),
+            (7, 9, 6),
+            (None, None, "tensor"),
+            "dimension 0 has no logical axis: replicated; dimension 1 has no logical axis: "
+            "replicated; mlp -> tensor",
+        ),
         (("embed",), (5,), (None,), "dimension 0 has no logical axis: replicated"),
         ((), (), (), "scalar: replicated"),
     ],

@@ -1,12 +1,15 @@
 import json
 
+import fiddle as fdl
 import jax
 import pytest
+from flax import nnx
 
 import luthier
 from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput
+from luthier.layers import RMSNorm
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +83,52 @@ def test_what_no_single_component_can_see_is_bad_input(graph, overrides, message
         planner.make(graphs.apply(graph, overrides), jax.devices()[:1])
 
 
+class _NormWithKey(RMSNorm):
+    """A layer with a random key among its variables."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.key = nnx.BatchStat(jax.random.key(0))
+
+
+def test_a_random_key_in_the_state_is_two_words(graph, plan):
+    changed = graphs.apply(graph, [])
+    changed.model.norm = fdl.Partial(_NormWithKey)
+    with_key = planner.make(changed, jax.devices()[:1])
+    assert with_key.state_bytes == plan.state_bytes + 8
+    (entry,) = [a for n, a in with_key.to_dict()["arrays"].items() if n.startswith("variables/")]
+    assert entry["dtype"] == "key<fry>"
+
+
 @pytest.mark.full
 def test_sizes_that_no_arithmetic_holds_are_bad_input(graph):
     with pytest.raises(BadInput, match="model: a size of the model is too large"):
         planner.make(graphs.apply(graph, ["model.dim=1000000000000000000"]), jax.devices()[:1])
 
 
-def test_all_problems_come_at_once(graph):
-    overrides = ["model.vocab_size=100", "evaluations.held_out.weights=EMA"]
-    with pytest.raises(BadInput) as caught:
-        planner.make(graphs.apply(graph, overrides), jax.devices()[:1])
-    assert len(caught.value.problems) == 2
-
-
-def test_a_coupled_loss_is_not_accumulated(graph, monkeypatch):
+def test_all_problems_come_at_once_with_what_set_their_values(graph, monkeypatch):
     from luthier.tasks import BatchCoupled, LanguageModelling
 
     monkeypatch.setattr(LanguageModelling, "reduction", BatchCoupled("in-batch negatives"))
-    accumulated = graphs.apply(graph, ["training.accumulation=2"])
-    with pytest.raises(BadInput, match="in-batch negatives"):
-        planner.make(accumulated, jax.devices()[:1])
+    overrides = [
+        "evaluations.held_out.weights=EMA",
+        "evaluations.held_out.global_batch_size=3",
+        "model.vocab_size=100",
+        "training.accumulation=2",
+    ]
+    changed = graphs.apply(graph, overrides, origin="the test")
+    with pytest.raises(BadInput) as caught:
+        planner.make(changed, jax.devices()[:2])
+    origins = {problem.path: problem.origin for problem in caught.value.problems}
+    numbered = enumerate(overrides, 1)
+    assert origins == {word.partition("=")[0]: f"the test {i}: {word}" for i, word in numbered}
+    assert "in-batch negatives" in str(caught.value)
+    changed = graphs.apply(graph, [])
+    changed.evaluations["c4.en"] = changed.evaluations.pop("held_out")
+    named = ["evaluations['c4.en'].global_batch_size=3"]
+    with pytest.raises(BadInput) as caught:
+        planner.make(graphs.apply(changed, named, origin="the test"), jax.devices()[:2])
+    assert f"[set by the test 1: {named[0]}]" in str(caught.value)
+    rows = graphs.apply(graph, ["training.global_batch_size=3"], origin="the test")
+    with pytest.raises(BadInput, match=r"set by the test 1: training\.global_batch_size=3"):
+        planner.make(rows, jax.devices()[:2])

@@ -1,3 +1,5 @@
+import errno
+
 import jax
 import pytest
 from sweep_trials import tiny, write_trial  # noqa: F401
@@ -5,7 +7,7 @@ from sweep_trials import tiny, write_trial  # noqa: F401
 from luthier import trainer
 from luthier.errors import RunError
 from luthier.study import Work, rerun
-from luthier.study.engines import Execution, LaneRunner, PackingChoice, Plans, TrialTask
+from luthier.study.engines import Execution, LaneRunner, PackingChoice, Plans, TrialTask, execution
 
 HOIST = ("optimizer.learning_rate.peak", "seed")
 
@@ -45,6 +47,25 @@ def test_a_trial_runs_again_to_the_same_metrics_bit_for_bit(lanes, tiny, write_t
     )
     for metric, value in plain.metrics["held_out"].items():
         assert before.result["metrics"][f"held_out/{metric.name}"] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.full
+def test_a_fault_of_the_machine_is_one_line(tiny, write_trial, tmp_path, monkeypatch):  # noqa: F811
+    devices = jax.devices()[:1]
+    work = write_trial(tmp_path, 0, tiny("training.steps=3"))
+    made = Execution(0, Plans(devices), (), None, lambda event: None)
+    made.run(Work((work,)), work, made.watcher(work, False))
+
+    def fail(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(execution.planner, "make", fail)
+    with pytest.raises(RunError) as caught:
+        rerun(work.directory, tmp_path / "again", devices=devices)
+    assert str(caught.value) == (
+        f"{work.directory} was not repeated: OSError: [Errno 28] No space left on device; "
+        "mend that, and repeat it into another folder"
+    )
 
 
 @pytest.mark.full

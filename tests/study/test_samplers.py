@@ -34,7 +34,11 @@ def test_objectives_know_the_direction_of_their_metric():
 
 
 @pytest.mark.parametrize(
-    "word", ["loss", "held_out/loss:worst", "held_out/loss:mean", "a/b:mean0", "a/b:mean²"]
+    "word",
+    [
+        *("loss", "held_out/loss:worst", "held_out/loss:mean", "a/b:mean0"),
+        *("held_out/loss:3", "held_out/loss:mean²", "held_out/loss:mean-1"),
+    ],
 )
 def test_invalid_objectives_are_rejected(word):
     with pytest.raises(BadInput) as caught:

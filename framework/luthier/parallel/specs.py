@@ -270,16 +270,18 @@ def place_derived(
 def _place(
     name: str, info: ArrayInfo, table: Table, sizes: Mapping[str, int], spare: Sequence[str]
 ) -> Placement:
-    # Resolved twice: an axis that is dropped as not divisible may free its mesh axes for a
-    # dimension after it. That one is not checked again: if the mesh does not divide
-    # it, JAX refuses the sharding.
-    axes = tuple(
-        None if size % axis_product(dimension.mesh_axes, sizes) else logical
-        for logical, size, dimension in zip(
-            info.axes or (), info.shape, resolve(info.axes or (), table, sizes), strict=True
+    # Resolved until all that is left is divisible: a dimension that stays whole may free its mesh
+    # axes for one after it, which they need not divide either.
+    axes = tuple(info.axes or ())
+    while True:
+        dimensions = resolve(axes, table, sizes)
+        kept = tuple(
+            None if size % axis_product(dimension.mesh_axes, sizes) else logical
+            for logical, size, dimension in zip(axes, info.shape, dimensions, strict=True)
         )
-    )
-    dimensions = resolve(axes, table, sizes)
+        if kept == axes:
+            break
+        axes = kept
     used = {axis for dimension in dimensions for axis in dimension.mesh_axes}
     for axis in spare:
         if sizes.get(axis, 1) > 1 and axis not in used:

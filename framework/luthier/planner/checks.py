@@ -87,16 +87,18 @@ def check(
     task, training = experiment.task, experiment.training
     problems: list[Problem] = []
     for name, evaluation in experiment.evaluations.items():
-        path = f"evaluations.{name}"
+        path = graphs.join("evaluations", name)
         if evaluation.weights is programs.Weights.EMA and training.ema is None:
             remedy = "set training.ema=Ema(decay=0.999), or weights=PARAMETERS"
-            problems.append(Problem("there is no moving average", f"{path}.weights", "", remedy))
+            setting = f"{path}.weights"
+            origin = graphs.origin_of(graph, setting)
+            problems.append(Problem("there is no moving average", setting, origin, remedy))
+        rows = f"{path}.global_batch_size"
         try:
-            program.abstract_batch(
-                evaluation.data, evaluation.global_batch_size, f"{path}.global_batch_size"
-            )
+            program.abstract_batch(evaluation.data, evaluation.global_batch_size, rows)
         except ValidationError as error:
-            problems += error.problems
+            origin = graphs.origin_of(graph, rows)
+            problems += [dataclasses.replace(p, origin=origin) for p in error.problems]
     known = dict.fromkeys(experiment.evaluations, task.metrics)
     selectors: dict[str, Any] = {}
     if training.early_stopping is not None:
@@ -109,17 +111,17 @@ def check(
             below = f"{path}.{problem.path}" if problem.path else path
             problems.append(dataclasses.replace(problem, path=below, origin=origin))
     problems += [
-        *_vocabulary(experiment, unread),
+        *_vocabulary(graph, experiment, unread),
         *_classes(graph, experiment),
         *_masks(graph, program),
     ]
     problems += [*_watched(graph, training, experiment.evaluations), *_size(graph, program)]
     if training.accumulation > 1:
-        problems += _couplings(experiment)
+        problems += _couplings(graph, experiment)
     return problems
 
 
-def _couplings(experiment: programs.Experiment) -> list[Problem]:
+def _couplings(graph: Graph, experiment: programs.Experiment) -> list[Problem]:
     """Return a problem for each part of the loss that couples rows: then batches cannot be cut."""
     # A coupled loss that is a `CoupledTask` gives statistics that add up over microbatches. Layers
     # say that they couple rows by a class attribute, so the model is built, abstractly, to look at
@@ -133,9 +135,10 @@ def _couplings(experiment: programs.Experiment) -> list[Problem]:
         if reason is not None:
             reasons.append(f"{reason} of {'.'.join(map(str, path))}")
             break  # one of many says enough
-    remedy = "set training.accumulation=1"
+    setting, remedy = "training.accumulation", "set training.accumulation=1"
+    origin = graphs.origin_of(graph, setting)
     start = "accumulation changes a loss whose rows see each other"
-    return [Problem(f"{start}: {why}", "training.accumulation", "", remedy) for why in reasons]
+    return [Problem(f"{start}: {why}", setting, origin, remedy) for why in reasons]
 
 
 def trained(program: programs.Program) -> list[Placement]:
@@ -158,7 +161,9 @@ def _masks(graph: Graph, program: programs.Program) -> list[Problem]:
 _NOT_COMPARED = "the vocabulary was not compared with the model's"
 
 
-def _vocabulary(experiment: programs.Experiment, unread: list[str] | None) -> list[Problem]:
+def _vocabulary(
+    graph: Graph, experiment: programs.Experiment, unread: list[str] | None
+) -> list[Problem]:
     """Return a problem if the tokenizer has more tokens than the model has embeddings."""
     # The reverse is common (tables are padded) and right. The size of the vocabulary may have to be
     # read from the network or the disk: a plan notes that it could not, a run needs it.
@@ -177,8 +182,15 @@ def _vocabulary(experiment: programs.Experiment, unread: list[str] | None) -> li
         return []
     if size >= needed:
         return []
-    what = f"{size} is smaller than the tokenizer's {needed} tokens"
-    return [Problem(what, "model.vocab_size", remedy=f"set model.vocab_size={needed}")]
+    path, what = "model.vocab_size", f"{size} is smaller than the tokenizer's {needed} tokens"
+    return [Problem(what, path, _origin_of_size(graph, path), f"set {path}={needed}")]
+
+
+def _origin_of_size(graph: Graph, path: str) -> str:
+    # A component of the user's may make the model, with arguments that the graph does not have.
+    model = graphs.get(graph, "model")
+    is_given = path.partition(".")[2] in getattr(model, "__arguments__", ())
+    return graphs.origin_of(graph, path) if is_given else ""
 
 
 def _classes(graph: Graph, experiment: programs.Experiment) -> Iterator[Problem]:
@@ -191,7 +203,7 @@ def _classes(graph: Graph, experiment: programs.Experiment) -> Iterator[Problem]
     if isinstance(size, int) and isinstance(needed, int) and size < needed:
         path = "model.num_classes"
         what = f"{size} is smaller than the data's {needed} classes"
-        yield Problem(what, path, graphs.origin_of(graph, path), f"set {path}={needed}")
+        yield Problem(what, path, _origin_of_size(graph, path), f"set {path}={needed}")
 
 
 def _watched(graph: Graph, training: Any, evaluations: Mapping[str, Any]) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ import numpy as np
 from luthier import program as programs
 from luthier.errors import ValidationError
 from luthier.graph import Graph
-from luthier.parallel import Placement
+from luthier.parallel import Placement, array_bytes
 from luthier.planner.checks import check, trained, unsaved_residuals
 from luthier.planner.flops import ModelFlops, model_flops, trace_forward
 from luthier.planner.pipelines import Pipeline, indivisible, pipelines
@@ -95,7 +95,7 @@ class Plan:
             "arrays": {
                 name: {
                     "shape": list(p.shape),
-                    "dtype": str(jax.numpy.dtype(p.dtype)),
+                    "dtype": str(p.dtype),
                     "spec": str(p.spec),
                     "reason": p.reason,
                     "bytes_per_device": p.bytes_per_device,
@@ -143,7 +143,7 @@ def make(
     for name, placement in program.placements.items():
         kind, _, rest = name.partition("/")
         per_device[kind] += placement.bytes_per_device
-        state_bytes += math.prod(placement.shape) * jax.numpy.dtype(placement.dtype).itemsize
+        state_bytes += array_bytes(placement.shape, placement.dtype)
         if kind == "parameters":
             subtree = rest.partition(".")[0]
             size = math.prod(placement.shape)

@@ -270,7 +270,7 @@ class _Job:
             traced = traced or model.trace(program, self._chip.platform)
             make = self._program
             known = (graph, program, self._chip, number, make, traced, limit, count, is_proved)
-            rows, notes = searching.find(*known)
+            rows, notes = searching.find(*known, report.fits)
             rows = rows if is_proved else sorted(rows, key=_seconds)
             self._notes += notes
         if is_proved:

@@ -203,6 +203,7 @@ def plan_apart(
     target = read_slice(slice)
     question = {
         "graph": graphs.to_json(graph),
+        "history": graphs.history_record(graph),  # by which problems show where a value was set
         "slice": slice,
         "level": level,
         "packages": list(packages),

@@ -477,7 +477,8 @@ def _read(text: str) -> Slice:
     name = _ALIASES.get(name, name)
     # The pattern lets `4xx4` and `4x` pass; they have more `x` than gaps between sizes.
     sizes = [int(size) for size in count.split("x") if size]
-    if not sizes or 0 in sizes or times == "0" or count.count("x") != len(sizes) - 1:
+    number = int(times or 1)
+    if not sizes or 0 in sizes or not number or count.count("x") != len(sizes) - 1:
         raise BadInput(Problem(f"{text!r} has no devices", ORIGIN, remedy=_EXAMPLES))
     if name == "cpu" and mark == ":" and len(sizes) == 1 and not times:
         return CpuSlice(sizes[0])
@@ -488,7 +489,7 @@ def _read(text: str) -> Slice:
         raise BadInput(Problem(f"no device is called {name!r}", ORIGIN, "", remedy, near))
     if isinstance(chip, TpuChip):
         shape = _named_shape(text, chip, sizes) if mark == "-" else _shape(text, chip, sizes)
-        return TpuSlice(chip, shape, int(times or 1))
+        return TpuSlice(chip, shape, number)
     assert isinstance(chip, GpuChip)
     if times or mark == "-" or len(sizes) > 2:
         remedy = f"write {name}:8 for one host, {name}:8x4 for four"

@@ -20,7 +20,7 @@ def serve(request_json: str, output: IO[str]) -> None:
     """Plan one experiment.
 
     Args:
-      request_json: JSON with `graph`, `slice`, `level`, `packages` and `search`.
+      request_json: JSON with `graph`, its `history`, `slice`, `level`, `packages` and `search`.
       output: Takes lines of JSON: `phase` while it works, then `report` or `problems`.
     """
     # Bad input travels as its problems, so that the caller raises the same exception as if it had
@@ -36,6 +36,7 @@ def serve(request_json: str, output: IO[str]) -> None:
         from luthier.planner.targets import read
 
         graph = graphs.from_json(request["graph"], packages=request["packages"])
+        graphs.restore_history(graph, request["history"])
         report = planning.plan_here(
             graph,
             read(request["slice"]),

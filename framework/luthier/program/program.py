@@ -433,14 +433,16 @@ def make(graph: Graph, devices: Sequence[jax.Device], hoist: Sequence[str] = ())
         raise ValidationError(problems)
     placements = _place_state(shapes, axes, experiment.parallelism.rules.parameters, sizes)
     training = experiment.training
+    rows = "training.global_batch_size"
     batch = _abstract_batch(
         experiment,
         mesh,
         sizes,
         experiment.data,
         training.global_batch_size,
-        "training.global_batch_size",
+        rows,
         training.accumulation,
+        graphs.origin_of(graph, rows),
     )
     return Program(
         graph=graph,
@@ -566,6 +568,7 @@ def _abstract_batch(
     global_batch_size: int,
     path: str,
     accumulation: int,
+    origin: str = "",
 ) -> dict[str, jax.ShapeDtypeStruct]:
     table = experiment.parallelism.rules.activations
     shards = axis_product(table.get("batch", ()), sizes)
@@ -578,7 +581,7 @@ def _abstract_batch(
         what = f"{microbatch} rows cannot be divided over {shards} devices"
         if accumulation > 1:
             what += f" ({global_batch_size} rows in {accumulation} microbatches)"
-        raise ValidationError(Problem(what, path, remedy=remedy))
+        raise ValidationError(Problem(what, path, origin, remedy))
     spec = data.batch_spec(global_batch_size)
     task_axes = experiment.task.batch_axes
     missing = sorted(set(task_axes) - set(spec))

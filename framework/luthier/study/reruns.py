@@ -17,7 +17,7 @@ import jax
 from luthier.errors import Problem, RunError
 from luthier.study.engines.execution import Execution, Plans, TrialTask
 from luthier.study.engines.packed_trials import LaneRunner, PackingChoice
-from luthier.study.protocol import TrialEnded, TrialWork, Work, read_result
+from luthier.study.protocol import Faulted, TrialEnded, TrialWork, Work, read_result
 
 
 class _Nobody:
@@ -47,7 +47,8 @@ def rerun(
       How it ended this time.
 
     Raises:
-      RunError: The trial has not ended, its slice had another shape, or `into` exists.
+      RunError: The trial has not ended, its slice had another shape, `into` exists, or the machine
+        had a fault this time.
     """
     source, target = pathlib.Path(trial), pathlib.Path(into)
     own = list(jax.devices() if devices is None else devices)
@@ -73,7 +74,13 @@ def rerun(
     for name in ("config.json", "config.history.json"):
         if (source / name).exists():
             shutil.copy2(source / name, target / name)
-    return _run(before, mode, TrialWork(before.trial, before.fence, str(target)), own, packages)
+    ended = _run(before, mode, TrialWork(before.trial, before.fence, str(target)), own, packages)
+    if isinstance(ended, TrialEnded):
+        return ended
+    # A fault of the machine is not a result; a study would put the trial back into its queue.
+    reason = "it was interrupted" if ended is None else ended.reason
+    remedy = "mend that, and repeat it into another folder"
+    raise RunError(Problem(f"{source} was not repeated: {reason}", remedy=remedy))
 
 
 def _run(
@@ -82,7 +89,7 @@ def _run(
     trial: TrialWork,
     devices: Sequence[jax.Device],
     packages: Sequence[str],
-) -> TrialEnded:
+) -> TrialEnded | Faulted | None:
     events: list[Any] = []
     execution = Execution(before.slice, Plans(devices), packages, None, events.append)
     work = Work((trial,), tuple(mode["hoisted"]), mode["lanes"])
@@ -96,4 +103,4 @@ def _run(
         # on its neighbours, but the program has another shape without them.
         choice = PackingChoice(mode["lanes"], mode["num_lanes"], num_devices)
         LaneRunner(execution, _Nobody()).run(task, choice, mode["lane"])
-    return next(event for event in events if isinstance(event, TrialEnded))
+    return next((event for event in events if isinstance(event, TrialEnded | Faulted)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,16 +69,16 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
         return fdl.Config(FACTS[word])
     name, _, reduction = word.partition(":")
     evaluation, slash, metric = name.partition("/")
-    count = reduction.removeprefix("mean")
-    if not slash or not (reduction in ("", *_OVER) or (count.isdecimal() and int(count))):
+    mean = re.fullmatch(r"mean0*([1-9][0-9]*)", reduction)
+    if not slash or not (mean or reduction in ("", *_OVER)):
         remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(FACTS)}"
         raise BadInput(Problem(f"{word!r} is not an objective", "--objective", remedy=remedy))
     # Whether lower or higher is better belongs to the metric. One that the experiment does not have
     # counts as lower here; the study's checks report it by name.
     known = {found.name: found.better for found in (evaluations or {}).get(evaluation, ())}
     selector = fdl.Config(Selector, evaluation, metric, known.get(metric, "lower"))
-    if count != reduction:
-        over = fdl.Config(objectives.MeanOfLast, int(count))
+    if mean:
+        over = fdl.Config(objectives.MeanOfLast, int(mean[1]))
     else:
         over = fdl.Config(_OVER[reduction or "last"])
     return fdl.Config(objectives.Measured, selector, over)

@@ -134,11 +134,12 @@ def _item(key: str, item: str) -> Any:
 def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:
     """Return the dimensions with one more in the sub-space of an option."""
     # The colon that separates the condition, and not one of a path (`any:dropout`): it comes after
-    # the first `=`.
-    cut = _find(word, ":", after=_find(word, "="))
-    head, inner = word[:cut].strip(), word[cut + 1 :].strip()
-    key, _, wanted = head.partition("=")
-    if cut < 0 or not wanted:
+    # the first `=`, which is not one within quotes or brackets of the path.
+    equals = _find(word, "=")
+    cut = _find(word, ":", after=equals)
+    key, wanted = word[:equals].strip(), word[equals + 1 : cut].strip()
+    inner = word[cut + 1 :].strip()
+    if equals < 0 or cut < 0 or not wanted:
         remedy = "write --when 'optimizer=adafactor: optimizer.decay=uniform(0.7,0.9)'"
         raise BadInput(Problem(f"{word!r} is not a condition", remedy=remedy))
     # Only among the dimensions at the top: in words a condition cannot depend on another one, as

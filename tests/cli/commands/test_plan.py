@@ -115,6 +115,15 @@ def test_bad_input_is_one_line(words, message, capsys):
     assert "Traceback" not in err
 
 
+@pytest.mark.full
+def test_a_plan_names_the_argument_that_set_a_value(capsys):
+    words = ["model.vocab_size=100", "evaluations.held_out.weights=EMA"]
+    assert main(["plan", TINY, "--slice", "cpu:2", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(any(f": {word}]" in line for line in lines) for word in words)
+
+
 def test_all_problems_come_at_once(capsys):
     assert main(["plan", TINY, "--slice", "v5f-4", "model.dims=3"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2

@@ -6,10 +6,18 @@ from luthier.planner import worker
 
 
 def answers(slice, *overrides):
-    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), list(overrides))
-    asked = {"graph": graphs.to_json(graph), "slice": slice, "level": "shapes"}
+    base = graphs.resolve("configs.lm.quickstart")
+    graph = graphs.apply(base, list(overrides), origin="a test")
+    asked = {
+        "graph": graphs.to_json(graph),
+        "history": graphs.history_record(graph),
+        "slice": slice,
+        "level": "shapes",
+        "packages": [],
+        "search": False,
+    }
     written = io.StringIO()
-    worker.serve(json.dumps({**asked, "packages": [], "search": False}), written)
+    worker.serve(json.dumps(asked), written)
     return [json.loads(line) for line in written.getvalue().splitlines()]
 
 
@@ -26,7 +34,7 @@ def test_problems_keep_their_parts():
         {
             "what": "100 is smaller than the tokenizer's 258 tokens",
             "path": "model.vocab_size",
-            "origin": "",
+            "origin": "a test 1: model.vocab_size=100",
             "remedy": "set model.vocab_size=258",
             "nearest": [],
         }

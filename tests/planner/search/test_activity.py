@@ -196,6 +196,24 @@ def test_an_activity_starts_empty_and_shares_nothing_with_others():
     assert (other.buffers, other.steps, ProgramStep().makes) == ([], [], [])
 
 
+def test_a_barrier_of_several_values_passes_each_on_as_it_is():
+    def program(x, w, are_held):
+        values = jnp.sin(x), jnp.cos(w)
+        x, w = jax.lax.optimization_barrier(values) if are_held else values
+        return x @ w
+
+    given = [jax.ShapeDtypeStruct((B, B), "float32"), jax.ShapeDtypeStruct((B, B), "float32")]
+    for labels in ([(BATCH, None), (None, "mlp")], [(BATCH, None), (None, None)]):
+        held, free = (
+            follow(jax.make_jaxpr(program, static_argnums=2)(*given, are_held), labels, [False] * 2)
+            for are_held in (True, False)
+        )
+        assert [(b.size, b.labels) for b in held.buffers] == [
+            (b.size, b.labels) for b in free.buffers
+        ]
+        assert held.buffers[-1].labels == (BATCH, labels[1][1])
+
+
 def test_every_platform_has_a_compiler():
     assert set(COMPILERS) == {*(chip.platform for chip in targets.CHIPS.values()), "cpu"}
 

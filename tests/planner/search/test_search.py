@@ -5,13 +5,15 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.planner import checked_program, targets
+from luthier.planner import checked_program, plan_here, targets
 from luthier.planner.search import (
     STORAGES,
     Candidate,
     Estimate,
     RematChange,
+    apply_candidate,
     batch_bytes,
+    candidates,
     estimates,
     find,
     layout_of,
@@ -111,6 +113,47 @@ def test_where_nothing_fits_the_reason_and_alternatives_are_reported(
     monkeypatch.setattr(search, "estimates", lambda *known: found)
     rows, notes = find(*known, 2**40, 3, False)
     assert (len(rows), notes) == (3, [])
+
+
+@pytest.mark.full
+def test_the_current_layout_is_found_where_it_has_a_size_of_three():
+    words = [
+        *("parallelism.mesh.data=3", "parallelism.mesh.tensor=2"),
+        *("training.global_batch_size=18", "training.accumulation=3"),
+        "evaluations.held_out.global_batch_size=6",
+    ]
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
+    make = lambda changed: checked_program(changed, jax.devices()[:6])
+    program = make(graph)
+    now = [RematChange("", ())]
+    found = {
+        (c.sizes["data"], c.sizes["tensor"], c.accumulation): c.overrides
+        for c in candidates(graph, program, 6, now)
+    }
+    assert found[3, 2, 3] == ()
+    # By three only rows can be divided: the sizes of the model are powers of two.
+    assert {(data, tensor) for data, tensor, _ in found} == {(3, 1), (3, 2), (6, 1)}
+    chip = targets.CHIPS["v5e"]
+    # There is no layout of seven devices for these sizes: that is a note.
+    rows, notes = find(graph, program, chip, 7, make, trace(program), 2**20, 3, False)
+    assert rows == []
+    assert re.fullmatch(r"no layout fits 7 devices: the state takes .* on each.*", notes[0])
+    assert "smallest" not in notes[0]
+
+
+@pytest.mark.full
+def test_where_only_the_current_layout_fits_that_is_reported(graph, program, found):
+    """Neither storage that changes results nor more devices are proposed."""
+    best = min(found, key=lambda e: e.needed_bytes)
+    smallest = apply_candidate(graph, best.candidate)
+    chip = dataclasses.replace(
+        targets.CHIPS["v5e"], memory_bytes=int(best.needed_bytes * 1.02), usable=1.0
+    )
+    report = plan_here(smallest, targets.TpuSlice(chip, (2, 4)), level="shapes", search=True)
+    assert report.fits
+    assert report.proposals == []
+    note = "by the analytic model no other layout fits 8 devices; the current one does"
+    assert report.notes[-1] == note
 
 
 @pytest.mark.full

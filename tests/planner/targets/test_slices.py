@@ -58,6 +58,7 @@ def test_a_slice_is_named_as_its_compiler_names_it():
         ("h100-8", "cannot read 'h100-8'; write h100:8 for one host, h100:8x4 for four"),
         ("2xh100:8", "cannot read '2xh100:8'"),
         ("v5e-0", "'v5e-0' has no devices"),
+        ("00xv5e-16", "'00xv5e-16' has no devices; write cpu:8, v5e-16"),
         ("cpu:100000", "cpu:100000 has 100000 devices, and at most 16384 can be planned"),
         ("h100:8x8192", "h100:8x8192 has 65536 devices, and at most 16384 can be planned"),
         ("eight", "cannot read 'eight'"),

@@ -40,6 +40,11 @@ class Html:
         self.text = text
 
 
+class Table:
+    def __init__(self, columns, data):
+        self.text = data
+
+
 class Artifact:
     def __init__(self, name, type, description, metadata):
         self.name, self.type, self.metadata, self.files = name, type, metadata, {}

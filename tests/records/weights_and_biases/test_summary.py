@@ -14,6 +14,7 @@ def _summary(**changes):
         "columns": ["trial", "loss", "note"],
         "rows": [[0, 2.0, ""], [1, None, "did not fit"]],
         "history": [{"trial": 0, "objectives/loss": 2.0}, {"trial": 2, "objectives/loss": 1.0}],
+        "key": "trial",
         "better": {"objectives/loss": "lower"},
         "facts": {"best_trial": 2},
         "pages": {},
@@ -49,6 +50,24 @@ def test_wandb_takes_a_summary_offline_and_a_second_one_replaces_it(
     assert page.read_text() == "<p>a report</p>"
     (table,) = directory.glob("files/media/table/runs*.json")
     assert '[1,null,"did not fit"]' in table.read_text()
+
+
+def test_a_summary_that_is_written_again_drops_no_row(tmp_path, monkeypatch, fake):
+    """Online, W&B takes rows of steps that it does not have."""
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    kept = []  # of the server: the trial of each row, None for one that has only tables
+    for trials in ([0, 2], [0, 2], [0, 1, 2, 3]):
+        if kept:
+            monkeypatch.setenv("FAKE_WANDB_STEP", str(len(kept)))
+        known = len(fake("log"))
+        history = [{"trial": trial, "objectives/loss": 1.0} for trial in trials]
+        records.mirror_summary(records.Wandb(), tmp_path, _summary(history=history))
+        for call in fake("log")[known:]:
+            assert call["step"] in (len(kept), len(kept) - 1)
+            if call["step"] == len(kept):
+                kept.append(call["row"].get("trial"))
+    assert kept == [0, 2, None, 1, 3]
 
 
 def test_nothing_is_made_where_wandb_is_off(tmp_path, monkeypatch):

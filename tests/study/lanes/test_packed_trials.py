@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 import time
 
 import jax
@@ -24,6 +25,7 @@ from luthier.study.engines import (
     Refill,
     StepCost,
     compile_lanes,
+    execution,
 )
 from luthier.study.engines.packed_trials import best, choose, powers
 
@@ -167,6 +169,26 @@ def test_trials_of_another_program_wait_and_what_is_wrong_harms_nobody(
     outcomes = {trial: ended.outcome for trial, ended in found.items()}
     assert outcomes == {0: "complete", 1: "complete", 2: "failed", 3: "infeasible", 4: "complete"}
     assert found[0].result["facts"]["parameters"] < found[1].result["facts"]["parameters"]
+
+
+@pytest.mark.full
+def test_user_code_that_exits_fails_its_trial_and_not_the_lanes(
+    plans, tiny, write_trial, tmp_path, monkeypatch
+):
+    validate = execution.graphs.validate
+
+    def check(graph, *given):
+        if graph.seed == 7:
+            sys.exit(75)  # the code by which a worker says that its devices were taken away
+        return validate(graph, *given)
+
+    monkeypatch.setattr(execution.graphs, "validate", check)
+    graphs = tiny(*TRIALS[0]), tiny("seed=7"), tiny(*TRIALS[1])
+    trials = [write_trial(tmp_path, i, graph) for i, graph in enumerate(graphs)]
+    found = Slice(plans).run(Work(trials, hoist=HOIST, lanes="vmap"))
+    outcomes = {trial: ended.outcome for trial, ended in found.items()}
+    assert outcomes == {0: "complete", 1: "failed", 2: "complete"}
+    assert found[1].reason == "SystemExit: 75"
 
 
 def test_lanes_that_do_not_fit_the_memory_are_never_run(plans, tiny, write_trial, tmp_path):

@@ -60,6 +60,15 @@ def test_conditions_go_into_the_space_of_an_option():
     assert second.space == Space({"seed": Int(0, 3)})
 
 
+def test_a_condition_is_cut_outside_of_brackets_and_quotes():
+    found = parse_space(
+        ["layers['a=b'].norm=choice(rms(), layer())", "x=choice(1, 2)"],
+        ["layers['a=b'].norm = rms : n=int(1,2)", "x=2:any:dropout=uniform(0,1)"],
+    ).dimensions
+    assert found["layers['a=b'].norm"].all_options[0].space == Space({"n": Int(1, 2)})
+    assert found["x"].all_options[1].space == Space({"any:dropout": Uniform(0.0, 1.0)})
+
+
 def test_lists_are_split_outside_of_brackets_and_quotes():
     _, choice = parse_dimension("x=choice(a(1, 2), 'b,c', [d, e],)")
     assert [option.name for option in choice.options] == ["a(1, 2)", "'b,c'", "[d, e]"]

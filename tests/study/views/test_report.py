@@ -302,6 +302,33 @@ def test_time_without_a_driver_does_not_count():
     assert found.seconds == 13.0
 
 
+@pytest.mark.parametrize(
+    "end", [[], [_line("closed", 110.0, over=False)]], ids=["killed", "closed"]
+)
+def test_what_a_driver_writes_before_it_opens_is_no_driven_time(end):
+    resumed = [
+        *(_line("noted", 9000.0, notice="text"), _line("retried", 9001.0, trial=0)),
+        _line("noted", 9002.0, notice="text"),
+    ]
+    lines = [
+        _line("opened", 100.0, slices=[SLICE]),
+        _line("leased", 101.0, trial=0, slice=0, fence=1),
+        _line("ended", 110.0, trial=0, outcome="failed"),
+        *(*end, *resumed),
+    ]
+    assert timeline_of(lines).seconds == 10.0
+    opened = [
+        _line("opened", 9010.0, slices=[SLICE]),
+        _line("leased", 9011.0, trial=0, slice=0, fence=2),
+        _line("noted", 9013.0, notice="text"),
+    ]
+    assert timeline_of([*lines, *opened]).seconds == 13.0
+    ended = _line("ended", 9014.0, trial=0, outcome="complete")
+    found = timeline_of([*lines, *opened, ended])
+    assert found.spans == [Span(0, 0, 1.0, 10.0, "failed"), Span(0, 0, 11.0, 14.0, "complete")]
+    assert found.seconds == 14.0
+
+
 def test_a_clock_that_is_set_back_makes_no_time_negative():
     found = timeline_of(
         [

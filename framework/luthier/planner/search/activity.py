@@ -318,8 +318,9 @@ class _Follower:
                 self._with_required(v, labels)
                 for v, labels in zip(equation.outvars, every, strict=True)
             ]
-        if name in _NAMES:
-            return [self._renamed(equation, given, every[0], sources)]
+        if name in _NAMES:  # one result for each operand, and mostly one of them
+            pairs = zip(equation.outvars, given, every, strict=True)
+            return [self._renamed(name, equation.params, *pair) for pair in pairs]
         is_made = name in _MADE or name.startswith("reduce_")
         made = []
         for var, labels in zip(equation.outvars, every, strict=True):
@@ -339,23 +340,15 @@ class _Follower:
         return made
 
     def _renamed(
-        self,
-        equation: jex_core.JaxprEqn,
-        given: list[_Value],
-        labels: Labels,
-        sources: frozenset[int],
+        self, name: str, params: Mapping[str, Any], var: Any, given: _Value, labels: Labels
     ) -> _Value:
         """Return a value by another name, shape or dtype."""
         # A parameter stays one, so that the product that reads it gathers it as it is then: cast
         # first, then gathered in the narrow dtype. The copy that a loop casts for one layer is
         # noted for all of its turns: compilers with `keeps_copies` cast the stacked parameters
         # once, before the loop. By argument, because forward and backward share the copy.
-        #
-        # All of `_NAMES` have one operand and one result; layers use `optimization_barrier`, which
-        # could have several, for one value only.
-        name, var = equation.primitive.name, equation.outvars[0]
-        called = equation.params["name"] if name == "name" else given[0].name
-        parameter, number = given[0].parameter, given[0].number
+        called = params["name"] if name == "name" else given.name
+        parameter, number = given.parameter, given.number
         if parameter is not None:
             size = self._bytes(var.aval, labels)
             is_narrower = size < parameter.size and name == "convert_element_type"
@@ -363,10 +356,10 @@ class _Follower:
                 self._made.copies[number] = Buffer(size * self._times, labels)
             parameter = Buffer(size, labels, parameter.name)
         # A cast activation is other bytes than its source: a product that reads it needs a buffer.
-        is_copy = name == "convert_element_type" and bool(sources) and parameter is None
-        is_view = given[0].is_view and not is_copy
-        value = _Value(labels, sources, called, parameter, is_view, number)
-        return self._kept(var, value, given)
+        is_copy = name == "convert_element_type" and bool(given.sources) and parameter is None
+        is_view = given.is_view and not is_copy
+        value = _Value(labels, given.sources, called, parameter, is_view, number)
+        return self._kept(var, value, [given])
 
     def _share(self, variables: Sequence[Any], others: Sequence[Any]) -> None:
         """Pass required labels from variables to others that stand for the same values."""

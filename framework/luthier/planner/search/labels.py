@@ -30,6 +30,10 @@ def shape_of(variable: jex_core.Var | jex_core.Literal) -> tuple[int, ...]:
     return shape
 
 
+# Primitives that return each of their operands as it is.
+_UNCHANGED = ("optimization_barrier", "pvary")
+
+
 def out_labels(equation: jex_core.JaxprEqn, given: Sequence[Labels]) -> list[Labels]:
     """Propagate labels forwards through an equation, from operands to results.
 
@@ -48,6 +52,8 @@ def out_labels(equation: jex_core.JaxprEqn, given: Sequence[Labels]) -> list[Lab
     # Only estimates depend on this: a program that is compiled gets its bytes from the compiler.
     name, params = equation.primitive.name, equation.params
     out = shape_of(equation.outvars[0])
+    if name in _UNCHANGED:
+        return list(given)
     if name == "dot_general":
         return [_of_product(params["dimension_numbers"], *given[:2])]
     if name == "broadcast_in_dim":
@@ -194,15 +200,17 @@ def spread_back(
     """
     # In reverse, so that a chain of elementwise operations is followed to its start in one pass.
     for equation in reversed(equations):
-        name, out = equation.primitive.name, equation.outvars[0]
-        if name in _NOT_BY_ELEMENT or out not in labels:
+        name, outs = equation.primitive.name, equation.outvars
+        if name in _NOT_BY_ELEMENT:
             continue
-        required = together(labels[out], known.get(out))
-        for var in equation.invars:
-            if isinstance(var, jex_core.Literal) or var not in labels:
+        if name not in _UNCHANGED:
+            outs = [outs[0]] * len(equation.invars)
+        for var, out in zip(equation.invars, outs, strict=True):
+            if isinstance(var, jex_core.Literal) or var not in labels or out not in labels:
                 continue
             # Only what adds something is noted, so that a value keeps the labels that it has by
             # itself.
+            required = together(labels[out], known.get(out))
             back = _back(equation, shape_of(var), required)
             if back is not None and together(labels[var], back) != labels[var]:
                 known[var] = together(back, known.get(var))
@@ -211,6 +219,8 @@ def spread_back(
 def _back(equation: jex_core.JaxprEqn, shape: Sequence[int], required: Labels) -> Labels | None:
     """Return the labels of an operand by those of the result; None where the shapes differ."""
     name, params, after = (equation.primitive.name, equation.params, shape_of(equation.outvars[0]))
+    if name in _UNCHANGED:
+        return required
     if name == "reshape":
         return reshaped(after, shape, required)
     if name == "transpose":

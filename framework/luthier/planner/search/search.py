@@ -224,8 +224,7 @@ def candidates(
       policies: Remat policies.
     """
     # Meshes times accumulations times policies. The layout that the experiment has is among them,
-    # without overrides, so that it is ranked with the others; it may be missing where a size is
-    # not a power of two (`_divisors`).
+    # without overrides, so that it is ranked with the others.
     experiment = program.experiment
     batch = experiment.training.global_batch_size
     table = experiment.parallelism.rules.activations
@@ -234,7 +233,7 @@ def candidates(
         shards = axis_product(table.get("batch", ()), sizes)
         if batch % shards or not _divides(program, sizes):
             continue
-        for accumulation in _divisors(batch // shards):
+        for accumulation in _microbatches(batch // shards, own[1]):
             if (sizes, accumulation) == own:
                 changes: tuple[str, ...] = ()
             else:
@@ -332,11 +331,17 @@ def can_change(graph: Graph, policy: RematChange) -> bool:
 
 
 def _divisors(number: int) -> list[int]:
-    """Return the divisors that are powers of two, or the number itself."""
-    # Not all divisors, which would make many more meshes; but all devices may be along one axis.
-    divisors = {number}
-    divisors |= {2**k for k in range(number.bit_length()) if number % 2**k == 0}
-    return sorted(divisors)
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _microbatches(rows: int, own: int) -> list[int]:
+    """Return the numbers of microbatches that rows can be cut into.
+
+    They are powers of two, the number of rows, and the current number.
+    """
+    # Not all divisors, which a batch has many of: each is another layout of every mesh.
+    wanted = {2**k for k in range(rows.bit_length())} | {rows, own}
+    return sorted(number for number in wanted if rows % number == 0)
 
 
 # The search: enumerate divisible layouts, rank them by the analytic model.
@@ -462,6 +467,7 @@ def find(
     limit: int | None,
     count: int,
     is_ranked_by_own: bool,
+    fits: bool | None = None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return layouts that fit, as rows of a report, and notes for its reader.
 
@@ -475,13 +481,15 @@ def find(
       limit: Bytes of one device; None where there is no limit.
       count: Maximum number of layouts.
       is_ranked_by_own: Whether layouts must be better than the current one, in bytes and time.
+      fits: Whether the current layout fits; None means that the analytic model decides.
     """
     # Layouts come first: they leave the results as they are. Only where none of them fits, the
     # reason is reported with the number of devices that would do, and layouts of changed storage
     # are proposed, which change results, as their note says.
     found = estimates(graph, program, chip, num_devices, make, own)
-    # The layout without overrides is the current one. It may be missing among those enumerated (see
-    # `candidates`): then there is nothing to be better than, and the fastest are proposed.
+    # The layout without overrides is the current one. Where the program is on other devices than
+    # these, it may be missing: then there is nothing to be better than, and the fastest are
+    # proposed.
     than = next((e for e in found if not e.candidate.overrides), None)
     room = None if limit is None else MARGINS[chip.platform] * limit
     rows = proposals(found, room, count, than if is_ranked_by_own else None)
@@ -489,10 +497,18 @@ def find(
         rows += _written_out(found, than, written_out(graph, program), room)
     if rows or limit is None:
         return rows, []
+    if fits is None:
+        fits = than is not None and room is not None and than.needed_bytes <= room
+    if fits:
+        # Proposals leave out the current layout, which changes nothing.
+        note = f"by the analytic model no other layout fits {num_devices} devices"
+        return [], [f"{note}; the current one does"]
     held = state_bytes(program, layout_of(program))
-    least = min(e.needed_bytes for e in found)
     note = f"no layout fits {num_devices} devices: the state takes {format_bytes(held)} of "
-    note += f"{format_bytes(limit)} on each, and the smallest of all layouts {format_bytes(least)}"
+    note += f"{format_bytes(limit)} on each"
+    if found:
+        least = min(e.needed_bytes for e in found)
+        note += f", and the smallest of all layouts {format_bytes(least)}"
     enough = enough_devices(graph, program, chip, num_devices, own)
     notes = [note + (f"; {enough} devices would suffice" if enough else "")]
     for storage, others in stored_otherwise(graph, chip, num_devices, make):

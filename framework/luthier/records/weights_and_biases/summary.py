@@ -32,6 +32,7 @@ from luthier.records.weights_and_biases.node import (
 from luthier.storage import Lock, read_json
 
 FILE = "summary.json"
+_SENT = "summary_rows.json"  # which rows of the history the server has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Summary:
       columns: Column headers of the table.
       rows: Rows of the table: numbers, texts and None.
       history: Contents of each row of W&B's history, in order.
+      key: Name of the entry that identifies a row of the history.
       better: `lower` or `higher` for each metric of the history that is optimized.
       facts: Entries of the run's summary.
       pages: Title and path of HTML pages.
@@ -56,6 +58,7 @@ class Summary:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     history: Sequence[Mapping[str, float]]
+    key: str
     better: Mapping[str, str]
     facts: Mapping[str, Any]
     pages: Mapping[str, str]
@@ -110,9 +113,8 @@ def write(directory: pathlib.Path, mode: str, send: mirror.Send) -> None:
     import wandb
 
     # W&B keeps history in ascending steps, one row each. A summary is made again whenever a study
-    # has grown: online, the server has the first rows already (`run.step`), and only the new ones
-    # are sent; offline, a new file holds all of them, and the former ones are deleted once it is
-    # complete.
+    # has grown: online, the server has rows already, up to `run.step`, and only new ones are sent;
+    # offline, a new file holds all of them, and the former ones are deleted once it is complete.
     fields = read_json(directory / SETTINGS_FILE, default={})
     content = read_json(directory / "wandb" / FILE, default={})
     superseded = mirror.offline_directories(directory)
@@ -125,21 +127,28 @@ def write(directory: pathlib.Path, mode: str, send: mirror.Send) -> None:
     for name, direction in content["better"].items():
         run.define_metric(name, summary="min" if direction == "lower" else "max")
     seen = int(run.step or 0) if getattr(run, "resumed", False) else 0
-    for step, row in enumerate(content["history"]):
-        if step >= seen:
-            run.log(row, step=step)
-    step = max(len(content["history"]) - 1, 0)
+    # Rows are known by their key and not by their place: a trial may end after later ones that were
+    # sent, and tables may have had a row of their own (below). Earlier versions kept no keys.
+    history, key = content["history"], content["key"]
+    sent = read_json(directory / "wandb" / _SENT, default=None) if seen else []
+    if sent is None:
+        sent = [row[key] for row in history[:seen]]
+    new = [row for row in history if row[key] not in sent]
+    for step, row in enumerate(new, seen):
+        run.log(row, step=step)
     rows = [list(row) for row in content["rows"]]
     table = wandb.Table(columns=list(content["columns"]), data=rows)
     # Tables and pages replace the former ones; they are logged with the last row, because a later
-    # step would be one of its own. Where the server has that row already (`seen`) they do get one:
-    # W&B drops a row whose step is not larger than its last.
+    # step would be one of its own. Where the server has that row already they do get one: W&B drops
+    # a row whose step is not larger than its last.
     last: dict[str, Any] = {"runs": table}
     for title, path in content["pages"].items():
         last[title] = wandb.Html(pathlib.Path(path).read_text(encoding="utf-8"), inject=False)
-    run.log(last, step=max(step, seen))
+    run.log(last, step=seen + max(len(new) - 1, 0))
     run.summary.update(content["facts"])
     run.finish(exit_code=0)
+    if mode == "online":
+        write_json(directory / "wandb" / _SENT, [*sent, *(row[key] for row in new)])
     if mode == "offline":
         for earlier in superseded:
             shutil.rmtree(earlier, ignore_errors=True)

@@ -672,7 +672,7 @@ class LaneRunner:
             problem = too_large("the compiled step of all lanes", packed.step_bytes or 0, limit)
             if problem is not None:
                 raise problem
-        except Exception as error:
+        except RAISED as error:
             mode = execution.mode((), work.lanes)
             return execution.report_failure(task.trial, mode, error)
         # Outside of the `try`: from here on each trial has its own error handling, and this task
@@ -753,7 +753,7 @@ class _Lanes:
         try:
             graph = self._execution.read(task.trial)
             fits = self._execution.plans.key(graph, task.work.hoist)[0] == self._key
-        except Exception:  # reported when its turn comes
+        except RAISED:  # reported when its turn comes
             fits = False
         if not fits:
             self._others.add(identity)
@@ -800,6 +800,6 @@ class _Lanes:
         execution, step_bytes = self._execution, self._pack.packed.step_bytes
         try:
             event = ended(execution.slice, task.trial, plan, mode, result, step_bytes)
-        except Exception as error:  # its result cannot be written
+        except RAISED as error:  # its result cannot be written
             return execution.report_failure(task.trial, mode, error)
         execution.report(event)

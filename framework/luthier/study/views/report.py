@@ -83,13 +83,22 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
     """
     found = Timeline()
     begun: dict[int, Span] = {}
-    last = idle = None
+    last = idle = noted = None
+    is_driven = False
     for line in lines:
         kind, at = line["kind"], line["at"]
         if last is None or idle is None:
             last = idle = at
         # The clock of the timeline stops between two drivers: from the last line of the one to the
-        # first of the next.
+        # line `opened` of the next. That one notes before it opens what is edited and what runs
+        # again, and one that is killed leaves no line `closed`: so a note counts only if the same
+        # driver wrote a line after it, or if it is the end of the journal.
+        if kind in ("noted", "retried"):
+            is_driven = is_driven and kind == "noted"
+            noted = at
+            continue
+        noted = None
+        is_driven = kind == "opened" or (is_driven and kind != "closed")
         if kind == "opened":
             # May be negative where the clock was set back; `seconds` below never falls.
             idle += at - last
@@ -105,6 +114,8 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
         elif kind in ("ended", "lost") and line["trial"] in begun:
             span = begun.pop(line["trial"])
             span.end, span.outcome = found.seconds, line.get("outcome", kind)
+    if is_driven and noted is not None and idle is not None:
+        found.seconds = max(found.seconds, noted - idle)
     for span in begun.values():
         span.end = found.seconds
     return found

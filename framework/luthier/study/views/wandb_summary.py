@@ -105,6 +105,7 @@ def summary_of(
         columns=["trial", "state", *standing.metrics, *paths, "reason"],
         rows=rows,
         history=history,
+        key="trial",
         better={f"objectives/{name}": direction for name, direction in directions.items()},
         facts=facts,
         pages=pages,
