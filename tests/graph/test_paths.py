@@ -137,6 +137,17 @@ def test_walk_enters_what_is_shared_once(graph):
     assert "model.layers[2].dim" not in found
 
 
+def test_walk_enters_equal_tuples_at_every_path():
+    """Python makes one object of equal constant tuples, which nobody meant to share."""
+    pair, shared = (1, 2), fdl.Config(parts.Constant, rate=0.5)
+    graph = fdl.Config(dict, x=pair, y=pair, first=(shared,), second=(shared,))
+    places = [place.path for place in walk(graph, once=True)]
+    assert places == [
+        *("x", "x[0]", "x[1]", "y", "y[0]", "y[1]"),
+        *("first", "first[0]", "first[0].rate", "second", "second[0]"),
+    ]
+
+
 def test_walk_offers_what_is_not_set(graph):
     graph.extra = fdl.Config(parts.Constant)
     assert "extra.rate" not in {place.path for place in walk(graph)}

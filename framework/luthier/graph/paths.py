@@ -203,8 +203,8 @@ def walk(
       graph: A node.
       defaults: Whether to include arguments left at their default, and the places below them.
       unset: Whether to include arguments that are not set and have no default.
-      once: Whether shared nodes are entered at their first path only (their other paths are still
-        yielded). Without it, every path is yielded.
+      once: Whether shared nodes, dicts and lists are entered at their first path only (their other
+        paths are still yielded). Without it, every path is yielded.
     """
     # An explicit stack of iterators, because recursive generators pass each place up through every
     # level. `above` holds the containers on the way from the root, so that a cycle is yielded once
@@ -224,9 +224,11 @@ def walk(
             yield Place(path, child, owner, part, is_default)
             if not is_container(child) or id(child) in above:
                 continue
-            # Instances and named tuples are entered at each path: a set below one replaces it at
-            # that path alone, where a node, dict or list changes in place for all of its paths.
-            if once and not is_default and _kind(type(child)) in ("node", "dict", "sequence"):
+            # Instances and tuples are entered at each path: a set below one replaces it at that
+            # path alone, where a node, dict or list changes in place for all of its paths. And
+            # Python makes one object of equal constant tuples, so their identity says nothing.
+            replaced_whole = isinstance(child, tuple) or is_dataclass_instance(child)
+            if once and not is_default and not replaced_whole:
                 if id(child) in entered:
                     continue
                 entered.add(id(child))
