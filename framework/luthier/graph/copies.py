@@ -47,9 +47,11 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
         return _copy_instance(value, copies)
     # A list enters late: a cycle through lists alone is a RecursionError here.
     copied_children = [_copy(child, copies) for child in value]
-    if kind is list:
-        copies[id(value)] = copied_children
-        return copied_children
+    if isinstance(value, list):
+        # A subclass may have attributes, and a constructor that takes something else.
+        copied_list = copies[id(value)] = copied_children if kind is list else copy.copy(value)
+        copied_list[:] = copied_children
+        return copied_list
     if all(new is old for new, old in zip(copied_children, value, strict=True)):
         return value  # a tuple of leaves cannot change; keeping it keeps its identity
     copies[id(value)] = (
