@@ -152,6 +152,10 @@ def test_walk_offers_what_is_not_set(graph):
     graph.extra = fdl.Config(parts.Constant)
     assert "extra.rate" not in {place.path for place in walk(graph)}
     assert "extra.rate" in {place.path for place in walk(graph, unset=True)}
+    graph.extra = fdl.Config(parts.by_position)
+    assert "extra[0]" not in {place.path for place in walk(graph)}
+    found = [place for place in walk(graph, unset=True) if place.path.startswith("extra[")]
+    assert [(place.path, place.value) for place in found] == [("extra[0]", UNSET), ("extra[1]", 2)]
 
 
 def test_walk_ends_in_a_circle(graph):

@@ -110,7 +110,8 @@ def test_arguments():
     assert found.required == ("peak",)
     assert found.defaults == {"warmup_steps": 100, "total_steps": 1000}
     assert signatures.arguments(parts.Rules).defaults["parameters"]["embed"] == ("fsdp",)
-    assert signatures.arguments(parts.by_position).positional_only == ("a", "b")
+    found = signatures.arguments(parts.by_position)
+    assert (found.positional_only, found.required) == (("a", "b"), (0,))
     assert signatures.arguments(parts.chain).has_args
     assert signatures.arguments(parts.keywords).has_kwargs
 

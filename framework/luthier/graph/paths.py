@@ -176,6 +176,8 @@ def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, boo
             arguments.append((index, set_arguments[index], False))
         elif name in known.defaults:
             arguments.append((index, known.defaults[name], True))
+        elif unset:
+            arguments.append((index, UNSET, False))
     for name in known.names:
         if name in set_arguments:
             arguments.append((name, set_arguments[name], False))
