@@ -39,6 +39,7 @@ def graph():
         ('a["k v"].b', ("a", "k v", "b"), "a['k v'].b"),
         ("a['x.y=z']", ("a", "x.y=z"), "a['x.y=z']"),
         ("[0][1]", (0, 1), "[0][1]"),
+        ("a['À'][0]", ("a", "À", 0), "a['À'][0]"),
     ],
 )
 def test_paths_read_and_write(text, expected, canonical):

@@ -1,8 +1,8 @@
 """Paths of a graph: `model.layers[0].dim`, `evaluations['held out'].every`.
 
 A path is a tuple of parts: a string is an argument of a node, a field of a dataclass or a key of a
-dict; an integer is a place in a list or tuple. Written out, string parts that are identifiers take
-a dot (also for keys of dicts: `evaluations.held_out.every`), all others brackets.
+dict; an integer is a place in a list or tuple. Written out, string parts that are identifiers of
+ASCII take a dot (also for keys of dicts: `evaluations.held_out.every`), all others brackets.
 
 Paths reach set values and defaults: arguments left at their default, and the parts of a default
 (its list elements, dict keys, dataclass fields). Setting a part of a default copies the default
@@ -82,7 +82,7 @@ def format_path(path: Path) -> str:
 
 def join(prefix: str, part: Part) -> str:
     """Return the written path `prefix` with one more `part`."""
-    if isinstance(part, str) and part.isidentifier():
+    if isinstance(part, str) and part.isidentifier() and part.isascii():
         return f"{prefix}.{part}" if prefix else part
     return f"{prefix}[{part!r}]"
 
