@@ -88,6 +88,26 @@ def test_positional_only_arguments_are_passed_by_position():
     assert build(fdl.Config(parts.by_position, 1, c=5)) == (1, 2, 5)
 
 
+def _optional(a=1, b=2, /, *more):
+    return a, b, *more
+
+
+@pytest.mark.parametrize("kind", [fdl.Config, fdl.Partial])
+def test_open_positional_only_arguments_take_their_default(kind):
+    node = kind(_optional)
+    node[1] = 5
+    made = build(node)
+    assert (made() if kind is fdl.Partial else made) == (1, 5)
+    node[0], node[1], node[2:] = 3, 4, [6, 7]
+    made = build(node)
+    assert (made() if kind is fdl.Partial else made) == (3, 4, 6, 7)
+    graph = {"k": kind(parts.by_position)}
+    graph["k"][1] = 5
+    refused = _error(graph)
+    assert "k[0]: graph_toys.parts.by_position needs a, since a later one is set" in str(refused)
+    assert str(refused).endswith("; set k[0]")
+
+
 def test_values_take_the_place_of_leaves_and_nodes():
     graph = fdl.Config(
         pair, a=fdl.Config(recorded.Part, size=1, shape=(1, (2, 3))), b=[4, {"k": 5}]

@@ -143,6 +143,20 @@ def test_python_values_can_be_given(graph):
     ]
 
 
+def test_python_values_are_copied_for_each_place(graph):
+    """Later overrides edit them in place: the caller's, and other places, stay as they are."""
+    layers, extra = [fdl.Config(parts.Mlp, hidden=1)], {"sizes": [1, 2]}
+    given = [("model.layers", layers), ("extra", extra)]
+    changed = apply(graph, [*given, "model.layers[0].hidden=9", "extra.sizes[0]=9"])
+    assert (changed.model.layers[0].hidden, changed.extra) == (9, {"sizes": [9, 2]})
+    assert (layers[0].hidden, extra) == (1, {"sizes": [1, 2]})
+    pair = fdl.Config(dict, a=fdl.Config(dict, x=None), b=fdl.Config(dict, x=None))
+    for given in ([1], {"k": 1}):
+        changed = apply(pair, [("any:x", given)])
+        assert changed.a.x == changed.b.x == given
+        assert changed.a.x is not changed.b.x
+
+
 def test_pairs_and_what_they_are_about(graph):
     changed = apply(graph, [("class:Cosine.peak", 0.25)])
     (place,) = matching(changed, "class:Cosine.peak")

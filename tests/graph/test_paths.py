@@ -39,6 +39,7 @@ def graph():
         ('a["k v"].b', ("a", "k v", "b"), "a['k v'].b"),
         ("a['x.y=z']", ("a", "x.y=z"), "a['x.y=z']"),
         ("[0][1]", (0, 1), "[0][1]"),
+        ("a['À'][0]", ("a", "À", 0), "a['À'][0]"),
     ],
 )
 def test_paths_read_and_write(text, expected, canonical):
@@ -137,10 +138,25 @@ def test_walk_enters_what_is_shared_once(graph):
     assert "model.layers[2].dim" not in found
 
 
+def test_walk_enters_equal_tuples_at_every_path():
+    """Python makes one object of equal constant tuples, which nobody meant to share."""
+    pair, shared = (1, 2), fdl.Config(parts.Constant, rate=0.5)
+    graph = fdl.Config(dict, x=pair, y=pair, first=(shared,), second=(shared,))
+    places = [place.path for place in walk(graph, once=True)]
+    assert places == [
+        *("x", "x[0]", "x[1]", "y", "y[0]", "y[1]"),
+        *("first", "first[0]", "first[0].rate", "second", "second[0]"),
+    ]
+
+
 def test_walk_offers_what_is_not_set(graph):
     graph.extra = fdl.Config(parts.Constant)
     assert "extra.rate" not in {place.path for place in walk(graph)}
     assert "extra.rate" in {place.path for place in walk(graph, unset=True)}
+    graph.extra = fdl.Config(parts.by_position)
+    assert "extra[0]" not in {place.path for place in walk(graph)}
+    found = [place for place in walk(graph, unset=True) if place.path.startswith("extra[")]
+    assert [(place.path, place.value) for place in found] == [("extra[0]", UNSET), ("extra[1]", 2)]
 
 
 def test_walk_ends_in_a_circle(graph):

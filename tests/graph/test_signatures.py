@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import inspect
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import fiddle as fdl
 import pytest
 from graph_toys import modules, parts
 
-from luthier.graph import signatures
+from luthier.graph import copy_graph, matching, signatures, validate
 
 
 def run(code: str) -> str:
@@ -109,7 +110,8 @@ def test_arguments():
     assert found.required == ("peak",)
     assert found.defaults == {"warmup_steps": 100, "total_steps": 1000}
     assert signatures.arguments(parts.Rules).defaults["parameters"]["embed"] == ("fsdp",)
-    assert signatures.arguments(parts.by_position).positional_only == ("a", "b")
+    found = signatures.arguments(parts.by_position)
+    assert (found.positional_only, found.required) == (("a", "b"), (0,))
     assert signatures.arguments(parts.chain).has_args
     assert signatures.arguments(parts.keywords).has_kwargs
 
@@ -134,3 +136,25 @@ def test_what_cannot_be_hashed_is_still_read():
 
     assert signatures.arguments(Unhashable()).required == ("a",)
     assert signatures.type_hints(Unhashable())["a"] is int
+
+
+def test_tags_and_history_from_before_the_shim_move_to_the_name():
+    signatures.uninstall()
+    try:
+        before = fdl.Partial(modules.Dense, 3, 4)
+        fdl.add_tag(before, 0, parts.Rate)
+        before[1] = 5
+    finally:
+        signatures.install()
+    assert set(before.__arguments__) == {0, 1}
+    sets = {part: list(before.__argument_history__[part]) for part in (0, 1)}
+    renewed = copy.deepcopy(before)
+    validate(renewed, packages=["graph_toys"])  # in place, like `resolve`
+    for node in (copy_graph(before), renewed):
+        assert dict(node.__argument_tags__) == {"dim": {parts.Rate}}
+        assert [list(node.__argument_history__[name]) for name in ("dim", "out")] == list(
+            sets.values()
+        )
+        assert not {0, 1} & set(node.__argument_history__)
+        assert [place.path for place in matching(fdl.Config(dict, a=node), "tag:Rate")] == ["a.dim"]
+    assert dict(before.__argument_tags__) == {0: {parts.Rate}}

@@ -173,6 +173,7 @@ class _Builder:
         # Fiddle stores positional-only arguments by index; a call needs them in order.
         positional: list[Any] = []
         if not all(isinstance(part, str) for part in arguments):
+            arguments = _without_gaps(node, arguments, way)
             positional, arguments = node.__signature_info__.transform_to_args_kwargs(arguments)
         kind = type(node)
         # The common template, without Fiddle: `Partial.__build__` walks through all built arguments
@@ -198,6 +199,23 @@ class _Builder:
             if _is_of_jax(error):
                 raise
             raise _refused(self.graph, node, _written(way), error) from error
+
+
+def _without_gaps(node: fdl.Buildable, arguments: dict[Any, Any], way: _Way) -> dict[Any, Any]:
+    """Return arguments with the defaults of positional-only ones that are open before set ones."""
+    # Fiddle passes those that are set one after the other, so the ones behind a gap would move up.
+    known = signatures.arguments(node.__fn_or_cls__)
+    last = max(part for part in arguments if isinstance(part, int))
+    filled = dict(arguments)
+    for index, name in enumerate(known.positional_only[:last]):
+        if index in filled:
+            continue
+        if name not in known.defaults:
+            what = f"{display_name(node.__fn_or_cls__)} needs {name}, since a later one is set"
+            at = _written((way, index))
+            raise BadInput(Problem(what, at, made_at(node), f"set {at}"))
+        filled[index] = known.defaults[name]
+    return filled
 
 
 def _may_hold_factory(child: Any) -> bool:

@@ -13,7 +13,7 @@ from fiddle import history
 from fiddle.signatures import get_signature
 
 from luthier.graph import signatures
-from luthier.graph.paths import children, is_container, is_dataclass_instance, is_node
+from luthier.graph.paths import Part, children, is_container, is_dataclass_instance, is_node
 from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
 
@@ -47,9 +47,11 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
         return _copy_instance(value, copies)
     # A list enters late: a cycle through lists alone is a RecursionError here.
     copied_children = [_copy(child, copies) for child in value]
-    if kind is list:
-        copies[id(value)] = copied_children
-        return copied_children
+    if isinstance(value, list):
+        # A subclass may have attributes, and a constructor that takes something else.
+        copied_list = copies[id(value)] = copied_children if kind is list else copy.copy(value)
+        copied_list[:] = copied_children
+        return copied_list
     if all(new is old for new, old in zip(copied_children, value, strict=True)):
         return value  # a tuple of leaves cannot change; keeping it keeps its identity
     copies[id(value)] = (
@@ -86,24 +88,16 @@ def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
     copied = copies[id(node)] = object.__new__(type(node))
     target = node.__fn_or_cls__
     arguments = {part: _copy(child, copies) for part, child in node.__arguments__.items()}
-    signature = node.__signature_info__
-    if signatures.is_module_class(target) and signature.signature is not get_signature(target):
-        # Made before the signature shim was there, which `renew` explains.
-        names = signatures.arguments(target).names
-        arguments = {names[p] if isinstance(p, int) else p: child for p, child in arguments.items()}
-        copied.__init_callable__(target)
-        signature = copied.__signature_info__
-    # The history keeps the index as the key of such an argument, which then has no origin of its
-    # own: it was set by the call that made the node, so the line of the node is the same.
     past = {part: list(entries) for part, entries in node.__argument_history__.items()}
     tags = {part: set(of_part) for part, of_part in node.__argument_tags__.items()}
     copied.__dict__.update(
         __fn_or_cls__=target,
         __arguments__=arguments,
-        __signature_info__=signature,
+        __signature_info__=node.__signature_info__,
         __argument_history__=history.History(past),
         __argument_tags__=collections.defaultdict(set, tags),
     )
+    _renew_node(copied)
     return copied
 
 
@@ -112,19 +106,37 @@ def renew(graph: Graph) -> None:
 
     Such a node took any keyword, and stored positional arguments by index (`0=3, 1=4`).
     """
-    # Recognized by the signature object: Fiddle caches one per class, and installing the shim
-    # clears that cache, so a node from before holds another object than the cache does now.
     signatures.install()
     for node in nodes_of(graph):
-        target = node.__fn_or_cls__
-        if not signatures.is_module_class(target):
-            continue
-        if node.__signature_info__.signature is not get_signature(target):
-            names = signatures.arguments(target).names
-            arguments = node.__arguments__
-            named = {names[p] if isinstance(p, int) else p: value for p, value in arguments.items()}
-            node.__init_callable__(target)
-            node.__dict__["__arguments__"] = named
+        _renew_node(node)
+
+
+def _renew_node(node: fdl.Buildable) -> None:
+    # Recognized by the signature object: Fiddle caches one per class, and installing the shim
+    # clears that cache, so a node from before holds another object than the cache does now.
+    target = node.__fn_or_cls__
+    if not signatures.is_module_class(target):
+        return
+    if node.__signature_info__.signature is get_signature(target):
+        return
+    known = signatures.arguments(target)
+    slots: list[Part] = [*range(len(known.positional_only)), *known.names]
+
+    def named(part: Part) -> Part:
+        # What the signature has no place for keeps its index, which `validate` reports.
+        return slots[part] if isinstance(part, int) and part < len(slots) else part
+
+    arguments = {named(part): value for part, value in node.__arguments__.items()}
+    node.__init_callable__(target)  # this also empties the arguments
+    node.__dict__["__arguments__"] = arguments
+    # Tags and history move along. There may be some under the name already: the tags of its
+    # annotation have always been there.
+    tags, past = node.__argument_tags__, node.__argument_history__
+    for part in [part for part in tags if named(part) != part]:
+        tags[named(part)] = tags.get(named(part), set()) | tags.pop(part)
+    for part in [part for part in past if named(part) != part]:
+        entries = [*past.get(named(part), []), *past.pop(part)]
+        past[named(part)] = sorted(entries, key=lambda entry: entry.sequence_id)
 
 
 def as_node(value: Any) -> Any:

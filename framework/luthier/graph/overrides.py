@@ -322,9 +322,9 @@ class _Editor:
 
     def _read(self, place: Place, annotation: Any, statement: Statement) -> Any:
         if statement.has_value:
-            value = statement.value
-            if is_node(value):  # later overrides edit it in place, and the caller's stays as it is
-                value = copies.copy_graph(value)
+            # A copy for each place: later overrides edit it in place, and the caller's own stays as
+            # it is.
+            value = copies.copy_graph(statement.value)
             return value if is_container(value) else fitting.coerce(value, annotation)
         # A pattern may match thousands of places, all of one kind: a scalar is parsed once. Lists
         # and nodes are made again for each place, since they must not be shared by accident.

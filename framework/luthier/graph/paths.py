@@ -1,8 +1,8 @@
 """Paths of a graph: `model.layers[0].dim`, `evaluations['held out'].every`.
 
 A path is a tuple of parts: a string is an argument of a node, a field of a dataclass or a key of a
-dict; an integer is a place in a list or tuple. Written out, string parts that are identifiers take
-a dot (also for keys of dicts: `evaluations.held_out.every`), all others brackets.
+dict; an integer is a place in a list or tuple. Written out, string parts that are identifiers of
+ASCII take a dot (also for keys of dicts: `evaluations.held_out.every`), all others brackets.
 
 Paths reach set values and defaults: arguments left at their default, and the parts of a default
 (its list elements, dict keys, dataclass fields). Setting a part of a default copies the default
@@ -82,7 +82,7 @@ def format_path(path: Path) -> str:
 
 def join(prefix: str, part: Part) -> str:
     """Return the written path `prefix` with one more `part`."""
-    if isinstance(part, str) and part.isidentifier():
+    if isinstance(part, str) and part.isidentifier() and part.isascii():
         return f"{prefix}.{part}" if prefix else part
     return f"{prefix}[{part!r}]"
 
@@ -176,6 +176,8 @@ def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, boo
             arguments.append((index, set_arguments[index], False))
         elif name in known.defaults:
             arguments.append((index, known.defaults[name], True))
+        elif unset:
+            arguments.append((index, UNSET, False))
     for name in known.names:
         if name in set_arguments:
             arguments.append((name, set_arguments[name], False))
@@ -203,8 +205,8 @@ def walk(
       graph: A node.
       defaults: Whether to include arguments left at their default, and the places below them.
       unset: Whether to include arguments that are not set and have no default.
-      once: Whether shared nodes are entered at their first path only (their other paths are still
-        yielded). Without it, every path is yielded.
+      once: Whether shared nodes, dicts and lists are entered at their first path only (their other
+        paths are still yielded). Without it, every path is yielded.
     """
     # An explicit stack of iterators, because recursive generators pass each place up through every
     # level. `above` holds the containers on the way from the root, so that a cycle is yielded once
@@ -224,9 +226,11 @@ def walk(
             yield Place(path, child, owner, part, is_default)
             if not is_container(child) or id(child) in above:
                 continue
-            # Instances and named tuples are entered at each path: a set below one replaces it at
-            # that path alone, where a node, dict or list changes in place for all of its paths.
-            if once and not is_default and _kind(type(child)) in ("node", "dict", "sequence"):
+            # Instances and tuples are entered at each path: a set below one replaces it at that
+            # path alone, where a node, dict or list changes in place for all of its paths. And
+            # Python makes one object of equal constant tuples, so their identity says nothing.
+            replaced_whole = isinstance(child, tuple) or is_dataclass_instance(child)
+            if once and not is_default and not replaced_whole:
                 if id(child) in entered:
                     continue
                 entered.add(id(child))

@@ -166,8 +166,8 @@ def reset(graph: Graph, path: str, origin: str = "") -> None:
             raise UnknownReference(Problem("has no default to reset to", path=path))
         # Not `delattr`, which would record a second entry, with this line as its location.
         del place.owner.__arguments__[place.part]
-    # A positional-only argument counts as an element, too: Fiddle passes those that are set one
-    # after the other, so without it, the ones behind it would move up.
+    # A positional-only argument counts as an element, too: where Fiddle itself builds the graph, it
+    # passes those that are set one after the other, so the ones behind it would move up.
     else:
         what = f"an element of a {type(place.owner).__name__} has no default to reset to"
         raise UnknownReference(Problem(what, path=path, remedy="set the whole of it instead"))

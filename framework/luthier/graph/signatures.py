@@ -152,9 +152,24 @@ class Arguments:
     has_kwargs: bool
 
     @functools.cached_property
-    def required(self) -> tuple[str, ...]:
-        """The names that have no default."""
-        return tuple(name for name in self.names if name not in self.defaults)
+    def required(self) -> tuple[str | int, ...]:
+        """The arguments that have no default, by the keys of Fiddle.
+
+        These are indices for positional-only ones, and names for the others.
+        """
+        positional = enumerate(self.positional_only)
+        return (
+            *(index for index, name in positional if name not in self.defaults),
+            *(name for name in self.names if name not in self.defaults),
+        )
+
+    def name_of(self, key: str | int) -> str:
+        """Return the name of an argument.
+
+        Args:
+          key: Its key: an index if it is positional-only.
+        """
+        return self.positional_only[key] if isinstance(key, int) else key
 
 
 def cached(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -680,19 +680,16 @@ class _Checker:
             problem = Problem(f"is not set, and {name} needs it", remedy=remedy)
             yield dataclasses.replace(problem, path=join(path, part), origin=origins.made_at(node))
 
-    def _missing(self, node: fdl.Buildable, known: signatures.Arguments) -> Iterator[str]:
+    def _missing(self, node: fdl.Buildable, known: signatures.Arguments) -> Iterator[str | int]:
         """Yield the required arguments without a value; inherited ones come from the caller."""
         target = node.__fn_or_cls__
         is_template = isinstance(node, fdl.Partial)
         if is_template and not signatures.is_module_class(target):
             return  # a partial function: its open arguments are given when it is called
         inherited = signatures.inherited(target) if is_template else ()
-        for index, name in enumerate(known.positional_only):
-            if index not in node.__arguments__ and name not in known.defaults:
-                yield name
-        for name in known.required:
-            if name not in node.__arguments__ and name not in inherited:
-                yield name
+        for part in known.required:
+            if part not in node.__arguments__ and part not in inherited:
+                yield part
 
     def _types(self, path: str, node: fdl.Buildable) -> Iterator[Problem]:
         hints = signatures.type_hints(node.__fn_or_cls__)

@@ -38,11 +38,12 @@ def swap_optimizer(experiment: fdl.Buildable, recipe: optim.Optimizer | Callable
     fdl.update_callable(node, target, drop_invalid_args=True)
     for name, value in given.items():
         graph.set_value(changed, f"optimizer.{name}", value)
-    missing = [n for n in signatures.arguments(target).required if n not in node.__arguments__]
+    known = signatures.arguments(target)
+    missing = [part for part in known.required if part not in node.__arguments__]
     if missing:
-        name = getattr(target, "__name__", str(target))
-        what = f"{name} needs {', '.join(missing)}, which the optimizer before it does not have"
-        arguments = ", ".join(f"{part}=..." for part in missing)
+        name, lacks = getattr(target, "__name__", str(target)), map(known.name_of, missing)
+        what = f"{name} needs {', '.join(lacks)}, which the optimizer before it does not have"
+        arguments = ", ".join("..." if isinstance(p, int) else f"{p}=..." for p in missing)
         remedy = f"write swap_optimizer(luthier.optim.{name}({arguments}))"
         raise BadInput(Problem(what, "optimizer", "", remedy))
     return changed

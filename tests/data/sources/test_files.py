@@ -45,6 +45,17 @@ def test_nothing_matches_without_folder(pattern, tmp_path, monkeypatch):
         matching_files(pattern)
 
 
+def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
+    def refuse(path):  # what `chmod 000` does, also for root
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(DataError) as caught:
+        matching_files(f"{tmp_path}/*.txt")
+    message = f"{tmp_path}: cannot be listed: Permission denied"
+    assert str(caught.value) == f"{message}; check the permissions of the folder"
+
+
 def test_a_directory_is_not_a_file(tmp_path):
     with pytest.raises(DataError, match="is a directory"):
         matching_files(str(tmp_path))

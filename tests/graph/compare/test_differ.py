@@ -42,6 +42,30 @@ def test_wrapping_and_unwrapping():
     assert back.path_before == "other.inner"
 
 
+def test_wrapping_in_a_positional_only_argument():
+    inner = compared.mlp(dim=1)
+    a, b = compared.pair(inner, compared.fdl.Config(parts.by_position, inner, c=4))
+    found = diff(a, b)
+    assert [(change.kind, change.path) for change in found] == [
+        ("class", "other"),
+        ("moved", "other[0]"),
+    ]
+    assert found[0].swap.gained == ("c",)
+    (_, back) = diff(b, a)
+    assert (back.kind, back.path_before, back.path) == ("moved", "other[0]", "other")
+
+
+def test_both_the_value_and_the_tags_of_a_constant_may_change():
+    a, b = values.value(3, name="n"), values.value(4, name="n")
+    compared.fdl.add_tag(b, "value", parts.Rate)
+    found = diff(compared.part(size=a, rate=a), compared.part(size=b, rate=b))
+    assert [(change.kind, change.path) for change in found] == [
+        ("changed", "size"),
+        ("tags", "size.value"),
+    ]
+    assert found[1].summary == "tags none -> #graph_toys.parts.Rate"
+
+
 def test_a_swapped_class_that_is_shared_is_reported_once():
     one, other = compared.mlp(hidden=1), compared.Head
     swapped = compared.fdl.Config(other)

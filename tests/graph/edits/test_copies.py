@@ -107,3 +107,20 @@ def test_what_instances_of_dataclasses_hold_is_copied_once():
     assert made.plain is graph.plain
     made.second.hidden = 16
     assert inside.hidden == 8
+
+
+class Rows(list):
+    """A list with an attribute, and a constructor that takes something else."""
+
+    def __init__(self, count, unit):
+        super().__init__(range(count))
+        self.unit = unit
+
+
+def test_a_subclass_of_list_is_copied():
+    graph = fdl.Config(dict, x=Rows(2, "cm"))
+    graph.y = graph.x
+    made = apply(graph, ["x[0]=9"])
+    assert (type(made.x), made.x, made.x.unit) == (Rows, [9, 1], "cm")
+    assert made.y is made.x
+    assert graph.x == [0, 1]

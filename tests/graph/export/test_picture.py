@@ -131,6 +131,21 @@ def test_long_texts_are_cut():
     assert _rows(diagram_of(graph).root) == [("y", "99 entries"), ("z", "1 entries")]
 
 
+def test_labels_of_shared_constants_are_cut():
+    graph = fdl.Config(recorded.keywords, **{"a" * 99: values.value(3, name="n")})
+    (row,) = diagram_of(graph).root.rows
+    assert (row.label, row.text) == ("a" * 25 + "…", "3")
+
+
+@pytest.mark.parametrize("name", ["", "a", "a name of 20 letters", "x" * 200])
+def test_the_lines_above_the_cards_are_inside_of_the_picture(name):
+    root = ElementTree.fromstring(to_svg(fdl.Config(dict, a=1, **({"name": name} if name else {}))))
+    title, summary, *_ = root.iter(f"{SVG}text")
+    for line, letter in ((title, 18 * 0.6), (summary, 12 * 0.6)):
+        right = float(line.get("x")) + letter * len(line.text)
+        assert right <= float(root.get("width")), line.text
+
+
 def test_constants():
     size, unnamed = values.value(256, name="size"), values.value(3)
     graph = fdl.Config(

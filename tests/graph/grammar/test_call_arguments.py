@@ -45,3 +45,6 @@ def test_what_is_missing():
     with pytest.raises(Unreadable) as caught:
         read_arguments(parts.adam, "adam", "")
     assert str(caught.value) == "adam needs learning_rate; write adam(learning_rate=...)"
+    with pytest.raises(Unreadable) as caught:
+        read_arguments(make, "make", "(rate=2)", taken=1)
+    assert str(caught.value) == "make needs size; write make(...)"

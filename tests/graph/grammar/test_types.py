@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import typing_extensions
 from graph_toys import modules, parts
 from graph_toys.names import case_name
 from jax.typing import ArrayLike, DTypeLike
@@ -290,3 +291,24 @@ def test_keys_of_a_bare_dict_are_anything():
 @pytest.mark.parametrize("annotation", [type, typing.Type])  # noqa: UP006
 def test_templates_fit_the_annotation_of_any_class(annotation):
     assert fits(fdl.Partial(parts.Layer), annotation)
+
+
+K, V = TypeVar("K"), TypeVar("V")
+One = typing_extensions.TypeAliasType("One", V, type_params=(V,))
+Some = typing_extensions.TypeAliasType("Some", V | list[V] | None, type_params=(V,))
+Swapped = typing_extensions.TypeAliasType("Swapped", dict[V, Some[K]], type_params=(K, V))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "right", "wrong", "text"),
+    [
+        (One[int], 3, "x", "an int"),
+        (Some[int], [3], ["x"], "an int, a list of int or None"),
+        (Some[parts.Layer], fdl.Config(parts.Mlp), fdl.Config(parts.Source), None),
+        (Swapped[parts.Layer, str], {"a": [fdl.Config(parts.Mlp)]}, {1: None}, None),
+    ],
+)
+def test_an_alias_with_arguments_counts_as_what_it_stands_for(annotation, right, wrong, text):
+    assert fits(right, annotation)
+    assert not fits(wrong, annotation)
+    assert text is None or describe(annotation) == text

@@ -143,6 +143,8 @@ def test_required_arguments(graph):
 def test_what_templates_inherit_is_not_required(graph):
     graph.extra = fdl.Partial(modules.Dense)
     assert problems(graph) == ["extra.out: is not set, and Dense needs it; set extra.out=..."]
+    graph.extra = fdl.Config(parts.by_position)
+    assert problems(graph) == ["extra[0]: is not set, and by_position needs it; set extra[0]=..."]
     graph.extra = fdl.Config(modules.Dense, dim=1, out=2)
     assert problems(graph) == [
         "extra.rngs: is not set, and Dense needs it; "

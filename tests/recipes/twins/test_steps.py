@@ -52,6 +52,16 @@ def test_plain_numbers_and_lists():
     assert graph.training.steps == 6
 
 
+def test_equal_boundaries_of_two_schedules_are_both_scaled():
+    boundaries = (300, 600)  # equal constant tuples are one object
+    pieces = [
+        fdl.Config(optim.Piecewise, values=(3.0, 2.0, 1.0), boundaries=boundaries) for _ in range(2)
+    ]
+    graph = experiment(fdl.Config(optim.Join, schedules=pieces, boundaries=[600]), 600)
+    shorten(graph, 6)
+    assert [piece.boundaries for piece in pieces] == [(3, 6), (3, 6)]
+
+
 def test_numbers_that_differ_still_do():
     pieces = fdl.Config(optim.Piecewise, values=[3.0, 2.0, 1.0, 0.0], boundaries=[997, 998, 1000])
     graph = experiment(pieces, 1000)

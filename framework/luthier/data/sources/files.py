@@ -43,7 +43,11 @@ def matching_files(pattern: str) -> tuple[str, ...]:
     if os.path.isdir(expanded):
         what = f"{pattern!r} is a directory, not a file"
         raise DataError(Problem(what, remedy=f"name its files: {os.path.join(pattern, '**')!r}"))
-    nearby = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    try:
+        nearby = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    except OSError as error:  # there may be files, but nobody may see them
+        what = f"{folder or '.'}: cannot be listed: {error.strerror or error}"
+        raise DataError(Problem(what, remedy="check the permissions of the folder")) from None
     raise DataError(
         Problem(
             f"no file matches {pattern!r}",

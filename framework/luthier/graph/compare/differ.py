@@ -242,8 +242,7 @@ class Differ:
             if old is None or new is None or self.number(old) != self.number(new):
                 name = nodes.shared_name(b)
                 self._add("changed", pair, old, new, shared_as=name)
-            else:
-                self._compare_tags(a, b, pair)
+            self._compare_tags(a, b, pair)
         else:
             self._add("changed", pair, a, b)
 
@@ -307,8 +306,9 @@ class Differ:
         inner, inside = _place_in(b, a, self.number), _place_in(a, b, self.number)
         if inner is None and inside is None:
             return False
-        gained = tuple(str(part) for part, _ in b.parts if part != inner) if inner else ()
-        dropped = tuple(str(part) for part, _ in a.parts if part != inside) if inside else ()
+        gained = tuple(str(part) for part, _ in b.parts if part != inner)
+        dropped = tuple(str(part) for part, _ in a.parts if part != inside)
+        gained, dropped = gained if inner is not None else (), dropped if inside is not None else ()
         self._add("class", pair, a, b, gained=gained, dropped=dropped)
         moved = Draft("moved", pair.path_a, pair.path_b, a, b)
         if inner is not None:
@@ -430,12 +430,12 @@ def _alike(node: ConfigNode) -> Any:
     return node.content if node.is_node else (node.kind, node.name, type(node.data))
 
 
-def _place_in(outer: ConfigNode, inner: ConfigNode, number: Numbers) -> str | None:
+def _place_in(outer: ConfigNode, inner: ConfigNode, number: Numbers) -> Any:
     """Return the argument of `outer` that holds a node equal to `inner`; None where none does."""
     for part, child in outer.parts:
         # An argument that both have is carried over, and compared as such.
         if child.is_node and part not in inner.by_part and number(child) == number(inner):
-            return str(part)
+            return part
     return None
 
 

@@ -140,11 +140,11 @@ class _PatchWriter(PythonWriter):
         self.variables: dict[int, str] = {}
         self._is_live = is_live
 
-    def expression(self, data: Any, path: Path, depth: int = 0) -> Expression:
+    def expression(self, data: Any, path: Path) -> Expression:
         """Return the expression of a new value, or the variable of a kept node."""
         if isinstance(data, dict) and VARIABLE in data:
             return Text(self.variables[data[VARIABLE]])
-        return super().expression(data, path, depth)
+        return super().expression(data, path)
 
     def annotated_tags(self, name: str) -> dict[str, list[str]]:
         """Return the tags that Fiddle adds to a new node by itself; none where that is unknown."""

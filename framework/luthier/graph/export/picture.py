@@ -140,7 +140,8 @@ class _DiagramBuilder:
         if values.is_value_node(value):
             # Without the name of a shared constant, to which a dotted line leads.
             text = _cut(text_of(value).partition(" (shared")[0], TEXT_LENGTH)
-            yield CardRow(label, text, f"{path} = {text_of(value)}", constants=self.named(value))
+            whole = f"{path} = {text_of(value)}"
+            yield CardRow(_cut(label, LABEL_LENGTH), text, whole, constants=self.named(value))
         elif is_node(value):
             label = _cut(label, LABEL_LENGTH)
             if id(value) in self.cards:
@@ -450,9 +451,14 @@ def to_svg(graph: Graph) -> str:
     title = name if isinstance(name, str) else diagram.root.title
     packages = sorted({card.package for card in placed.cards})
     legend = list(_legend(packages, placed))
-    # The title and the legend may be wider than the cards.
-    # `LETTER` is for 12 px and a title has 18 px: with 40 letters more, one of 80 letters fits.
-    width = max(placed.width, 2 * MARGIN + LETTER * (len(title) + 40), legend[-1][0])
+    summary = (
+        f"{_count(len(placed.cards), 'node')}, "
+        f"{_count(len(placed.constants), 'shared constant')}, fingerprint {made_of}"
+    )
+    # The lines above the cards may be wider than these. `LETTER` is for the 12 px of most text, and
+    # a title has 18 px.
+    letters = max(18 / 12 * len(title), len(summary))
+    width = max(placed.width, 2 * MARGIN + LETTER * letters, legend[-1][0])
     size = f"{width:.0f} {placed.height:.0f}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
@@ -461,8 +467,7 @@ def to_svg(graph: Graph) -> str:
         f"<style>\n{_style(packages)}</style>",
         '<rect class="page" width="100%" height="100%"/>',
         f'<text class="ink title" x="{MARGIN}" y="38">{_text(title)}</text>',
-        f'<text class="faint" x="{MARGIN}" y="58">{_count(len(placed.cards), "node")}, '
-        f"{_count(len(placed.constants), 'shared constant')}, fingerprint {made_of}</text>",
+        f'<text class="faint" x="{MARGIN}" y="58">{_text(summary)}</text>',
         *(line for _, line in legend),
         *_edges(placed),
         *(line for card, box in placed.cards.items() for line in _card(card, box)),

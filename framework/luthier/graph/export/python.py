@@ -113,13 +113,12 @@ class PythonWriter:
         """
         return f"{self.imports.module('fiddle')}.{name}"
 
-    def expression(self, data: Any, path: Path, depth: int = 0) -> Expression:
+    def expression(self, data: Any, path: Path) -> Expression:
         """Return the expression of a value; a variable for a shared one.
 
         Args:
           data: The JSON of the value.
           path: Its path, from which variables are named.
-          depth: The depth of the expression around it.
         """
         # Children are written before their parents, so that a variable is assigned before the
         # statement that uses it. `remove_tag` needs a variable too: an expression of Fiddle's

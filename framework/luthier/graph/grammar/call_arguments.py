@@ -56,13 +56,12 @@ def read_arguments(
             except Unreadable as error:
                 what = f"argument {part} of {name}: {error.problem.what}"
                 raise Unreadable(dataclasses.replace(error.problem, what=what)) from None
-    # A missing positional-only argument is not among these: the call raises a TypeError for it,
-    # which the callers report.
-    required, free = signatures.arguments(function).required, calls.slots(function, taken)
-    missing = [part for part in required if part in free and part not in arguments]
+    known, free = signatures.arguments(function), calls.slots(function, taken)
+    missing = [part for part in known.required if part in free and part not in arguments]
     if missing:
-        remedy = f"write {name}({', '.join(f'{part}=...' for part in missing)})"
-        raise Unreadable(Problem(f"{name} needs {', '.join(missing)}", remedy=remedy))
+        written = ["..." if isinstance(part, int) else f"{part}=..." for part in missing]
+        what = f"{name} needs {', '.join(map(known.name_of, missing))}"
+        raise Unreadable(Problem(what, remedy=f"write {name}({', '.join(written)})"))
     return arguments
 
 

@@ -77,6 +77,8 @@ def _find_members(annotation: Any) -> tuple[Any, ...]:
         return members(annotation.__supertype__)
     if type(annotation).__name__ == "TypeAliasType":
         return members(annotation.__value__)
+    if type(origin).__name__ == "TypeAliasType" and (value := _substituted(annotation, origin)):
+        return members(value)
     if annotation is None:
         return (type(None),)
     if annotation in (inspect.Parameter.empty, object) or isinstance(annotation, str):
@@ -84,6 +86,19 @@ def _find_members(annotation: Any) -> tuple[Any, ...]:
     if isinstance(annotation, typing.ForwardRef):
         return (Any,)
     return (annotation,)
+
+
+def _substituted(annotation: Any, alias: Any) -> Any:
+    """Return what an alias with arguments, `Listed[int]`, stands for; None where it is unknown."""
+    # The parameters of the value are in the order in which it names them, which need not be that of
+    # the alias. Those that take several types are left to pydantic, with the whole annotation.
+    given = dict(zip(alias.__type_params__, typing_extensions.get_args(annotation), strict=False))
+    if isinstance(alias.__value__, typing.TypeVar):
+        return given.get(alias.__value__)
+    named = getattr(alias.__value__, "__parameters__", ())
+    if not all(isinstance(one, typing.TypeVar) and one in given for one in named):
+        return None
+    return alias.__value__[tuple(given[one] for one in named)] if named else alias.__value__
 
 
 def admits_anything(annotation: Any) -> bool:

@@ -128,6 +128,13 @@ def test_what_is_wrong(text, message):
     assert message is None or found == [message]
 
 
+def test_a_reference_may_bring_another_type_where_nothing_is_annotated():
+    text = "Experiment.extra = @graph_toys.parts.untyped()\nuntyped.rate = "
+    extra = overlay(f"{text}@Cosine()\nCosine.peak = 0.5").extra
+    assert extra.rate == fdl.Config(parts.Cosine, peak=0.5)
+    assert problems(f"{text}'x'") == ["'x' is not an int or a float [set by given]"]
+
+
 def test_all_that_is_wrong_is_reported_at_once():
     errors = problems("Modle.dim = 3\nModel.dim = 'x'\nx/Mlp.hidden = 2\nMODEL = 3")
     assert len(errors) == 4

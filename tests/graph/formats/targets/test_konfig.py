@@ -82,6 +82,22 @@ def test_the_origin_is_file_and_line():
             "dimm: graph_toys.parts.Model takes no argument 'dimm'; did you mean dim?",
         ),
         ({"__qualname__": "os:system"}, "os.system"),
+        *(
+            (
+                {
+                    "__qualname__": "graph_toys.parts:Model",
+                    "layers": {"__qualname__": "builtins:tuple", "0": [1], **more},
+                },
+                f"a tuple takes one argument, not {given} [set by config.json: layers]; "
+                "put its elements into one list",
+            )
+            for more, given in (
+                ({"1": [2]}, "2 arguments"),
+                ({"__args__": [[2], 3]}, "3 arguments"),
+                ({"start": 3}, "'start'"),
+                ({"2": 3}, "'2'"),
+            )
+        ),
     ],
 )
 def test_what_is_wrong_is_reported(config, message):

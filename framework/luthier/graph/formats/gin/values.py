@@ -42,6 +42,8 @@ def fit(value: Any, annotation: Any, current: Any, lookup: Lookup) -> Any:
     if values.is_value_node(value):
         return value  # checked by `settle`, when its value is final
     if is_node(value):
+        # Without an annotation, the type of the current value is no limit, as for references of the
+        # override grammar: `rate = @Cosine()` is common where the default is a number.
         types.check(value, annotation)
         return value
     wanted = types.expected(annotation, current)

@@ -202,7 +202,7 @@ class _Writer:
         kind = next(kind for kind in _NODES if kind in data)
         is_instance = kind in ("instance", "namedtuple")
         target = self._noted(data[kind])
-        is_alone = self._counts[data[kind]] == 1 and not is_instance
+        is_alone = self._counts[data[kind]] == 1
         scoped = target if is_alone else f"{self._names.give(path)}/{target}"
         # Children add their blocks while the bindings of their parent are written. The parent's is
         # inserted before them, so that the file reads from the root down.

@@ -95,8 +95,12 @@ def _record(
     # Two callables are structure and not nodes: konfig writes a tuple as a call of `tuple`, and a
     # partial as a call of `functools.partial`, whose first argument is the wrapped function.
     if target == "builtins.tuple":
-        (_, inside), *_ = positional or [("0", ())]
-        return below(inside, "0")
+        unknown = [name for name in data if name not in taken]
+        if len(positional) > 1 or unknown:
+            given = f"{len(positional)} arguments" if len(positional) > 1 else f"{unknown[0]!r}"
+            remedy = "put its elements into one list"
+            return wrong(Problem(f"a tuple takes one argument, not {given}", remedy=remedy), key)
+        return below(positional[0][1] if positional else (), "0")
     if target == "functools.partial" and positional:
         kind, (_, wrapped), positional = "partial", positional[0], positional[1:]
         target = _dotted(wrapped.get(CONST)) if isinstance(wrapped, Mapping) else None
