@@ -1,0 +1,1 @@
+"""The experiments and studies that come with luthier; `luthier.folders` has how they are found."""
