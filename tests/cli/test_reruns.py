@@ -38,6 +38,8 @@ def test_a_recorded_graph_gets_a_run_of_its_own(graph, status, record):
 def test_the_same_command_goes_on_with_the_run_that_it_began(graph, record):
     first = record(graph, None, "finished")
     second = record(graph, f"{first.id}-2", "interrupted")
+    third = record(graph, "renamed", "interrupted").path
+    third.rename(third.with_name(f"{first.id}-²"))  # not a number, although `isdigit` is true
     found, new = cli.choose_run(first, graph)
     assert (records.find("runs", found), new) == (second, False)
     assert cli.choose_run(second, graph) == (None, True), "only what was begun after it"

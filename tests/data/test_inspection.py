@@ -61,6 +61,17 @@ def test_a_mixture():
     assert found["b"]["epochs"] == pytest.approx(250 / other.num_rows)
 
 
+def test_a_mixture_that_ends_within_the_sample_of_a_stage_or_before_it_starts():
+    other = Packed(Documents(TEXTS[:9]), Bytes(), 32, Concatenate())
+    stages = [Stage({"a": 1, "b": 1}), Stage({"a": 1}, start_step=1000)]
+    node = Mixture({"a": PACKED, "b": other}, stages, max_epochs={"a": 1, "b": 2})
+    rows = {"a": PACKED.num_rows, "b": 2 * other.num_rows}
+    found = {entry["name"]: entry for entry in look(node, steps=2000)["mixture"]}
+    for name, count in rows.items():
+        assert found[name]["observed"] == pytest.approx([count / sum(rows.values()), 0.0])
+    assert [found[name]["epochs"] for name in rows] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("node", "entries"),
     [

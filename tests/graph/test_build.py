@@ -207,5 +207,14 @@ def test_an_element_of_a_tuple_at_the_root_cannot_be_replaced():
         build(graph, {"[0]": 3})
 
 
+@pytest.mark.parametrize("graph", [fdl.Config(pair, a=1), [1], (1,), value(4, name="dim")])
+def test_the_empty_path_replaces_the_whole_graph(graph):
+    new = object()
+    assert build(graph, {"": new}) is new
+    assert build(graph, {"": None}) is None
+    with pytest.raises(UnknownReference):
+        build(graph, {"": new, "there.is.none": 1})
+
+
 def test_a_replaced_factory_is_not_refused():
     assert build(fdl.Config(pair, a=fdl.ArgFactory(list)), {"a": 3}) == (3, 2)

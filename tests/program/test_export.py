@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -5,6 +7,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.checkpoint import foreign
+from luthier.data import Bpe, BpeMerges, Bytes, SentencePiece, Tiktoken, TokenizerJson
 from luthier.errors import BadInput, CheckpointError
 from luthier.program import export
 
@@ -61,6 +64,33 @@ def test_the_tokenizer_goes_along(made, tmp_path):
     exported = export(*made, tmp_path / "out", tokenizer=tmp_path / "tokenizer")
     assert "tokenizer.json" in exported.files
     assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda a, b: Bpe(a), {"tokenizer.json": "a"}),
+        (lambda a, b: TokenizerJson(a), {"tokenizer.json": "a"}),
+        (lambda a, b: SentencePiece(a), {"tokenizer.model": "a"}),
+        (lambda a, b: BpeMerges(a, b), {"vocab.json": "a", "merges.txt": "b"}),
+        (lambda a, b: Tiktoken(a, "", {}), {"tokenizer.tiktoken": "a"}),
+        (lambda a, b: Bytes(), {}),
+        (lambda a, b: BpeMerges(a, f"{b}.gone"), {}),
+    ],
+)
+def test_files_of_a_tokenizer_have_the_names_of_their_format(made, tmp_path, make, expected):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    program, leaves = made
+    tokenizer = make(str(tmp_path / "a"), str(tmp_path / "b"))
+    data = dataclasses.replace(program.experiment.data, tokenizer=tokenizer)
+    other = dataclasses.replace(
+        program, experiment=dataclasses.replace(program.experiment, data=data)
+    )
+    exported = export(other, leaves, tmp_path / "out", family="luthier")
+    assert exported.files == ("model.safetensors", *expected)
+    for name, content in expected.items():
+        assert (tmp_path / "out" / name).read_text() == content
 
 
 def test_what_cannot_be_written_is_refused_before(made, tmp_path):

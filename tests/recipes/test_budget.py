@@ -70,6 +70,15 @@ def test_one_budget_is_given(given):
     )
 
 
+@pytest.mark.parametrize("name", ["parameters", "flops_per_step"])
+@pytest.mark.parametrize("target", [0, -1e6, float("inf"), float("nan")])
+def test_a_budget_has_to_be_above_zero(name, target):
+    with pytest.raises(BadInput) as caught:
+        scale_to(graphs.resolve(QUICKSTART), **{name: target})
+    line = f"{name}: {target} is not a finite number above zero; write scale_to({name}=1e8)"
+    assert str(caught.value) == line
+
+
 def test_a_model_alone_has_no_flops_per_step():
     with pytest.raises(BadInput, match="a model alone has no steps"):
         scale_to(graphs.resolve(QUICKSTART).model, flops_per_step=1e9)

@@ -40,6 +40,18 @@ def test_what_is_no_seed_is_refused(number):
         seed(graphs.resolve("configs.lm.quickstart"), number)
 
 
+def test_other_seeds_are_in_range_too():
+    graph = graphs.resolve("configs.lm.preferences")
+    graph.task = fdl.Config(tasks.MaskedModelling, mask_token=1)
+    changed = seed(graph, 2**32 - 3)
+    seeds = [graphs.get(changed, path) for path in ("task.evaluation_seed", "data.source.seed")]
+    assert [graphs.evaluate(value) for value in seeds] == [2**32 - 2, 2**32 - 1]
+    with pytest.raises(BadInput) as caught:
+        seed(graph, 2**32 - 2)
+    line = "seed: 4294967294 is not a seed; write a whole number from 0 to 4294967293"
+    assert str(caught.value) == line
+
+
 def test_a_model_has_no_seed():
     with pytest.raises(BadInput, match="a model alone has no seed"):
         seed(graphs.resolve("configs.lm.quickstart").model, 1)

@@ -197,10 +197,20 @@ def test_where_the_file_system_cannot_lock_the_process_decides(path, monkeypatch
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr("fcntl.flock", unsupported)
-    with Lock(path), pytest.raises(RunError, match="already written by this process"):
-        Lock(path)
+    copy = path.with_name("copy")
+    with Lock(path):
+        copy.write_bytes(path.read_bytes())
+        assert holder(path).pid == os.getpid()
+        assert holder(copy) is None
+        with pytest.raises(RunError, match="already written by this process"):
+            Lock(path)
     with Lock(path):
         pass
+    dead = dataclasses.replace(myself(), pid=2**22 + 1)
+    path.write_text(json.dumps(dataclasses.asdict(dead)))
+    assert holder(path) is None
+    with Lock(path) as lock:
+        assert lock.took_over == dead
 
 
 def test_places_that_cannot_be_locked_are_one_line(tmp_path):

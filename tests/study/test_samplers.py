@@ -33,7 +33,9 @@ def test_objectives_know_the_direction_of_their_metric():
     assert studies.default_objective(None) == []
 
 
-@pytest.mark.parametrize("word", ["loss", "held_out/loss:worst", "held_out/loss:mean", "a/b:mean0"])
+@pytest.mark.parametrize(
+    "word", ["loss", "held_out/loss:worst", "held_out/loss:mean", "a/b:mean0", "a/b:mean²"]
+)
 def test_invalid_objectives_are_rejected(word):
     with pytest.raises(BadInput) as caught:
         studies.objective(word, KNOWN)

@@ -100,7 +100,7 @@ class Directory:
         return sorted(
             int(path.name)
             for path in self._entries()
-            if path.name.isdigit()
+            if path.name.isdecimal()
             and int(path.name) not in committed
             and (path / _ORBAX_METADATA).is_file()
         )
@@ -185,7 +185,7 @@ class Directory:
     # commit file a disk has lost. It is kept in the trash, from where a person can take it.
     def _discard_remains(self, path: pathlib.Path) -> None:
         newest = max(self.committed(), default=-1)
-        if path.name.isdigit() and int(path.name) > newest and (path / _ORBAX_METADATA).is_file():
+        if path.name.isdecimal() and int(path.name) > newest and (path / _ORBAX_METADATA).is_file():
             move_to_trash(path, f"it holds all arrays, and no {commit_lib.FILE} that seals them")
         else:
             _delete(path)

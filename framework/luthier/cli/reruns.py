@@ -85,4 +85,4 @@ def _number(id: str, base: str) -> int:
     if id == base:
         return 1
     start, dash, number = id.rpartition("-")
-    return int(number) if start == base and dash and number.isdigit() else 0
+    return int(number) if start == base and dash and number.isdecimal() else 0

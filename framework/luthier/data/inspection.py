@@ -106,7 +106,8 @@ def shares(node: Mixture, seed: int, global_batch_size: int, steps: int) -> list
 
     Returns:
       For each component: `name`, `rows`, and for each stage the `planned` share and the `observed`
-      one over its first 10,000 rows; with `steps`, `epochs`: how often each of its rows is seen.
+      one over its first 10,000 rows, as far as the mixture has them; with `steps`, `epochs`: how
+      often each of its rows is seen.
     """
     # Read off the order, which is a function of positions: no data is touched, so that the shares
     # of the last stage of a long run are known before it starts.
@@ -117,8 +118,9 @@ def shares(node: Mixture, seed: int, global_batch_size: int, steps: int) -> list
     stops = [*starts[1:], starts[-1] + SHARE_ROWS]
     observed = []
     for start, stop in zip(starts, stops, strict=True):
-        components, _ = order.components(np.arange(start, min(stop, start + SHARE_ROWS)))
-        counts = np.bincount(components, minlength=len(planned))
+        # Counts and not a look-up of positions: where every component has a limit of epochs, the
+        # mixture may end within the sample, or before the stage starts, whose shares are 0 then.
+        counts = order.counts(min(stop, start + SHARE_ROWS)) - order.counts(start)
         observed.append(counts / max(counts.sum(), 1))
     total = steps * global_batch_size
     totals = order.counts(total)

@@ -503,8 +503,10 @@ class Mixture(DataNode):
             if name not in self.components:
                 what = f"max_epochs names {name!r}, which is not a component"
                 problems.append(Problem(what, remedy=known))
-            elif not epochs > 0:  # and not `<= 0`, which NaN would pass
-                problems.append(Problem(f"max_epochs of {name!r} is {epochs}, not above 0"))
+            elif not (math.isfinite(epochs) and epochs > 0):
+                what = f"max_epochs of {name!r} is {epochs}"
+                remedy = "give a finite number above 0, or leave it out of max_epochs for no limit"
+                problems.append(Problem(what, remedy=remedy))
         return problems
 
 

@@ -41,8 +41,8 @@ def build(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
       graph: A node, or a list, tuple or dict of nodes.
       values: Replacements of leaves or whole nodes, by path relative to `graph`
         (`{"optimizer.b2": 0.9}`). An argument left at its default can be replaced too. The path of
-        any user of a value node replaces the node, for all its users. Replacements are passed on
-        untouched, so they may be tracers.
+        any user of a value node replaces the node, for all its users. The empty path replaces the
+        whole graph. Replacements are passed on untouched, so they may be tracers.
 
     Returns:
       The built object.
@@ -51,10 +51,12 @@ def build(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
       BadInput: A class or function raised for its arguments, or a path does not exist. Errors that
         jax raises for tracers, and our own errors that are not about input, pass through unchanged.
     """
-    builder = _Builder(graph)
-    for path, value in (values or {}).items():
-        builder.replace(path, value)
-    return builder.build(graph, None)
+    builder, values = _Builder(graph), values or {}
+    for path, value in values.items():
+        if path:
+            builder.replace(path, value)
+    # The root has no owner that a replacement could be stored at.
+    return values[""] if "" in values else builder.build(graph, None)
 
 
 class _Inside(dict[Any, Any]):

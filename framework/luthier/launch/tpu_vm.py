@@ -67,7 +67,7 @@ class TpuVm:
           RunError: Always.
         """
         what = "luthier does not log in to the machines of a TPU"
-        raise RunError(Problem(what, remedy="add --print, and run the command that it prints"))
+        raise RunError(Problem(what, remedy="run the command that `luthier launch --print` prints"))
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
         """Return `unknown` for each job: there is no queue to ask.

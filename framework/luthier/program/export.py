@@ -173,14 +173,15 @@ def _copy_tokenizer(
     if source is not None and (names := foreign.copy_tokenizer(source, target)):
         return names
     tokenizer = getattr(program.experiment.data, "tokenizer", None)
-    path = getattr(tokenizer, "path", None)
+    # By the class of the tokenizer and not by the name of its file: `encoder.json` is not a whole
+    # tokenizer, and a model of SentencePiece may have any suffix.
+    files = {
+        name: pathlib.Path(path).expanduser()
+        for name, path in getattr(tokenizer, "vocabulary_files", {}).items()
+    }
     # Bytes have no file, and a file may be gone since: weights alone are still an export.
-    if not isinstance(path, str) or not os.path.isfile(os.path.expanduser(path)):
+    if not all(path.is_file() for path in files.values()):
         return []
-    # Other libraries look for a tokenizer under these two names: tokenizer.model for one of
-    # SentencePiece, tokenizer.json for a whole tokenizer. The content is not checked: of a
-    # vocabulary in another format (`BpeMerges`, `Tiktoken`) the copy is not what its name says.
-    own = pathlib.Path(path).expanduser()
-    name = "tokenizer.model" if own.suffix == ".model" else "tokenizer.json"
-    shutil.copyfile(own, target / name)
-    return [name]
+    for name, path in files.items():
+        shutil.copyfile(path, target / name)
+    return list(files)

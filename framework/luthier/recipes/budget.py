@@ -48,7 +48,8 @@ def scale_to(
       tolerance: Relative tolerance of the count.
 
     Raises:
-      BadInput: Neither or both are given, or no width and depth are within the tolerance.
+      BadInput: Neither or both are given, or one that is not above zero; or no width and depth
+        are within the tolerance.
     """
     if (parameters is None) == (flops_per_step is None):
         what = "scale_to takes parameters or flops_per_step, one of them"
@@ -60,8 +61,11 @@ def scale_to(
         )
     target = flops_per_step if parameters is None else parameters
     counted = count_flops if parameters is None else count_parameters
-    # `or 0` for the type checker alone: one of the two is set, as was checked above.
-    found = _Search(experiment, counted).find(float(target or 0), tolerance)
+    if target is None or not (math.isfinite(target) and target > 0):
+        name = "flops_per_step" if parameters is None else "parameters"
+        what = f"{target} is not a finite number above zero"
+        raise BadInput(Problem(what, name, remedy=f"write scale_to({name}=1e8)"))
+    found = _Search(experiment, counted).find(float(target), tolerance)
     return _resized(experiment, *found)
 
 

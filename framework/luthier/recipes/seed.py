@@ -34,9 +34,6 @@ def seed(experiment: fdl.Buildable, number: int) -> Any:
     """
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone has no seed", remedy="give an experiment"))
-    if not 0 <= number < LARGEST:
-        remedy = f"write a whole number from 0 to {LARGEST - 1}"
-        raise BadInput(Problem(f"{number} is not a seed", "seed", "", remedy))
     changed = graph.copy_graph(experiment)
     # The other seeds become arithmetic on the experiment's, which therefore becomes a shared value;
     # the offsets are in the order of the graph, so the same graph gets the same seeds.
@@ -52,6 +49,11 @@ def seed(experiment: fdl.Buildable, number: int) -> Any:
         if alike not in offsets:
             offsets[alike] = graph.add(root, len(offsets) + 1)
         graph.set_value(changed, place.path, offsets[alike])
+    # The greatest of the other seeds is the number plus their count: it has to be in range, too.
+    greatest = LARGEST - 1 - len(offsets)
+    if not 0 <= number <= greatest:
+        remedy = f"write a whole number from 0 to {greatest}"
+        raise BadInput(Problem(f"{number} is not a seed", "seed", "", remedy))
     return changed
 
 

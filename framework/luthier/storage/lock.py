@@ -173,12 +173,16 @@ def holder(path: str | os.PathLike[str]) -> Holder | None:
 
 
 def _is_free(descriptor: int) -> bool:
-    with contextlib.suppress(OSError):
-        # Shared, so that several readers that look at once do not see each other as holders.
-        # Closing the descriptor, which the caller does, lets go of it.
+    """Return whether no process is known to have the `flock` of a lock file."""
+    # Shared, so that several readers that look at once do not see each other as holders. Closing
+    # the descriptor, which the caller does, lets go of it.
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return True
-    return False
+    except OSError as error:
+        # Where the file system cannot lock, nobody has a `flock`: then what `holder` has seen in
+        # the process table and of the inode decides alone.
+        return error.errno in _UNSUPPORTED
+    return True
 
 
 class Lock:

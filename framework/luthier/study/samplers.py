@@ -69,7 +69,7 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
     name, _, reduction = word.partition(":")
     evaluation, slash, metric = name.partition("/")
     count = reduction.removeprefix("mean")
-    if not slash or not (reduction in ("", *_OVER) or (count.isdigit() and int(count))):
+    if not slash or not (reduction in ("", *_OVER) or (count.isdecimal() and int(count))):
         remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(FACTS)}"
         raise BadInput(Problem(f"{word!r} is not an objective", "--objective", remedy=remedy))
     # Whether lower or higher is better belongs to the metric. One that the experiment does not have

@@ -106,8 +106,19 @@ def _memory(report: Report) -> Iterator[str]:
             name = f"    kept for the backward pass: {row['name']}"
             within.append((name, format_bytes(row["bytes_per_device"])))
         yield from _aligned(within)
-    # Some compilers give no total: then there is nothing to judge, and the section ends here.
+    yield from _verdict(report)
+    if memory.refusal:
+        yield f"compiler error: {memory.refusal}"
+    yield f"a checkpoint has {format_bytes(report.subject.checkpoint_bytes)}"
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    memory = report.memory
     if memory.needed_bytes is None:
+        # Some compilers give no total: then there is nothing to judge, unless they have refused.
+        if report.fits is False:
+            within = memory.limit_bytes
+            yield f"DOES NOT FIT{'' if within is None else f' in {format_bytes(within)}'}"
         return
     needed = format_bytes(memory.needed_bytes)
     if memory.is_estimated:
@@ -116,13 +127,10 @@ def _memory(report: Report) -> Iterator[str]:
         needed += f" (estimated before: {format_bytes(memory.estimated_bytes)})"
     if memory.limit_bytes is None:
         yield f"needs {needed}"
-    else:
-        verdict = "fits" if report.fits else "DOES NOT FIT"
-        verdict += " by estimate" if memory.is_estimated else ""
-        yield f"{verdict}: needs {needed} of {format_bytes(memory.limit_bytes)}"
-    if memory.refusal:
-        yield f"compiler error: {memory.refusal}"
-    yield f"a checkpoint has {format_bytes(report.subject.checkpoint_bytes)}"
+        return
+    verdict = "fits" if report.fits else "DOES NOT FIT"
+    verdict += " by estimate" if memory.is_estimated else ""
+    yield f"{verdict}: needs {needed} of {format_bytes(memory.limit_bytes)}"
 
 
 def _flops(report: Report) -> Iterator[str]:

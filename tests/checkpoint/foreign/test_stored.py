@@ -89,7 +89,7 @@ def test_leaves_are_named_and_what_describes_an_array_is_one():
 
 def test_the_newest_folder_is_that_of_the_greatest_number(tmp_path):
     assert newest(tmp_path / "absent") is None
-    for name in ("checkpoint_9", "checkpoint_10", "checkpoint_11.tmp-3", "12"):
+    for name in ("checkpoint_9", "checkpoint_10", "checkpoint_11.tmp-3", "12", "²"):
         (tmp_path / name).mkdir()
     (tmp_path / "checkpoint_99").write_text("")
     assert newest(tmp_path, "checkpoint_") == tmp_path / "checkpoint_10"

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +15,8 @@ from luthier.checkpoint.foreign import (
     write,
 )
 from luthier.errors import CheckpointError
+
+NOTHING = {"config": None, "metadata": {}}
 
 
 def _arrays(**shapes):
@@ -72,6 +76,39 @@ def test_what_fails_leaves_nothing_behind(tmp_path):
     with pytest.raises(RuntimeError, match="broken"):
         write(tmp_path / "out", {"a": ((2,), "float32", broken)}, config=None, metadata={})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_refuses_a_file_is_one_line(tmp_path):
+    def gone():
+        (building,) = tmp_path.glob(".out.*")
+        shutil.rmtree(building)
+        return np.zeros(2, np.float32)
+
+    with pytest.raises(CheckpointError) as caught:
+        write(tmp_path / "out", {"a": ((2,), "float32", gone)}, config=None, metadata={})
+    line = str(caught.value)
+    assert line.startswith(f"{tmp_path / 'out'} cannot be written: ")
+    assert "No such file" in line
+    assert line.endswith("; choose a place with room")
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_of_other_writers_with_this_process_id_are_left_alone(tmp_path):
+    other = tmp_path / f".out.{os.getpid()}.tmp"
+    other.mkdir()
+    (other / "model.safetensors").touch()
+    inner = []
+
+    def by_another():
+        inner.append(write(tmp_path / "out", plain_tensors(_arrays(a=(2,))), **NOTHING))
+        return np.zeros(2, np.float32)
+
+    # The second begins and ends while the first writes: it wins, and the first is refused.
+    with pytest.raises(CheckpointError, match="out cannot be written: "):
+        write(tmp_path / "out", {"a": ((2,), "float32", by_another)}, **NOTHING)
+    assert inner == [[tmp_path / "out" / "model.safetensors"]]
+    assert set(_read(tmp_path / "out")) == {"a"}
+    assert [path.name for path in other.iterdir()] == ["model.safetensors"]
 
 
 def test_parameters_of_another_family_are_all_reported():

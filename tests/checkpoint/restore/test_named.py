@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from luthier.checkpoint import Resize, Target
+from luthier.checkpoint import Init, Resize, Restoration, Safetensors, Skip, Take, Target
 from luthier.checkpoint.restore import Wanted, assemble
 from luthier.checkpoint.restore.runs import find
 
@@ -57,6 +57,35 @@ def test_layers_by_turns_are_found_in_a_plain_stack():
     taken = {name: np.asarray(assemble(targets[name], p)) for name, p in found.pieces.items()}
     np.testing.assert_array_equal(taken["blocks.cycle.1.k"], rows[1:2])
     np.testing.assert_array_equal(taken["blocks.rest.0.k"], rows[2])
+
+
+ROWS = np.arange(15.0).reshape(5, 3)
+
+
+@pytest.mark.parametrize("rest", [Init(), Skip()])
+@pytest.mark.parametrize(
+    ("kind", "layers"), [("cycle.0", [0, 2]), ("cycle.1", [1, 3]), ("rest.0", [4])]
+)
+@pytest.mark.parametrize("stack", ["blocks", "encoder.blocks"])
+@pytest.mark.parametrize(
+    "there",
+    [{"blocks.k": ROWS}, {f"blocks.{layer}.k": row for layer, row in enumerate(ROWS)}],
+    ids=["scanned", "unrolled"],
+)
+def test_one_kind_of_layers_is_found_where_rules_leave_the_others(
+    there, stack, kind, layers, rest, write
+):
+    here = {"cycle.0": (2, 3), "cycle.1": (2, 3), "rest.0": (3,)}
+    targets = {
+        f"{stack}.{name}.k": Target(shape, np.float32, is_stacked=len(shape) == 2)
+        for name, shape in here.items()
+    }
+    # `Skip` at the end leaves the other layers of the source unread without a word.
+    rules = [Take(rf"^{stack}\.{kind}", f"blocks.{kind}"), rest, Skip()]
+    source = Safetensors(write(there, metadata={"format": "luthier"}), "luthier", rules)
+    with Restoration(source, targets, {}) as restoration:
+        (taken,) = restoration.read().values()
+    np.testing.assert_array_equal(taken, ROWS[layers].reshape(here[kind]))
 
 
 def test_missing_misshapen_and_left_over_arrays_are_reported_together():

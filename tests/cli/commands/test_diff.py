@@ -104,6 +104,20 @@ def test_effects(project, capsys):
     assert set(json.loads(out)["effects"]) == {"quantities", "charts", "verdicts"}
 
 
+@pytest.mark.full
+def test_effects_of_experiments_with_components_of_the_project(importable_project, capsys):
+    (importable_project / "pyproject.toml").write_text(
+        '[tool.luthier]\npackages = ["gate_norms"]\n'
+    )
+    (importable_project / "gate_norms.py").write_text(
+        "from luthier import layers\n\n\nclass GateNorm(layers.RMSNorm):\n    pass\n"
+    )
+    own = "trials.tiny model.norm=gate_norms.GateNorm()"
+    code, out, err = _run(capsys, own, f"{own} model.num_layers=2", "--effects")
+    assert (code, err) == (0, "")
+    assert any(line.startswith("    blocks") and line.endswith("(x2)") for line in out.splitlines())
+
+
 def test_more_than_two_are_a_matrix(project, capsys):
     words = ("trials.tiny", "trials.tiny seed=1", "trials.tiny seed=2 model.dim=32")
     code, out, _ = _run(capsys, *words, "--exit-code")

@@ -114,6 +114,50 @@ def test_an_engine_starts_it_on_its_machines(site, capsys, tmp_path):
     assert (captured.out, captured.err) == ("the table\n", "job 17 of site: waiting\n")
 
 
+def test_measurements_of_one_second_have_logs_of_their_own(site, capsys, monkeypatch):
+    monkeypatch.setattr("time.strftime", lambda format: "20260102-030405")
+    directories = []
+    for _ in range(3):
+        engine = site(Standing("finished"), "the table\n")
+        assert main(["doctor", "--on", "site", "--join-seconds", "900"]) == 0
+        (group,) = engine.submitted
+        assert group.command[-3:] == ("--distributed", "--join-seconds", "900")
+        directories.append(pathlib.Path(group.directory).name)
+    assert directories == ["20260102-030405", "20260102-030405-2", "20260102-030405-3"]
+
+
+def test_a_place_that_cannot_be_made_is_one_line(site, capsys, tmp_path):
+    site(Standing("finished"), "")
+    (tmp_path / "runs").write_text("")
+    assert main(["doctor", "--on", "site"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"luthier: cannot make {tmp_path}/runs/doctor/")
+
+
+@pytest.mark.parametrize(
+    ("on", "line"),
+    [
+        (
+            "tpu-vm:tpu=pod,zone=us-east5-a",
+            "luthier does not log in to the machines of a TPU, so --on cannot measure them; run "
+            "`luthier doctor --distributed` on each of them",
+        ),
+        ("slurm", "cannot submit job.sh: sbatch: error: no such partition"),
+    ],
+)
+def test_an_engine_that_refuses_leaves_no_folder(on, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    sbatch = tmp_path / "commands" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
+    assert main(["doctor", "--on", on]) == 2
+    assert capsys.readouterr().err == f"luthier: {line}\n"
+    assert list(tmp_path.glob("runs/doctor/*")) == []
+
+
 def test_a_failure_on_other_machines_is_reported_here(site, capsys):
     engine = site(Standing("failed", "exit code 2"), "luthier: no GPU can be seen here\n\n")
     assert main(["doctor", "--on", "site"]) == 2

@@ -27,6 +27,18 @@ def test_what_would_be_submitted_is_printed_and_nothing_is_written(project, caps
     ]
 
 
+@pytest.mark.parametrize(
+    "on", ["slurm:nodes=2", "tpu-vm:tpu=pod,zone=us-east5-a"], ids=["slurm", "tpu-vm"]
+)
+def test_the_time_to_wait_for_other_processes_is_the_one_given(on, project, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
+    words = ["--on", on, "--", "train", TINY, "--join-seconds", "900"]
+    assert main(["launch", "--print", *words]) == 0
+    out = capsys.readouterr().out
+    assert f"train {TINY} --join-seconds 900 --distributed" in out
+    assert out.count("--join-seconds") == 1
+
+
 def test_the_command_for_the_machines_of_a_tpu(project, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
     words = ["--on", "tpu-vm:tpu=pod,zone=us-east5-a", "--", "train", TINY]
@@ -52,6 +64,13 @@ def test_the_command_for_the_machines_of_a_tpu(project, capsys, monkeypatch):
                 "slurm has no setting 'nods' [set by --on]; did you mean nodes?",
                 "--processes cannot be combined with --on",
                 "sed: ",
+            ],
+        ),
+        (
+            ["--on", "slurm:nodes=2", "--", "train", TINY, "--num-processes=2", "--process-id=0"],
+            [
+                "--num-processes cannot be combined with --on",
+                "--process-id cannot be combined with --on",
             ],
         ),
         (["--cancel", "12"], ["there is no job '12' here; `luthier launch --list --all` lists "]),

@@ -111,6 +111,7 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         ([*WRAPPED, "rate=log(1e-2,1e-4)"], "0.01 is not below 0.0001 [set by space: rate]"),
         ([*WRAPPED, "rate=choice()"], "a choice needs two options or more [set by space: rate]"),
         (["show"], "show needs one study; write luthier sweep show DIR"),
+        (["show", "toy/²"], "there is no study 'toy/²'; studies/ holds no studies"),
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
         ([STUDY, "--sampler", "gird"], "--sampler: there is no sampler 'gird'"),
         ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep apply to experiments"),

@@ -112,6 +112,7 @@ def test_a_trial_is_found_by_its_number(study):
     ("reference", "text"),
     [
         ("rates", "'rates' is not a trial of a study; write study:NAME/7"),
+        ("rates/²", "'rates/²' is not a trial of a study; write study:NAME/7"),
         ("rates/9", "rates has no trial 9; it has the trials 0 to 2"),
         ("rate/1", "there is no study 'rate'; did you mean rates?"),
     ],

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 
 import fiddle as fdl
 import numpy as np
@@ -163,18 +164,19 @@ def test_all_that_is_wrong_at_once():
     data = Mixture(
         {**COMPONENTS, "long": packed("d", 3, length=32)},
         [Stage({"a": 1, "d": 1}, 3), Stage({"a": -1}, 2), Stage({"a": 0.0}, 9)],
-        max_epochs={"b": 0, "e": 1},
+        max_epochs={"a": math.inf, "b": 0, "e": 1},
     )
     with pytest.raises(DataError) as error:
         iterator(data)
     text = str(error.value)
-    assert len(error.value.problems) == 7
+    assert len(error.value.problems) == 8
     for part in (
         "'a' and 'long' have different",
         "begin at steps 3, 2, 9",
         "stage 0 weighs 'd'",
         "stage 1 has weights [-1]",
         "stage 2 has weights [0.0]",
+        "max_epochs of 'a' is inf; give a finite number above 0, or leave it out of max_epochs",
         "max_epochs of 'b' is 0",
         "max_epochs names 'e', which is not a component",
     ):

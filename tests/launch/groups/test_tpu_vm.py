@@ -28,7 +28,7 @@ def test_a_person_runs_it():
         engine.submit([GROUP], "/d")
     assert str(caught.value) == (
         "luthier does not log in to the machines of a TPU; "
-        "add --print, and run the command that it prints"
+        "run the command that `luthier launch --print` prints"
     )
     assert engine.standings([]) == []
     engine.cancel([])

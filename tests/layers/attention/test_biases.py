@@ -1,10 +1,13 @@
 from pathlib import Path
 
+import fiddle as fdl
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from luthier import graph as graphs
+from luthier.errors import BadInput
 from luthier.layers import Alibi, Normal, PastBuckets, RelativeBias, SignedBuckets, Tokens
 
 # Made from another implementation by tools/goldens/make_families.py.
@@ -30,6 +33,28 @@ def test_buckets(buckets, name, golden):
     found = np.asarray(buckets(jnp.asarray(golden["offsets"])))
     assert (found == golden[name]).all()
     assert set(found.tolist()) <= set(range(buckets.num_buckets))
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "condition"),
+    [
+        (PastBuckets, 17, "num_buckets // 2 < max_distance"),
+        (SignedBuckets, 9, "num_buckets // 4 < max_distance"),
+    ],
+)
+def test_the_last_bucket_is_beyond_the_near_ones(kind, least, condition):
+    offsets = jnp.arange(-40, 41)
+    assert set(np.asarray(kind(32, least)(offsets)).tolist()) <= set(range(32))
+    remedy = "raise max_distance, or take fewer buckets"
+    for distance in (least - 1, 1):
+        with pytest.raises(BadInput, match=f"^max_distance: .* {distance}, .*{remedy}"):
+            kind(32, distance)
+    graph = fdl.Config(kind, num_buckets=32, max_distance=least - 1)
+    with pytest.raises(BadInput) as caught:
+        graphs.validate(graph)
+    line = f"{kind.__name__} needs {condition}, and max_distance = {least - 1}, num_buckets = 32 "
+    assert str(caught.value).startswith(line)
+    assert str(caught.value).endswith(remedy)
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 8, 12, 16])

@@ -46,6 +46,21 @@ def test_only_what_products_take_is_a_bound():
     assert "products: 75.0% bfloat16, 25.0% float32" in text
 
 
+@pytest.mark.parametrize(("limit", "verdict"), [(2**34, " in 16.0 GiB"), (None, "")])
+def test_an_error_of_the_compiler_without_numbers_is_a_verdict(limit, verdict):
+    refusal = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate."
+    lines = list(lines_of(report(needed_bytes=None, limit_bytes=limit, refusal=refusal)))
+    start = lines.index(f"DOES NOT FIT{verdict}")
+    assert lines[start + 1] == f"compiler error: {refusal}"
+    assert lines[start + 2].startswith("a checkpoint has ")
+
+
+def test_a_compiler_without_a_total_gives_no_verdict():
+    lines = list(lines_of(report(needed_bytes=None, refusal="")))
+    assert not any("fit" in line.lower() for line in lines[: lines.index("FLOPs")])
+    assert any(line.startswith("a checkpoint has ") for line in lines)
+
+
 def test_what_is_estimated_is_called_so():
     given = report()
     memory = dataclasses.replace(

@@ -244,6 +244,19 @@ class LayerCycles:
                 found[match[1]] = (max(kinds, int(inside[1]) + 1), turns)
         return cls(found)
 
+    @classmethod
+    def of_sources(cls, sources: Mapping[str, tuple[str, Stacked]]) -> LayerCycles:
+        """Look at all parameters of a model, by name, with the name that each has in a source."""
+        # A source has as many kinds as the model, also where rules rename only one of them. All
+        # kinds are needed, read or not: the place of a layer depends on their number.
+        own = cls.find({name: parameter for name, (_, parameter) in sources.items()})
+        found = dict(cls.find(dict(sources.values())).of)
+        for name, (source, _) in sources.items():
+            here, there = _BLOCKS.fullmatch(name), _BLOCKS.fullmatch(source)
+            if here and there and here[1] in own.of:
+                found[there[1]] = own.of[here[1]]
+        return cls(found)
+
     def slots(self, name: str, parameter: Stacked) -> Iterator[tuple[str, Slot]]:
         """Yield the unrolled name and the slot of every layer in a parameter, in its order."""
         match = _BLOCKS.fullmatch(name)

@@ -302,14 +302,16 @@ def write(
     Raises:
       CheckpointError: The folder has something in it, or the disk refuses.
     """
+    from safetensors import SafetensorError
+
     target = pathlib.Path(directory).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         what = f"{target} exists and is not empty"
         raise CheckpointError(Problem(what, remedy="name another folder with --output"))
     # Written beside its place and renamed: a folder that was interrupted would lack files that its
-    # index names. The name has the process id only: two containers that export to one place at the
-    # same time may collide, and fail.
-    building = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # index names. The name is random, since process ids repeat: in another container that writes
+    # to the same place, and in what a process left behind that was killed.
+    building = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
     try:
         building.mkdir(parents=True)
         names = _write_shards(building, tensors, metadata, shard_bytes)
@@ -322,8 +324,10 @@ def write(
             # would replace an empty folder by itself, and Windows' would not.
             target.rmdir()
         os.rename(building, target)
-    except OSError as error:
-        what = f"{target} cannot be written: {error.strerror or error}"
+    except (OSError, SafetensorError) as error:
+        # Errors of the disk within a file of tensors are of the library's own class.
+        why = getattr(error, "strerror", None) or " ".join(str(error).split())
+        what = f"{target} cannot be written: {why}"
         raise CheckpointError(Problem(what, remedy="choose a place with room")) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)

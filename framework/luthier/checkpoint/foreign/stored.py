@@ -265,7 +265,7 @@ def newest(path: pathlib.Path, prefix: str = "") -> pathlib.Path | None:
     numbers = {}
     for entry in path.iterdir() if path.is_dir() else ():
         number = entry.name.removeprefix(prefix)
-        if entry.name.startswith(prefix) and number.isdigit() and entry.is_dir():
+        if entry.name.startswith(prefix) and number.isdecimal() and entry.is_dir():
             numbers[int(number)] = entry
     return numbers[max(numbers)] if numbers else None
 

@@ -17,7 +17,6 @@ from luthier.checkpoint.foreign.family import (
     Family,
     Fetch,
     Index,
-    LayerCycles,
     Resolved,
     Slot,
     SlotView,
@@ -162,11 +161,10 @@ class OfFamily(OpenedSource):
         # In four steps: name the layers of every parameter as they would be called unrolled, find
         # the foreign tensor of each, compare both sides, and only then make the functions that
         # read. Nothing but names and shapes is read here, save for tied tensors that must be equal.
-        model = {**wanted.initialized, **wanted.skipped, **wanted.taken}
-        cycles = LayerCycles.find({source: target.stacked for source, target in model.values()})
+        cycles = wanted.cycles
         layers = {
             name: list(cycles.slots(source, target.stacked))
-            for name, (source, target) in model.items()
+            for name, (source, target) in wanted.model.items()
         }
         # All of the model is looked at: a tensor may hold what is taken beside what is not.
         places = {layer: slot for own in layers.values() for layer, slot in own}

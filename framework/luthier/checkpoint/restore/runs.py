@@ -53,8 +53,7 @@ def find(there: Mapping[str, tuple[Shape, str]], read: Read, wanted: Wanted, whe
     search = _Search(there, read, where, wanted)
     problems: list[Problem] = []
     pieces: dict[str, SourcePiece | list[SourcePiece]] = {}
-    sources = dict(wanted.taken.values())
-    cycles = LayerCycles.find({name: target.stacked for name, target in sources.items()})
+    cycles = wanted.cycles
     for name, (source, target) in wanted.taken.items():
         pieces[name], wrong = search.pieces(name, source, target, cycles)
         problems += wrong

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from luthier.checkpoint.foreign.family import Index, Shape, Stacked
+from luthier.checkpoint.foreign.family import Index, LayerCycles, Shape, Stacked
 from luthier.checkpoint.restore.rules import Resize, Rule
 from luthier.errors import CheckpointError, Problem
 
@@ -62,6 +62,18 @@ class Wanted:
     is_skipped: Callable[[str], bool]
     limits: Mapping[str, int]
     resized: Mapping[str, Resize] = dataclasses.field(default_factory=dict)
+
+    @property
+    def model(self) -> Mapping[str, tuple[str, Target]]:
+        """All parameters, taken or not, with the name that each has in the source."""
+        return {**self.initialized, **self.skipped, **self.taken}
+
+    @property
+    def cycles(self) -> LayerCycles:
+        """The kinds of layers of the model, by the names of the source."""
+        return LayerCycles.of_sources(
+            {name: (source, target.stacked) for name, (source, target) in self.model.items()}
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -137,7 +137,7 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
 
 
 def _is_study(word: str) -> bool:
-    return word.startswith("study:") and not word.rpartition("/")[2].isdigit()
+    return word.startswith("study:") and not word.rpartition("/")[2].isdecimal()
 
 
 def _check_matrix(arguments: argparse.Namespace) -> None:

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +29,8 @@ from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.cli.commands.train import add_devices
 from luthier.cli.printing import table
-from luthier.errors import EXIT_DONE, Problem, RunError
+from luthier.errors import EXIT_DONE, LuthierError, Problem, RunError
+from luthier.storage import run_error
 
 LOOK_SECONDS = 2.0
 
@@ -118,6 +121,12 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
         problems.add(
             "--on starts the processes itself", remedy="leave out the options of several processes"
         )
+    if chosen is not None and chosen.name == "tpu-vm":
+        # Its engine only writes commands that a person runs, so there is no job to wait for.
+        problems.add(
+            "luthier does not log in to the machines of a TPU, so --on cannot measure them",
+            remedy="run `luthier doctor --distributed` on each of them",
+        )
     problems.raise_any()
     assert chosen is not None
     assert engine is not None
@@ -125,15 +134,19 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
     devices = arguments.devices or engine.layout.devices
     words += ["--devices", devices] if devices else []
     if engine.layout.num_processes > 1:
-        words += ["--distributed", "--join-seconds", str(launch.JOIN_SECONDS)]
-    place = Path(arguments.directory).absolute() / "doctor" / time.strftime("%Y%m%d-%H%M%S")
-    # One that exists (of another measurement in the same second) is an error: logs are not shared.
-    place.mkdir(parents=True)
+        patience = arguments.join_seconds or launch.JOIN_SECONDS
+        words += ["--distributed", "--join-seconds", str(patience)]
+    place = _new_folder(Path(arguments.directory).absolute() / "doctor")
     # No other variable, for the reason in `launch._environment`: scripts are on a shared disk.
     environment = {n: os.environ[n] for n in ("PYTHONPATH",) if n in os.environ}
     command = ("-m", "luthier", "doctor", *words)
     group = ProcessGroup("doctor", command, str(place), str(Path.cwd()), environment)
-    jobs = engine.submit([group], str(place))
+    try:
+        jobs = engine.submit([group], str(place))
+    except LuthierError:
+        # After any other exception the folder stays: the engine may have taken the job.
+        shutil.rmtree(place)
+        raise
     last_line = ""
     # A queue that does not answer ("unknown") is asked again: the job may still run. There is no
     # time limit, since a job may wait for hours; Ctrl-C ends the wait, and not the job.
@@ -152,6 +165,23 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
         raise RunError(Problem(what, remedy=f"see {place}"))
     print(printed, end="")
     return EXIT_DONE
+
+
+def _new_folder(root: Path) -> Path:
+    """Make the folder of a measurement, named by the time, and return it."""
+    # `mkdir` both chooses and reserves: measurements that start in the same second, perhaps on
+    # several machines, have logs of their own.
+    name = time.strftime("%Y%m%d-%H%M%S")
+    place = root / name
+    for number in itertools.count(2):
+        try:
+            place.mkdir(parents=True)
+            break
+        except FileExistsError:
+            place = root / f"{name}-{number}"
+        except OSError as error:
+            raise run_error("make", place, error) from error
+    return place
 
 
 def _row(found: Any) -> Sequence[str]:

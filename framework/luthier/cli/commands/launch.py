@@ -32,6 +32,9 @@ from luthier.terminal import cell
 if TYPE_CHECKING:
     from luthier.graph import Graph
 
+_OF_A_PROCESS = (
+    "processes", "coordinator", "num_processes", "process_id", "distributed", "dry_run",
+)  # fmt: skip
 ROOTS = ("runs/*/*", "studies/*")
 """Patterns of the folders that can have launches: runs and studies."""
 
@@ -123,8 +126,9 @@ def launch_training(
     with problems.collected():
         chosen = settings.choose(on, own.root)
         engine = chosen.make()
-    for name in ("processes", "coordinator", "distributed", "dry_run"):
-        if getattr(arguments, name):
+    for name in _OF_A_PROCESS:
+        value = getattr(arguments, name)
+        if value is not None and value is not False:  # 0 is a process, too, and equal to False
             option = f"--{name.replace('_', '-')}"
             remedy = "leave out one; `luthier launch --print` shows the scripts without submitting"
             problems.add(f"{option} cannot be combined with --on", remedy=remedy)
@@ -139,7 +143,9 @@ def launch_training(
     if engine.layout.devices is not None and arguments.devices is None:
         words += ["--devices", engine.layout.devices]
     if engine.layout.num_processes > 1:
-        words += ["--distributed", "--join-seconds", str(JOIN_SECONDS)]
+        words += ["--distributed"]
+        # One that was typed is among the words, and the later of two would count.
+        words += ["--join-seconds", str(JOIN_SECONDS)] if arguments.join_seconds is None else []
     elif chosen.name == "tpu-vm":
         # One job per slice, but a process on each of its hosts, which JAX detects on Cloud TPU.
         words += ["--distributed"]
@@ -188,7 +194,7 @@ def with_engine(study: Graph, on: str | None) -> Graph:
 
 
 JOIN_SECONDS = 300
-"""How far apart the processes of a job may start: queues start hosts one by one."""
+"""How far apart the processes of a job may start by default: queues start hosts one by one."""
 
 
 def _group(words: Sequence[str], graph: Graph, place: Path) -> Any:

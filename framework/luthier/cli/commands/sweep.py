@@ -336,7 +336,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     from luthier.study.views.text import lines_of, read_status, trial_lines
 
     name, _, number = arguments.words[0].rpartition("/")
-    is_trial = arguments.reference == "show" and bool(name) and number.isdigit()
+    is_trial = arguments.reference == "show" and bool(name) and number.isdecimal()
     is_trial = is_trial and not StudyDirectory(Path(arguments.words[0])).exists
     directory = find_study(name if is_trial else arguments.words[0])
     standing = read_status(directory.path)

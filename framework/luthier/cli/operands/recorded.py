@@ -76,7 +76,7 @@ def find_all(word: str) -> list[RecordPlace] | None:
       UnknownReference: There is no such study, or it has less than two trials.
     """
     name = word.removeprefix(experiments.STUDY)
-    if name == word or name.rpartition("/")[2].isdigit():
+    if name == word or name.rpartition("/")[2].isdecimal():
         return None
     return [
         RecordPlace(f"{word}/{int(folder.name)}", folder / "config.json") for folder in every(name)
@@ -225,7 +225,7 @@ def find_trial(reference: str) -> Path:
       UnknownReference: There is no such study or trial.
     """
     name, _, number = reference.rpartition("/")
-    if not name or not number.isdigit():
+    if not name or not number.isdecimal():
         remedy = "write study:NAME/7"
         raise UnknownReference(Problem(f"{reference!r} is not a trial of a study", remedy=remedy))
     study = _find_study(name)

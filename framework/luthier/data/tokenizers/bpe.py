@@ -8,7 +8,7 @@ import difflib
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -160,6 +160,11 @@ class Bpe(ByteLevelBpe):
     bos_token: str = "<bos>"
     eos_token: str = "<eos>"
 
+    @property
+    def vocabulary_files(self) -> Mapping[str, str]:
+        """The file, which holds a whole tokenizer."""
+        return {"tokenizer.json": self.path}
+
     def _load(self) -> tokenizers.Tokenizer:
         return read_tokenizer(self.path)
 
@@ -184,6 +189,11 @@ class BpeMerges(ByteLevelBpe):
     merges: str
     bos_token: str = "<|endoftext|>"
     eos_token: str = "<|endoftext|>"
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, str]:
+        """The two files of GPT-2."""
+        return {"vocab.json": self.path, "merges.txt": self.merges}
 
     def _load(self) -> tokenizers.Tokenizer:
         from tokenizers import Tokenizer as Backend

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,11 @@ class SentencePiece(Tokenizer):
     path: str
     bos_token: str = "<s>"
     eos_token: str = "</s>"
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, str]:
+        """The model file."""
+        return {"tokenizer.model": self.path}
 
     @functools.cached_property
     def _model(self) -> tuple[Any, bool]:

@@ -47,6 +47,11 @@ class Tiktoken(Tokenizer):
     bos_token: str = "<|endoftext|>"
     eos_token: str = "<|endoftext|>"
 
+    @property
+    def vocabulary_files(self) -> Mapping[str, str]:
+        """The file of ranks, under a name that no library takes for a whole tokenizer."""
+        return {"tokenizer.tiktoken" + (".gz" if self.path.endswith(".gz") else ""): self.path}
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: the vocabulary is read again in other processes."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

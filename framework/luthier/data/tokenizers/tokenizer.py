@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -58,6 +58,14 @@ class Tokenizer(abc.ABC):
         tokens spell.
         """
         return True
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, str]:
+        """Paths of its files, by the names under which other libraries look for each; often empty.
+
+        An export copies them beside the weights.
+        """
+        return {}
 
     @abc.abstractmethod
     def encode(self, text: str | bytes) -> list[int]:

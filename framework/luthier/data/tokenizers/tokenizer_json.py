@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,11 @@ class TokenizerJson(Tokenizer):
     path: str
     bos_token: str = "<s>"
     eos_token: str = "</s>"
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, str]:
+        """The file, which holds a whole tokenizer."""
+        return {"tokenizer.json": self.path}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: the vocabulary is read again in other processes."""

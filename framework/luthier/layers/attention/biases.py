@@ -16,9 +16,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import Initializer, Normal
 from luthier.layers.parameters import DType, value_of, vector, wide
 from luthier.layers.positions import Tokens
+
+_REMEDY = "raise max_distance, or take fewer buckets"
 
 
 class Bias(Protocol):
@@ -64,6 +67,14 @@ class Buckets(Protocol):
         """Return the class of each offset, key position minus query position: int32 [B, L, S]."""
 
 
+def _check(exact: int, max_distance: int) -> None:
+    if max_distance <= exact:
+        what = (
+            f"max_distance is {max_distance}, and distances below {exact} have buckets of their own"
+        )
+        raise BadInput(Problem(what, "max_distance", remedy=_REMEDY))
+
+
 @dataclasses.dataclass(frozen=True)
 class PastBuckets:
     """Buckets for a decoder: the nearer half one by one, the others on a logarithmic scale.
@@ -73,14 +84,23 @@ class PastBuckets:
 
     Args:
       num_buckets: Number of buckets.
-      max_distance: Distance from which all keys fall into the last bucket.
+      max_distance: Distance from which all keys fall into the last bucket; above half of the
+        buckets.
+
+    Raises:
+      BadInput: The distance is not above half of the buckets.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and the released model code.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_buckets": "2 <= x", "max_distance": "1 <= x"}
+    RELATIONS: ClassVar[dict[str, str]] = {"num_buckets // 2 < max_distance": _REMEDY}
     num_buckets: int = 32
     max_distance: int = 128
+
+    def __post_init__(self) -> None:
+        """Refuse what `RELATIONS` refuse in a config: a distance that the nearer half reaches."""
+        _check(self.num_buckets // 2, self.max_distance)
 
     def __call__(self, offsets_BLS: jax.Array) -> jax.Array:
         """Return the bucket of each offset."""
@@ -93,15 +113,26 @@ class SignedBuckets:
 
     Args:
       num_buckets: Number of buckets of both directions together.
-      max_distance: Distance from which all keys of one direction fall into its last bucket.
+      max_distance: Distance from which all keys of one direction fall into its last bucket; above
+        a quarter of the buckets.
+
+    Raises:
+      BadInput: The distance is not above a quarter of the buckets.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and the released model code.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_buckets": "4 <= x", "max_distance": "1 <= x"}
-    RELATIONS: ClassVar[tuple[str, ...]] = ("num_buckets % 2 == 0",)
+    RELATIONS: ClassVar[dict[str, str]] = {
+        "num_buckets % 2 == 0": "",
+        "num_buckets // 4 < max_distance": _REMEDY,
+    }
     num_buckets: int = 32
     max_distance: int = 128
+
+    def __post_init__(self) -> None:
+        """Refuse what `RELATIONS` refuse in a config: a distance that the nearer half reaches."""
+        _check(self.num_buckets // 4, self.max_distance)
 
     def __call__(self, offsets_BLS: jax.Array) -> jax.Array:
         """Return the bucket of each offset."""
@@ -163,8 +194,7 @@ def _bucket(distance: jax.Array, num_buckets: int, max_distance: int) -> jax.Arr
     # `maximum` keeps the logarithm off zero for near keys, whose result is not selected: -inf cast
     # to an integer is undefined. Always float32, as in T5's program: in another precision, a
     # distance at the edge of two buckets could fall into the other one.
-    # `max_distance` must be beyond `exact`, or the second logarithm is not positive; `RANGES` look
-    # at one field each, and do not check it.
+    # `max_distance` is beyond `exact`, or the second logarithm would not be positive (`_check`).
     exact = num_buckets // 2
     far = jnp.maximum(distance, exact).astype(jnp.float32) / exact
     steps = jnp.log(far) / math.log(max_distance / exact) * (num_buckets - exact)

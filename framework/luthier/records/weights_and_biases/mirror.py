@@ -139,7 +139,7 @@ def _base(run: RunDirectory) -> Parent | None:
     trial = run.path.resolve().parent
     study = trial.parent.parent
     is_trial = trial.parent.name == "trials" and (study / "study.json").is_file()
-    if not is_trial or not trial.name.isdigit() or int(trial.name) == 0:
+    if not is_trial or not trial.name.isdecimal() or int(trial.name) == 0:
         return None
     return Parent(f"the base of {study.name}", trial.with_name("0" * len(trial.name)))
 

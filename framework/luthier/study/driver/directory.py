@@ -299,7 +299,7 @@ def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> 
       BadInput: There is no such study or trial, or it is damaged.
     """
     name, _, number = reference.rpartition("/")
-    if not name or not number.isdigit():
+    if not name or not number.isdecimal():
         remedy = "write study:NAME/17"
         raise UnknownReference(
             Problem(f"{reference!r} does not name a trial of a study", remedy=remedy)

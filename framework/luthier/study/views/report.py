@@ -416,7 +416,7 @@ def _base_texts(directory: pathlib.Path, paths: Sequence[str]) -> dict[str, str]
             inside = at.get("arguments", at) if isinstance(at, dict) else at
             if isinstance(inside, dict):
                 at = inside.get(part.strip("'\""))
-            elif isinstance(inside, list) and part.isdigit() and int(part) < len(inside):
+            elif isinstance(inside, list) and part.isdecimal() and int(part) < len(inside):
                 at = inside[int(part)]
             else:
                 at = None

@@ -144,7 +144,7 @@ def known_facts(graph: Graph, devices: Sequence[jax.Device], packages: Sequence[
     Args:
       graph: An experiment graph.
       devices: The devices that it would run on.
-      packages: The user's packages, whose code the facts depend on as well.
+      packages: The user's packages, which it may name and whose code the facts depend on.
 
     Raises:
       BadInput: It is not an experiment, or cannot run on these devices.
@@ -154,7 +154,7 @@ def known_facts(graph: Graph, devices: Sequence[jax.Device], packages: Sequence[
     path = folder() / f"{_key(graph, devices, packages)}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
         return Facts(**json.loads(path.read_text(encoding="utf-8")))
-    facts = facts_of(graph, devices)
+    facts = facts_of(graph, devices, packages)
     with contextlib.suppress(OSError):  # a cache that cannot be written is no error
         _write(path, json.dumps(dataclasses.asdict(facts)))
     return facts
@@ -220,19 +220,20 @@ def is_experiment(graph: Graph) -> bool:
     return getattr(graph, "__fn_or_cls__", None) is Experiment
 
 
-def facts_of(graph: Graph, devices: Sequence[jax.Device]) -> Facts:
+def facts_of(graph: Graph, devices: Sequence[jax.Device], packages: Sequence[str] = ()) -> Facts:
     """Compute the facts of an experiment; its state is evaluated abstractly.
 
     Args:
       graph: An experiment graph.
       devices: The devices that it would run on.
+      packages: The user's packages, which it may name.
 
     Raises:
       BadInput: It is not an experiment, or cannot run on these devices.
     """
     if not is_experiment(graph):
         raise BadInput(Problem("effects are those of an experiment, and this graph is of another"))
-    graphs.validate(graph)
+    graphs.validate(graph, packages)
     plan = planner.make(graph, devices)
     program = plan.program
     experiment = program.experiment

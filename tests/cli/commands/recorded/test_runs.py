@@ -179,6 +179,25 @@ def test_what_differs_between_runs(importable_project, capsys):
     assert capsys.readouterr().out.splitlines()[-1].split() == ["seed", "0", "3", "4"]
 
 
+def test_escape_sequences_in_the_code_of_a_run_are_shown(importable_project, capsys):
+    name, texts = "own/\x1b[2J.py", ["A = 1\n", "A = 1\n\tB = '\x1b[1A\x1b]0;title\x07'\n"]
+    for id, text in zip(("aa11", "bb22"), texts, strict=True):
+        run = _record([], id).path
+        (run / "code.json").write_text(json.dumps({"version": 1, "files": {name: id * 4}}))
+        (run / "code").mkdir()
+        (run / "code" / f"{id * 4}.py").write_text(text)
+    assert main(["runs", "aa", "bb", "--diff", "--directory", "kept"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-6:] == [
+        "code: 1 file differs",
+        "--- aa11/own/\\x1b[2J.py",
+        "+++ bb22/own/\\x1b[2J.py",
+        "@@ -1 +1,2 @@",
+        " A = 1",
+        "+\tB = '\\x1b[1A\\x1b]0;title\\x07'",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -8,6 +8,7 @@ from luthier.errors import BadInput
 from luthier.recipes.foreign.pax import import_dump
 
 GELU = {"class": "my.layers.MyGelu", "set": {}}
+LM = "task__model__lm_tpl"
 LAYER = "task__model__lm_tpl__stacked_transformer_tpl__block__transformer_layer_params_tpl"
 
 
@@ -32,6 +33,42 @@ def test_checkpoints_that_pax_leaves_open_keep_our_default(written, nothing):
     changes = {f"task__train__{name}": nothing for name in names}
     found = fdl.build(import_dump(written("gpt", **changes), program).graph.checkpoints)
     assert found == checkpoint.Checkpoints()
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "is_listed"),
+    [
+        ("gpt", "task__train__save_keep_interval_duration", "2h", True),
+        ("gpt", "task__train__save_keep_interval_duration", None, False),
+        ("gpt", f"{LM}__softmax_tpl__bias_init", 0.5, True),
+        ("gpt", f"{LM}__softmax_tpl__bias_init", 0.0, False),
+        ("post", f"{LM}__softmax_tpl__bias_init", 0.5, False),  # it has no bias
+        ("shared", f"{LM}__softmax_tpl__bias_init", 0.5, True),
+        ("gpt", f"{LAYER}__tr_fflayer_tpl__fflayer_tpl__bias_init", 0.5, True),
+        ("glam", f"{LM}__softmax_tpl__use_tgt_labels_size_as_loss_denominator", True, True),
+        ("glam", f"{LM}__softmax_tpl__use_tgt_labels_size_as_loss_denominator", False, False),
+    ],
+)
+def test_what_has_no_counterpart_and_changes_no_forward_pass_is_listed(
+    written, name, path, value, is_listed
+):
+    found = import_dump(written(name, **{path: value}), program)
+    field = path.rpartition("__")[2]
+    listed = [one for one in found.leftovers if one.field == field]
+    assert [(one.value, one.is_essential) for one in listed] == [(str(value), False)] * is_listed
+
+
+@pytest.mark.parametrize(("groups", "fan"), [(1, 32), (2, 32 * 2), (4, 32 * 4)])
+def test_keys_and_values_of_groups_are_drawn_by_their_own_shape(written, groups, fan):
+    init = {"class": "praxis.base_layer.WeightInit", "set": {"scale": 1.0}}
+    init["set"]["method"] = "uniform_unit_scaling"
+    changes = {f"{LAYER}__tr_atten_tpl__num_kv_heads": groups, "task__model__params_init": init}
+    attention = import_dump(written("llama", **changes), program).graph.model.block.attention
+    drawn = attention.projection, attention.projection
+    if groups < 4:
+        drawn = attention.projection.query, attention.projection.others
+    limits = [linear.kernel.limit for linear in (*drawn, attention.output)]
+    assert limits == pytest.approx([(3 / (32 * 4)) ** 0.5, (3 / fan) ** 0.5, (3 / (32 * 4)) ** 0.5])
 
 
 @pytest.mark.parametrize(("interval", "expected"), [(250, 250), (None, 100), (0, 100)])

@@ -105,7 +105,7 @@ def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) 
     # starts.
     step: int | str | None = arguments.step
     if isinstance(step, str) and step != "best":
-        if step.isascii() and step.isdigit():  # `isdigit` alone is true of digits such as ²
+        if step.isdecimal():  # `isdigit` is true of ², too, which `int` refuses
             step = int(step)
         else:
             problems.add(f"--step {step!r} is not a step", remedy="write a whole number, or best")

@@ -22,7 +22,7 @@ from luthier.cli import project
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import notice, print_json, report_damage, table
 from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem
-from luthier.terminal import cell
+from luthier.terminal import cell, printable
 
 if TYPE_CHECKING:
     from luthier.launch import Job, Standing
@@ -188,9 +188,10 @@ def print_code_difference(one: str, other: str, root: str) -> None:
         print(f"code: {len(changed)} {'file differs' if len(changed) == 1 else 'files differ'}")
     for name in changed:
         texts = lines_of(a, before, name), lines_of(b, after, name)
-        labels = f"{a.name}/{name}", f"{b.name}/{name}"
+        labels = cell(f"{a.name}/{name}"), cell(f"{b.name}/{name}")
         lines = difflib.unified_diff(texts[0], texts[1], labels[0], labels[1], n=1, lineterm="")
-        print("\n".join(lines))
+        # Files of a run may be foreign, as its records.
+        print("\n".join(printable(line) for line in lines))
 
 
 def _queued(summaries: Sequence[RunSummary]) -> dict[Any, tuple[Any, Any]]:

@@ -123,13 +123,16 @@ def _grouped_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     made.num_kv_heads = _groups(node, sizes)
     # The shape of the output's variable is fixed here: [dim, heads, head_dim], heads in the middle.
     node.dump.heads_first = False
-    # The output's variable has the shape of the queries', with the fans exchanged.
+    # The output's variable has the shape of the queries', with the fans exchanged. That of keys and
+    # of values has fewer heads, and no dimension for a single one.
     fans = (sizes.dim, sizes.num_heads * sizes.head)
     groups = (sizes.dim, made.num_kv_heads * sizes.head)
     has_bias = node.get("use_bias")
     shape = (sizes.dim, sizes.num_heads, sizes.head)
-    linears = [_biased(kernel(node, shape, one), has_bias) for one in (fans, groups, fans[::-1])]
-    query, others, made.output = linears
+    heads = () if made.num_kv_heads == 1 else (made.num_kv_heads,)
+    few = (sizes.dim, *heads, sizes.head)
+    variables = ((shape, fans), (few, groups), (shape, fans[::-1]))
+    query, others, made.output = (_biased(kernel(node, *one), has_bias) for one in variables)
     if fans == groups:
         made.projection = query
     else:

@@ -13,7 +13,7 @@ from luthier.recipes.foreign.pax.attention import AttentionSizes, attention
 from luthier.recipes.foreign.pax.feed_forward import experts, feed_forward
 from luthier.recipes.foreign.pax.initializers import kernel
 from luthier.recipes.foreign.pax.nodes import Node, is_number
-from luthier.recipes.foreign.pax.parts import cap, dropout, norm, number
+from luthier.recipes.foreign.pax.parts import bias, cap, dropout, norm, number
 
 _BLOCKS: dict[str, Any] = {
     "pre": layers.PreNormBlock,
@@ -102,10 +102,8 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
     if not isinstance(head, Node):
         node.refuse("softmax_tpl", "it must be a layer")
         return fdl.Partial(layers.Embedding), fdl.Partial(layers.TiedUnembedding)
-    head.pass_over("input_dims", "num_classes", "bias_init", "array_lookup_tpl", "einsum_tpl")
-    # `_task` reports the probability of label smoothing. The denominator of the loss has targets
-    # that are padding there, and never here: in rows without padding they are the same.
-    head.pass_over("use_tgt_labels_size_as_loss_denominator", "label_smoothing_apply_for_eval")
+    head.pass_over("input_dims", "num_classes", "array_lookup_tpl", "einsum_tpl")
+    head.pass_over("label_smoothing_apply_for_eval")  # `_task` reports its probability
     shared = ("SharedEmbeddingSoftmax", "NClassMajorSharedEmbeddingSoftmax")
     if isinstance(apart, Node) and apart.kind == "Embedding":
         apart.pass_over("input_dims", "num_classes", "array_lookup", "einsum")
@@ -121,6 +119,10 @@ def _ends(node: Node, dim: int, vocab_size: int) -> tuple[fdl.Partial[Any], fdl.
         # standard normal, whatever `params_init` is.
         head.only("soft_cap_logits", 0.0, None)
         head.only("logits_abs_max", 0.0, None)
+        # In rows without padding both denominators are the same.
+        if head.get("use_tgt_labels_size_as_loss_denominator"):
+            why = "targets that are padding do not count in the denominator of the loss here"
+            head.leave("use_tgt_labels_size_as_loss_denominator", why)
         table = fdl.Config(layers.Normal, stddev=1.0)
         scaled = fdl.Partial(layers.ScaledTiedUnembedding)
         return fdl.Partial(layers.Embedding, table=table), scaled
@@ -176,7 +178,8 @@ def _feed_forward(head: Node, dim: int, vocab_size: int) -> tuple[fdl.Config[Any
 def _logits(head: Node, has_bias: Any) -> dict[str, Any]:
     limit = cap(head, "soft_cap_logits")
     found: dict[str, Any] = {} if limit is None else {"cap": limit}
-    return found | ({"bias": fdl.Config(layers.Zeros)} if has_bias else {})
+    initial = bias(head, has_bias)
+    return found if initial is None else found | {"bias": initial}
 
 
 def _stack(node: Node, dim: int) -> tuple[list[Any], Any, fdl.Partial[Any] | None]:

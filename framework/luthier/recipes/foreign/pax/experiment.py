@@ -289,6 +289,10 @@ def _set_training(found: Any, training: Any, train: Node, dump: Dump) -> None:
         found.checkpoints.every = fdl.Config(durations.Steps, int(every))
     if is_number(kept) and kept >= 1:
         found.checkpoints.keep_latest = int(kept)
-    # Every step is recorded here, so that an interval of summaries has nothing to set; and nothing
-    # keeps a checkpoint for its age (`keep_every` counts steps). Neither changes what is trained.
-    train.pass_over("summary_interval_steps", "save_keep_interval_duration")
+    # Every step is recorded here, so that an interval of summaries has nothing to set.
+    train.pass_over("summary_interval_steps")
+    # Nothing keeps a checkpoint for its age. Pax's default, 12 hours, is not listed: what a file
+    # does not set is not missed.
+    if train.get("save_keep_interval_duration") and train.is_set("save_keep_interval_duration"):
+        why = "none is kept for its age here; see checkpoints.keep_every, which counts steps"
+        train.leave("save_keep_interval_duration", why)

@@ -112,7 +112,7 @@ def linear(
     # A `FeedForward` holds a `Linear` in `linear_tpl`; a `Linear` is its own inner layer. The
     # initializer is set on the outer one, and inherited from the inner one's ancestors if it is
     # not.
-    node.pass_over("input_dims", "output_dims", "has_bias", "activation_tpl", "bias_init")
+    node.pass_over("input_dims", "output_dims", "has_bias", "activation_tpl")
     inner = node.get("linear_tpl", node)
     if isinstance(inner, Node) and inner is not node:
         inner.pass_over("input_dims", "output_dims", "weight_init")
@@ -121,12 +121,25 @@ def linear(
     weight_init = node.get("weight_init")
     initial = kernel(inner, (inputs, outputs), init=weight_init) if init is None else init
     found = fdl.Partial(layers.Linear, kernel=initial)
-    if has_bias:
-        node.get("bias_tpl")
-        found.bias = fdl.Config(layers.Zeros)
-    else:
+    initial_bias = bias(node, has_bias)
+    if initial_bias is None:
         node.pass_over("bias_tpl")
+    else:
+        node.get("bias_tpl")
+        found.bias = initial_bias
     return found
+
+
+def bias(node: Node, has_bias: Any) -> fdl.Config[layers.Zeros] | None:
+    """Return the initializer of a bias; None without one.
+
+    Args:
+      node: The layer that says at which constant it starts; another one than 0 is reported.
+      has_bias: Whether there is one.
+    """
+    if node.get("bias_init") and has_bias:
+        node.leave("bias_init", "it starts at 0 here; it does not matter for restored weights")
+    return fdl.Config(layers.Zeros) if has_bias else None
 
 
 def dropout(node: Node, field: str) -> fdl.Partial[layers.Dropout] | None:
