@@ -11,7 +11,6 @@ import fiddle as fdl
 import optuna
 
 from luthier import study as studies
-
 from . import lm_learning_rate
 
 

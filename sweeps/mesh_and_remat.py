@@ -10,7 +10,6 @@ from __future__ import annotations
 import fiddle as fdl
 
 from luthier import study as studies
-
 from . import lm_learning_rate
 
 

@@ -16,7 +16,6 @@ import fiddle as fdl
 
 from luthier import data, program
 from luthier.graph import set_value, value
-
 from . import quickstart
 
 

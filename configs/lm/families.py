@@ -15,7 +15,6 @@ import fiddle as fdl
 
 from luthier import models, program
 from luthier.recipes import decoders
-
 from . import quickstart
 
 # Bytes and two special tokens; about as many parameters as the quickstart's model.

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from luthier import layers, parallel, program, recipes
 from luthier.graph import evaluate, set_value
 from luthier.recipes import published
-
 from . import c4, cloud
 
 

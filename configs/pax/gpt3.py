@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from luthier import durations, layers, parallel, program
 from luthier.graph import set_value, value
 from luthier.recipes import decoders, published
-
 from . import c4
 
 

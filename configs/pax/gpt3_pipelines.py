@@ -23,7 +23,6 @@ import jax.numpy as jnp
 from luthier import layers, program, recipes
 from luthier.graph import evaluate
 from luthier.recipes import published
-
 from . import gpt3
 
 

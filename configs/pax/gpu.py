@@ -21,7 +21,6 @@ import jax.numpy as jnp
 
 from luthier import data, layers, parallel, program
 from luthier.recipes import published
-
 from . import gpt3
 
 

@@ -18,7 +18,6 @@ import fiddle as fdl
 
 from luthier import layers, parallel, program, recipes
 from luthier.recipes import decoders
-
 from . import mixtures
 
 

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 
 from luthier import parallel, program
 from luthier.recipes import decoders
-
 from . import nvidia
 
 

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 
 from luthier import parallel, program, tasks
 from luthier.recipes import decoders
-
 from . import nvidia
 
 

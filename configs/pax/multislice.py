@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from luthier import durations, layers, parallel, program
 from luthier.graph import set_value
 from luthier.recipes import decoders
-
 from . import c4, gpt3
 
 

@@ -19,7 +19,6 @@ import jax
 from luthier import layers, parallel, program, recipes
 from luthier.graph import evaluate, get
 from luthier.recipes import decoders, published
-
 from . import nvidia
 
 

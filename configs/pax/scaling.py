@@ -16,7 +16,6 @@ from __future__ import annotations
 import fiddle as fdl
 
 from luthier import layers, program
-
 from . import cloud
 
 

@@ -6,20 +6,20 @@ the project itself does not have. Nothing called `configs` or `sweeps` is instal
 where it would hide the folders of a project.
 """
 
-# Neither `typing` nor `collections.abc`: a Tab imports this module.
+# Neither `typing` nor `pathlib`: a Tab imports this module.
 from __future__ import annotations
 
-import pathlib
+import os
 
 SHIPPED = "luthier.shipped"
 EXPERIMENT_FOLDERS = ("configs", "sweeps")
 """The packages of experiments and of studies, here and in a project."""
 
 
-def shipped_folders() -> tuple[pathlib.Path, ...]:
+def shipped_folders() -> tuple[str, ...]:
     """Return the folders of the experiments and of the studies that come with luthier."""
-    here = pathlib.Path(__file__).with_name("shipped")
-    return tuple(here / name for name in EXPERIMENT_FOLDERS)
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shipped")
+    return tuple(os.path.join(here, name) for name in EXPERIMENT_FOLDERS)
 
 
 def is_experiment(name: str) -> bool:

@@ -230,8 +230,8 @@ def find_experiment(name: str) -> str:
     count = wanted.count(".") + 1
     ends = {".".join(dotted.split(".")[-count:]): known[dotted] for dotted in known}
     near = [ends[end] for end in nearest(wanted, ends)] + nearest(own, aliases)
-    what = f"there is no experiment {name!r}, neither importable nor below configs/ nor in luthier"
-    raise UnknownReference(Problem(what, nearest=near, remedy="`luthier list` lists experiments"))
+    what = f"there is no experiment {name!r}, neither importable nor listed by `luthier list`"
+    raise UnknownReference(Problem(what, nearest=near))
 
 
 def _called(reference: str, arguments: str) -> str:

@@ -72,7 +72,7 @@ def find_all(package: str) -> Iterator[Listed]:
     for listed in find(own):
         modules.add(listed.reference.partition(":")[0])
         yield listed
-    for folder in folders.shipped_folders():
+    for folder in map(Path, folders.shipped_folders()):
         # The same folder in a clone of luthier's repository.
         if folder.name == package and folder.resolve() != own.resolve():
             for listed in find(folder):

@@ -18,12 +18,12 @@ import fiddle as fdl
 
 from luthier import folders
 from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.folders import EXPERIMENT_FOLDERS
 from luthier.graph import copies, origins, signatures
 from luthier.graph.grammar import names
 from luthier.graph.grammar.call_arguments import call, read_arguments
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import nearest
-from luthier.folders import EXPERIMENT_FOLDERS
 
 DEFAULT_FUNCTION = "experiment"
 _INSTALLED = ("lib-dynload", "site-packages", "dist-packages")
@@ -175,7 +175,7 @@ def _by_last_part(name: str) -> list[str]:
     """Return the full names of the experiments and studies whose last part is `name`."""
     # By their files, so that no other experiment is imported. One of the project hides those that
     # come with luthier, as it does under its full name.
-    for places in (_project_folders(), folders.shipped_folders()):
+    for places in (_project_folders(), _shipped_folders()):
         found = {
             ".".join(path.relative_to(folder.parent).with_suffix("").parts)
             for folder in places
@@ -196,6 +196,10 @@ def _project_folders() -> list[pathlib.Path]:
         places = spec.submodule_search_locations if spec is not None else None
         found += map(pathlib.Path, places or ())
     return found
+
+
+def _shipped_folders() -> list[pathlib.Path]:
+    return [pathlib.Path(folder) for folder in folders.shipped_folders()]
 
 
 def _raise_no_module(name: str, missing: Sequence[_Missing]) -> None:
@@ -224,7 +228,7 @@ def _raise_no_module(name: str, missing: Sequence[_Missing]) -> None:
 
 def _last_parts() -> set[str]:
     """Return the last parts of the names of all experiments and studies."""
-    places = (*_project_folders(), *folders.shipped_folders())
+    places = (*_project_folders(), *_shipped_folders())
     paths = (path for folder in places for path in folder.rglob("*.py"))
     return {path.stem for path in paths if path.stem != "__init__"}
 

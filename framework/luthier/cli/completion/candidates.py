@@ -135,7 +135,7 @@ def experiments() -> Iterator[Candidate]:
 
     own = [os.path.join(os.getcwd(), name) for name in folders.EXPERIMENT_FOLDERS]
     found: dict[str, Candidate] = {}
-    for folder in (*own, *map(str, folders.shipped_folders())):
+    for folder in (*own, *folders.shipped_folders()):
         for reference, text in _listing(folder):
             found.setdefault(reference, Candidate(reference, text))
     yield from found.values()
