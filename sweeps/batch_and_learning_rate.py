@@ -12,7 +12,7 @@ import fiddle as fdl
 import optuna
 
 from luthier import study as studies
-from sweeps import lm_learning_rate
+from . import lm_learning_rate
 
 
 def study() -> fdl.Config[studies.Study]:

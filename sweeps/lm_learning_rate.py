@@ -12,7 +12,6 @@ from typing import Any
 import fiddle as fdl
 import optuna
 
-from configs.lm import quickstart
 from luthier import graph as graphs
 from luthier import metrics
 from luthier import study as studies
@@ -52,7 +51,7 @@ def shrunk() -> Any:
         "reset:evaluations.held_out.num_batches",
         "checkpoints.every=Steps(60)",
     ]
-    return graphs.apply(quickstart.experiment(), words)
+    return graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
 
 
 def held_out() -> fdl.Config[studies.Measured]:

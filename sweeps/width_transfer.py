@@ -12,7 +12,7 @@ from __future__ import annotations
 import fiddle as fdl
 
 from luthier import study as studies
-from sweeps import lm_learning_rate
+from . import lm_learning_rate
 
 
 def study() -> fdl.Config[studies.Study]:

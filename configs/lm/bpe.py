@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from configs.lm import quickstart
 from luthier import data, program
 from luthier.graph import set_value, value
+from . import quickstart
 
 
 def experiment() -> fdl.Config[program.Experiment]:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from configs.lm import quickstart
 from luthier import models, program
 from luthier.recipes import decoders
+from . import quickstart
 
 # Bytes and two special tokens; about as many parameters as the quickstart's model.
 SIZES = {"vocab_size": 258, "dim": 128, "num_heads": 4, "pad_to_multiple": 8}

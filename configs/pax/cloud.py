@@ -17,10 +17,10 @@ from __future__ import annotations
 import fiddle as fdl
 import jax.numpy as jnp
 
-from configs.pax import c4
 from luthier import data, durations, layers, parallel, program
 from luthier.graph import set_value, value
 from luthier.recipes import decoders, published
+from . import c4
 
 
 def experiment(steps: int = c4.STEPS) -> fdl.Config[program.Experiment]:

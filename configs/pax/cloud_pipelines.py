@@ -13,10 +13,10 @@ from __future__ import annotations
 import fiddle as fdl
 import jax.numpy as jnp
 
-from configs.pax import c4, cloud
 from luthier import layers, parallel, program, recipes
 from luthier.graph import evaluate, set_value
 from luthier.recipes import published
+from . import c4, cloud
 
 
 def experiment() -> fdl.Config[program.Experiment]:

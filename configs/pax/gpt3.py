@@ -17,10 +17,10 @@ from typing import Any
 import fiddle as fdl
 import jax.numpy as jnp
 
-from configs.pax import c4
 from luthier import durations, layers, parallel, program
 from luthier.graph import set_value, value
 from luthier.recipes import decoders, published
+from . import c4
 
 
 def experiment() -> fdl.Config[program.Experiment]:

@@ -20,10 +20,10 @@ import math
 import fiddle as fdl
 import jax.numpy as jnp
 
-from configs.pax import gpt3
 from luthier import layers, program, recipes
 from luthier.graph import evaluate
 from luthier.recipes import published
+from . import gpt3
 
 
 def experiment() -> fdl.Config[program.Experiment]:

@@ -19,9 +19,9 @@ from __future__ import annotations
 import fiddle as fdl
 import jax.numpy as jnp
 
-from configs.pax import gpt3
 from luthier import data, layers, parallel, program
 from luthier.recipes import published
+from . import gpt3
 
 
 def experiment() -> fdl.Config[program.Experiment]:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from configs.pax import mixtures
 from luthier import layers, parallel, program, recipes
 from luthier.recipes import decoders
+from . import mixtures
 
 
 def experiment(steps: int = 10) -> fdl.Config[program.Experiment]:

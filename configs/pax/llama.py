@@ -16,9 +16,9 @@ from __future__ import annotations
 import fiddle as fdl
 import jax.numpy as jnp
 
-from configs.pax import nvidia
 from luthier import parallel, program
 from luthier.recipes import decoders
+from . import nvidia
 
 
 def experiment(steps: int = 100) -> fdl.Config[program.Experiment]:

@@ -19,9 +19,9 @@ from __future__ import annotations
 import fiddle as fdl
 import jax.numpy as jnp
 
-from configs.pax import nvidia
 from luthier import parallel, program, tasks
 from luthier.recipes import decoders
+from . import nvidia
 
 
 def experiment() -> fdl.Config[program.Experiment]:

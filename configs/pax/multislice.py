@@ -18,10 +18,10 @@ from __future__ import annotations
 import fiddle as fdl
 import jax.numpy as jnp
 
-from configs.pax import c4, gpt3
 from luthier import durations, layers, parallel, program
 from luthier.graph import set_value
 from luthier.recipes import decoders
+from . import c4, gpt3
 
 
 def experiment(slices: int = 1, steps: int = c4.STEPS) -> fdl.Config[program.Experiment]:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import fiddle as fdl
 import jax
 
-from configs.pax import nvidia
 from luthier import layers, parallel, program, recipes
 from luthier.graph import evaluate, get
 from luthier.recipes import decoders, published
+from . import nvidia
 
 
 def experiment() -> fdl.Config[program.Experiment]:

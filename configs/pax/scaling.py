@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from configs.pax import cloud
 from luthier import layers, program
+from . import cloud
 
 
 def experiment() -> fdl.Config[program.Experiment]:

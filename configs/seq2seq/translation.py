@@ -10,6 +10,9 @@ Expected: accuracy >= 0.99 on held_out (0.998 on 2026-11-21), of all bytes of tr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import fiddle as fdl
 
 from luthier import (
@@ -86,7 +89,7 @@ def _model() -> fdl.Partial[models.EncoderDecoder]:
     return model
 
 
-def _sentences(split: str, count: int, lengths: object) -> fdl.Config[data.SequencePairs]:
+def _sentences(split: str, count: int, lengths: Sequence[Any]) -> fdl.Config[data.SequencePairs]:
     return fdl.Config(
         data.SequencePairs,
         source=fdl.Config(data.Translation, count=count, split=split),

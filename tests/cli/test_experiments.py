@@ -100,7 +100,6 @@ BAD_INPUTS = [
     (["runs", "nothing"], ["nothing"]),
     (["runs", "--sync", "wandb"], ["needs a run"]),
     (["init"], ["no name"]),
-    (["list"], ["configs/"]),
     (["data"], ["no action"]),
     (["data", "train-tokenizer", "bpe.json"], ["nothing to learn from"]),
 ]

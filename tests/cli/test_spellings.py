@@ -102,8 +102,8 @@ def test_the_nearest_names_that_pax_has(named):
     with pytest.raises(UnknownReference) as caught:
         cli.find_experiment("tasks.lm.params.c4.Small8Replicas")
     assert str(caught.value) == (
-        "there is no experiment 'tasks.lm.params.c4.Small8Replicas', neither importable nor below "
-        "configs/; did you mean Small4Replicas?; `luthier list` lists experiments"
+        "there is no experiment 'tasks.lm.params.c4.Small8Replicas', neither importable nor listed "
+        "by `luthier list`; did you mean Small4Replicas?"
     )
 
 
@@ -116,14 +116,15 @@ def test_the_nearest_names_that_pax_has(named):
             "write more of the name",
         ),
         (
-            "pax_c4.C4Spmd1BAdam4Replicas",
-            "there is no experiment 'pax_c4.C4Spmd1BAdam4Replicas', neither importable nor below "
-            "configs/; `luthier list` lists experiments",
+            "pax_c4.C4Spmd1BAdam5Replicas",
+            "there is no experiment 'pax_c4.C4Spmd1BAdam5Replicas', neither importable nor listed "
+            "by `luthier list`; did you mean C4Spmd1BAdam4Replicas or C4Spmd16BAdam32Replicas or "
+            "C4Spmd2BAdam4Replicas?",
         ),
         (
             "small.Bigg",
-            "there is no experiment 'small.Bigg', neither importable nor below configs/; "
-            "did you mean configs.lm.small:Big?; `luthier list` lists experiments",
+            "there is no experiment 'small.Bigg', neither importable nor listed by `luthier list`; "
+            "did you mean configs.lm.small:Big?",
         ),
     ],
 )
@@ -131,6 +132,12 @@ def test_names_of_no_experiment(experiments, name, message):
     with pytest.raises(UnknownReference) as caught:
         cli.find_experiment(name)
     assert str(caught.value) == message
+
+
+def test_names_of_experiments_that_come_with_luthier(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.find_experiment("C4Spmd1BAdam4Replicas") == "configs.pax.c4"
+    assert cli.find_experiment("pax_c4.decoder_2b") == "configs.pax.c4:decoder_2b"
 
 
 def test_without_a_folder_of_experiments(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,14 +35,44 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.mark.full
-def test_the_wheel_holds_the_package_and_the_template_only(wheel):
+def test_the_wheel_holds_the_package_its_experiments_and_the_template_only(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     package = ROOT / "framework" / "luthier"
     files = [p for p in package.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
     expected = {p.relative_to(package.parent).as_posix() for p in files}
+    for folder in ("configs", "sweeps"):
+        modules = (ROOT / folder).rglob("*.py")
+        expected |= {f"luthier/shipped/{p.relative_to(ROOT).as_posix()}" for p in modules}
+    # Python 3.13 follows the links to these folders, which hold a README as well.
     held = {name for name in names if ".dist-info/" not in name}
-    assert held == expected
+    assert held == {name for name in expected if not re.search(r"shipped/.*\.md$", name)}
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+@pytest.mark.full
+def test_the_experiments_of_the_wheel_are_found_from_an_empty_folder(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    def run(*words):
+        # A folder that is first on PYTHONPATH hides the clone that tests run in.
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+        command = [sys.executable, "-m", "luthier", *words]
+        done = subprocess.run(
+            command, cwd=empty, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "configs.lm.quickstart " in run("list", "quickstart")
+    assert "name = 'quickstart'" in run("show", "quickstart")
+    assert "name = 'pax-1b'" in run("show", "configs.lm.pax_c4")  # as it was called before
+    short = ["training.steps=2", "model.num_layers=1", "evaluations={}", "--wandb", "off"]
+    assert "step 2/2" in run("train", "quickstart", *short)
+    study = ["lm_learning_rate", "--trials", "2", *(f"base.{w}" for w in short[:2])]
+    assert "lm_learning_rate: 2 of 2 trials ended" in run("sweep", *study)
 
 
 @pytest.mark.slow

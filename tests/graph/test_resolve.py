@@ -120,3 +120,57 @@ def test_each_call_makes_a_new_graph():
     assert first is not second
     assert isinstance(first, fdl.Config)
     assert "graph_toys.experiments" in sys.modules
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    """An empty working directory, as the only place of the user's modules."""
+    monkeypatch.chdir(tmp_path)
+    clone = str(pathlib.Path(__file__).parents[2])
+    monkeypatch.setattr(
+        sys, "path", [str(tmp_path), *(p for p in sys.path if p not in ("", clone))]
+    )
+    for name in [name for name in sys.modules if name.split(".")[0] in ("configs", "sweeps")]:
+        monkeypatch.delitem(sys.modules, name)
+    return tmp_path
+
+
+@pytest.fixture
+def own(empty):
+    """A project with experiments of its own, one of which has the name of one of luthier."""
+    text = "import fiddle as fdl\n\ndef experiment():\n    return fdl.Config(dict, name='own')\n"
+    for name in ("lm/quickstart", "lm/twice", "vision/twice"):
+        path = empty / "configs" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return empty
+
+
+def test_experiments_and_studies_of_luthier_are_found_everywhere(empty):
+    assert resolve("configs.lm.quickstart").name == "quickstart"
+    assert resolve("quickstart").name == "quickstart"
+    assert resolve("configs.lm.pax_c4:decoder_2b").name == "pax-2b"  # which has moved
+    assert resolve("lm_learning_rate:study").base.name == "quickstart"
+    assert "configs.lm.quickstart?" in message("configs.lm.quikstart")
+    assert "did you mean quickstart?" in message("quikstart")
+    assert "configs.lm.quickstart:experiment?" in message("configs.lm.quickstart:experimnt")
+    assert message("configs.lm").endswith("configs.lm.preferences, configs.lm.quickstart")
+
+
+def test_an_experiment_of_the_project_comes_before_one_of_luthier(own):
+    assert resolve("configs.lm.quickstart").name == "own"
+    assert resolve("quickstart").name == "own"
+    assert resolve("configs.lm.families:gpt2").name == "gpt2"
+    assert message("twice") == (
+        "'twice' is ambiguous: it may mean configs.lm.twice or configs.vision.twice; "
+        "write the full name"
+    )
+
+
+def test_a_record_names_no_experiment_of_luthier(empty):
+    from luthier.graph import to_json
+
+    resolve("quickstart")
+    function = sys.modules["luthier.shipped.configs.lm.quickstart"].experiment
+    with pytest.raises(BadInput, match="is in a folder of experiments"):
+        to_json(fdl.Config(function))

@@ -198,11 +198,10 @@ def find_experiment(name: str) -> str:
     # module.
     target, bracket, arguments = name.partition("(")
     wanted = target.replace(":", ".")
-    folder = Path.cwd() / "configs"
-    found = list(listing.find(folder)) if folder.is_dir() else []
+    found = list(listing.find_all("configs"))
     known = {listed.reference.replace(":", "."): listed.reference for listed in found}
     # Modules that moved are found by their old names as well, which papers and scripts keep.
-    for old, new in listing.moved(folder).items():
+    for old, new in listing.moved_modules().items():
         known |= {
             old + dotted.removeprefix(new): reference
             for dotted, reference in known.items()
@@ -231,8 +230,8 @@ def find_experiment(name: str) -> str:
     count = wanted.count(".") + 1
     ends = {".".join(dotted.split(".")[-count:]): known[dotted] for dotted in known}
     near = [ends[end] for end in nearest(wanted, ends)] + nearest(own, aliases)
-    what = f"there is no experiment {name!r}, neither importable nor below configs/"
-    raise UnknownReference(Problem(what, nearest=near, remedy="`luthier list` lists experiments"))
+    what = f"there is no experiment {name!r}, neither importable nor listed by `luthier list`"
+    raise UnknownReference(Problem(what, nearest=near))
 
 
 def _called(reference: str, arguments: str) -> str:

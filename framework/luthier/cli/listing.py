@@ -1,4 +1,4 @@
-"""Finds the experiments below configs/ without importing them.
+"""Finds experiments and studies without importing them: the project's, and those of luthier.
 
 Files are parsed, not imported: this is fast, and works where an import would fail. A line
 `Pax: C4Spmd1BAdam4Replicas` in an experiment's docstring is its name in Pax, and with arguments,
@@ -14,7 +14,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-DEFAULT_FUNCTION = "experiment"
+from luthier import folders
+
+DEFAULT_FUNCTION, STUDY = "experiment", "study"
+_RETURNED = re.compile(r"\b(Experiment|Study)\b")
 _PAX = re.compile(r"^Pax: (\w+)(?:\((.*)\))?$", re.MULTILINE)
 
 
@@ -33,25 +36,57 @@ class Alias:
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """An experiment below configs/.
+    """An experiment or a study.
 
     Args:
       reference: Its name for `luthier train`: `configs.lm.quickstart` or `configs.lm.c4:wide`.
       description: The first paragraph of its docstring; the reason if its file cannot be read.
       arguments: The names of its required arguments, such as `size`.
       aliases: Its names in Pax.
+      is_shipped: Whether it comes with luthier, and the project has none of this name.
     """
 
     reference: str
     description: str
     arguments: tuple[str, ...] = ()
     aliases: tuple[Alias, ...] = ()
+    is_shipped: bool = False
 
     @property
     def text(self) -> str:
         """The text that `luthier list WORD` searches."""
         names = (f"Pax: {alias.name}" for alias in self.aliases)
         return " ".join([self.reference, self.description, *names]).lower()
+
+
+def find_all(package: str) -> Iterator[Listed]:
+    """Yield the experiments or studies that can be named here.
+
+    Those of the working directory come first, as references are imported from there.
+
+    Args:
+      package: `configs` or `sweeps`.
+    """
+    own = Path.cwd() / package
+    modules = set()
+    for listed in find(own):
+        modules.add(listed.reference.partition(":")[0])
+        yield listed
+    for folder in map(Path, folders.shipped_folders()):
+        # The same folder in a clone of luthier's repository.
+        if folder.name == package and folder.resolve() != own.resolve():
+            for listed in find(folder):
+                if listed.reference.partition(":")[0] not in modules:
+                    yield dataclasses.replace(listed, is_shipped=True)
+
+
+def moved_modules() -> dict[str, str]:
+    """Return the new names of modules by their old ones: `MOVED` of `configs`, here and shipped."""
+    known: dict[str, str] = {}
+    if (Path.cwd() / "configs" / "__init__.py").is_file():
+        known |= _moved("configs")
+    # A name of the project's own is its own.
+    return {**_moved(f"{folders.SHIPPED}.configs"), **known}
 
 
 def find(folder: Path) -> Iterator[Listed]:
@@ -64,16 +99,10 @@ def find(folder: Path) -> Iterator[Listed]:
         yield from find_in(folder, path)
 
 
-def moved(folder: Path) -> Mapping[str, str]:
-    """Return the new names of modules below a folder by their old ones: its `MOVED`.
-
-    Args:
-      folder: As `find` takes it. Its `__init__.py` is imported, as resolving a reference does.
-    """
-    if not (folder / "__init__.py").is_file():
-        return {}
+def _moved(package: str) -> Mapping[str, str]:
+    # Imported, as resolving a reference does.
     try:
-        return getattr(importlib.import_module(folder.name), "MOVED", {})
+        return getattr(importlib.import_module(package), "MOVED", {})
     except Exception:  # the user's code; whoever resolves a reference below it reports this
         return {}
 
@@ -99,9 +128,11 @@ def find_in(folder: Path, path: Path) -> Iterator[Listed]:
     # At the top level only, where `MODULE:FUNCTION` can name them. The module's docstring stands in
     # for that of its default experiment, and not for those of its variants.
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names = {function.name for function in functions}
+    default = STUDY if STUDY in names and DEFAULT_FUNCTION not in names else DEFAULT_FUNCTION
     for function in functions:
-        if _is_experiment(function):
-            is_default = function.name == DEFAULT_FUNCTION
+        if _is_listed(function):
+            is_default = function.name == default
             reference = module if is_default else f"{module}:{function.name}"
             text = ast.get_docstring(function) or (ast.get_docstring(tree) if is_default else "")
             first = (text or "").split("\n\n")[0]
@@ -112,12 +143,12 @@ def find_in(folder: Path, path: Path) -> Iterator[Listed]:
             yield Listed(reference, " ".join(first.split()), _required(function), aliases)
 
 
-def _is_experiment(function: ast.FunctionDef) -> bool:
-    """Return whether a function is called `experiment`, or is annotated to return one."""
+def _is_listed(function: ast.FunctionDef) -> bool:
+    """Return whether a function returns an experiment or a study, by its name or annotation."""
     if function.name.startswith("_"):
         return False
     returns = ast.unparse(function.returns) if function.returns else ""
-    return function.name == DEFAULT_FUNCTION or "Experiment" in returns
+    return function.name in (DEFAULT_FUNCTION, STUDY) or bool(_RETURNED.search(returns))
 
 
 def _required(function: ast.FunctionDef) -> tuple[str, ...]:

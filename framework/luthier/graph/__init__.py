@@ -48,7 +48,7 @@ from luthier.graph.public_names import display_name, load_object, public_name
 from luthier.graph.record import history, history_record, restore_history, to_dict, to_json
 from luthier.graph.recorded_defaults import restore_defaults
 from luthier.graph.render import head_text, render, text_of
-from luthier.graph.resolve import resolve
+from luthier.graph.resolve import load_module, resolve
 from luthier.graph.setting import set_value
 from luthier.graph.signatures import UNSET
 from luthier.graph.validation import validate
@@ -110,6 +110,7 @@ __all__ = [
     "join",
     "last_causes",
     "load_config_dict",
+    "load_module",
     "load_object",
     "locate",
     "matching",

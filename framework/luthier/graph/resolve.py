@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import os
@@ -10,12 +11,14 @@ import pkgutil
 import sys
 import sysconfig
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import fiddle as fdl
 
+from luthier import folders
 from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.folders import EXPERIMENT_FOLDERS
 from luthier.graph import copies, origins, signatures
 from luthier.graph.grammar import names
 from luthier.graph.grammar.call_arguments import call, read_arguments
@@ -76,24 +79,84 @@ def _resolve(reference: str) -> fdl.Config:
     return graph
 
 
+def load_module(name: str) -> types.ModuleType:
+    """Return the module of an experiment or a study, imported.
+
+    Args:
+      name: Its name in a reference, as `configs.lm.quickstart` or `quickstart`.
+
+    Raises:
+      UnknownReference: There is none of this name, or its code fails.
+    """
+    try:
+        return find_module(name)
+    except Unreadable as error:
+        raise UnknownReference(error.problem) from error.__cause__
+
+
 def find_module(name: str) -> types.ModuleType:
     """Return a module, imported.
 
+    Modules below `configs` and `sweeps` that the project does not have are looked for among those
+    that come with luthier (`luthier.shipped`). The last part of their names is enough where no
+    other module is called so, and only one experiment or study is.
+
     Args:
-      name: Its full name.
+      name: Its full name, or the last part of it.
 
     Raises:
       Unreadable: There is none of this name, or its code fails.
     """
+    # A package of experiments may say where its modules went: `MOVED = {old name: new name}`.
+    # Scripts, shell histories and papers keep naming the old ones.
+    missing: list[_Missing] = []
+    for prefix in _prefixes(name):
+        found = _walk(prefix, name)
+        if isinstance(found, str):
+            return find_module(found)
+        if isinstance(found, types.ModuleType):
+            return found
+        missing.append(found)
+    if "." not in name:
+        candidates = _by_last_part(name)
+        if len(candidates) == 1:
+            return find_module(candidates[0])
+        if candidates:
+            what = f"{name!r} is ambiguous: it may mean {' or '.join(candidates)}"
+            raise Unreadable(Problem(what, remedy="write the full name"))
+    _raise_no_module(name, missing)
+    raise AssertionError("not reached")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Missing:
+    """Where the search for a module ended.
+
+    Args:
+      depth: The number of parts of the name up to the one that is missing.
+      parent: The package in which it is missing; None at top level.
+    """
+
+    depth: int
+    parent: types.ModuleType | None
+
+
+def _prefixes(name: str) -> tuple[str, ...]:
+    # The project's own first: it may have an experiment of the same name.
+    return ("", f"{folders.SHIPPED}.") if name.split(".")[0] in EXPERIMENT_FOLDERS else ("",)
+
+
+def _walk(prefix: str, name: str) -> types.ModuleType | str | _Missing:
+    """Return a module, its new name if it has moved, or where it is missing."""
     # Package by package, with `find_spec` before each import: a name that does not exist is
     # reported with similar ones, and an exception of the import is always one of the module's code.
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
-        at = ".".join(parts[:depth])
+        at = prefix + ".".join(parts[:depth])
+        parent = sys.modules.get(prefix + ".".join(parts[: depth - 1])) if depth > 1 else None
         if at not in sys.modules:
-            parent = sys.modules.get(".".join(parts[: depth - 1]))
             if depth > 1 and not hasattr(parent, "__path__"):
-                _raise_no_module(name, parts, depth, parent)
+                return _Missing(depth, parent)
             try:
                 spec = importlib.util.find_spec(at)
             # The parents are imported by now, so no code of a module runs here: a finder that
@@ -101,28 +164,60 @@ def find_module(name: str) -> types.ModuleType:
             except (ImportError, ValueError):
                 spec = None
             if spec is None:
-                _raise_no_module(name, parts, depth, parent)
+                return _Missing(depth, parent)
             names.import_module(at)
-        # A package of experiments may say where its modules went: `MOVED = {old name: new name}`.
-        # Scripts, shell histories and papers keep naming the old ones.
         if depth == 1 and (current := getattr(sys.modules[at], "MOVED", {}).get(name)):
-            return find_module(current)
-    return sys.modules[name]
+            return current
+    return sys.modules[prefix + name]
 
 
-def _raise_no_module(
-    name: str, parts: list[str], depth: int, parent: types.ModuleType | None
-) -> None:
+def _by_last_part(name: str) -> list[str]:
+    """Return the full names of the experiments and studies whose last part is `name`."""
+    # By their files, so that no other experiment is imported. One of the project hides those that
+    # come with luthier, as it does under its full name.
+    for places in (_project_folders(), _shipped_folders()):
+        found = {
+            ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+            for folder in places
+            for path in folder.rglob(f"{name}.py")
+        }
+        if found:
+            return sorted(found)
+    return []
+
+
+def _project_folders() -> list[pathlib.Path]:
+    found: list[pathlib.Path] = []
+    for package in EXPERIMENT_FOLDERS:
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        places = spec.submodule_search_locations if spec is not None else None
+        found += map(pathlib.Path, places or ())
+    return found
+
+
+def _shipped_folders() -> list[pathlib.Path]:
+    return [pathlib.Path(folder) for folder in folders.shipped_folders()]
+
+
+def _raise_no_module(name: str, missing: Sequence[_Missing]) -> None:
+    # Of the places where it was searched, those count that hold most of the name.
+    parts, depth = name.split("."), max(one.depth for one in missing)
+    parents = [one.parent for one in missing if one.depth == depth]
     # `configs.lm.quickstart.small` for `configs.lm.quickstart:small`: a dot instead of the colon.
-    at, missing = ".".join(parts[: depth - 1]), parts[depth - 1]
-    function = getattr(parent, missing, None)
-    if depth == len(parts) and callable(function):
-        raise Unreadable(Problem(f"there is no module {name!r}", nearest=(f"{at}:{missing}",)))
-    where = list(parent.__path__) if parent is not None and hasattr(parent, "__path__") else None
-    known = _own_modules() if depth == 1 else [m.name for m in pkgutil.iter_modules(where or [])]
+    at, absent = ".".join(parts[: depth - 1]), parts[depth - 1]
+    if depth == len(parts) and any(callable(getattr(parent, absent, None)) for parent in parents):
+        raise Unreadable(Problem(f"there is no module {name!r}", nearest=(f"{at}:{absent}",)))
+    known = {*_own_modules(), *EXPERIMENT_FOLDERS} if depth == 1 else set()
+    for parent in parents:
+        known |= {m.name for m in pkgutil.iter_modules(getattr(parent, "__path__", ()))}
     near = [
-        ".".join([*parts[: depth - 1], other, *parts[depth:]]) for other in nearest(missing, known)
+        ".".join([*parts[: depth - 1], other, *parts[depth:]]) for other in nearest(absent, known)
     ]
+    if len(parts) == 1:  # perhaps the last part of the name of an experiment
+        near += nearest(name, _last_parts())
     remedy = ""
     if depth == 1 and not near:
         remedy = "run from the folder that contains it, or install its package"
@@ -131,17 +226,24 @@ def _raise_no_module(
     raise Unreadable(Problem(f"there is no module {name!r}", nearest=near, remedy=remedy))
 
 
+def _last_parts() -> set[str]:
+    """Return the last parts of the names of all experiments and studies."""
+    places = (*_project_folders(), *_shipped_folders())
+    paths = (path for folder in places for path in folder.rglob("*.py"))
+    return {path.stem for path in paths if path.stem != "__init__"}
+
+
 def _own_modules() -> list[str]:
     """Return the top-level modules that may be the user's: not Python's own, and not installed."""
     # For suggestions: among everything on `sys.path`, some installed package is always similar.
     of_python = {pathlib.Path(path).resolve() for path in sysconfig.get_paths().values()}
-    folders = [
+    places = [
         folder
         for folder in sys.path
         if (place := pathlib.Path(folder).resolve()) not in of_python
         and place.name not in _INSTALLED
     ]
-    return [found.name for found in pkgutil.iter_modules(folders)]
+    return [found.name for found in pkgutil.iter_modules(places)]
 
 
 def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
@@ -157,7 +259,7 @@ def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
         and value.__module__ == module.__name__
         and not other.startswith("_")
     ]
-    at = module.__name__
+    at = folders.without_prefix(module.__name__)
     what = f"there is no function {name!r} in {at}"
     near = [f"{at}:{other}" for other in nearest(name, own)]
     remedy = ""

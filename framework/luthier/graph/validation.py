@@ -14,6 +14,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from luthier import folders
 from luthier.errors import Problem, RecordError, ValidationError
 from luthier.graph import copies, origins, public_names, signatures, values
 from luthier.graph.grammar import types
@@ -366,7 +367,6 @@ def _name(node: fdl.Buildable) -> str:
 
 # Values and names that a record can hold, so that another process can build the same graph.
 
-_NOT_RECORDED = ("configs", "sweeps", "__main__")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -380,8 +380,10 @@ def unrecordable(value: Any) -> Problem | None:
         return None
     # `configs` and `sweeps` are folders of the user's working directory, and `__main__` is another
     # module in every process: a run that names them could not be resumed or evaluated elsewhere.
-    root, name = _root(value), _name_of_callable(value)
-    if root in _NOT_RECORDED and "<lambda>" not in name:
+    home, name = public_names.home(value), _name_of_callable(value)
+    is_elsewhere = _root(value) == "__main__" or folders.is_experiment(home)
+    if is_elsewhere and "<lambda>" not in name:
+        root = folders.without_prefix(home).split(".")[0]
         what = f"{name} is defined in {root}, which a recorded graph cannot rely on"
         return Problem(what, remedy="move it to a module of a package, outside configs and sweeps")
     try:

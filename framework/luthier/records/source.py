@@ -154,6 +154,8 @@ _VERSIONS_OF = (
 _LARGEST_PATCH_BYTES = 4 << 20
 _SKIPPED = frozenset({"__pycache__", "node_modules", "build", "dist"})
 
+_SHIPPED = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "shipped")
+
 Files = tuple[tuple[str, pathlib.Path], ...]
 
 
@@ -318,7 +320,12 @@ def _python_files(locations: Sequence[str]) -> Iterator[tuple[str, pathlib.Path]
     for location in locations:
         for directory, directories, names in os.walk(location):
             directories[:] = sorted(
-                name for name in directories if not name.startswith(".") and name not in _SKIPPED
+                name
+                for name in directories
+                if not name.startswith(".")
+                and name not in _SKIPPED
+                # A run has the graph that an experiment made; the experiment may change.
+                and os.path.join(directory, name) != _SHIPPED
             )
             for name in sorted(names):
                 if name.endswith(".py"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from luthier.errors import BadInput, Problem
-from luthier.graph import nearest
+from luthier.graph import load_module, nearest
 
 # The choice at one path: a range, an ordered list, or one of several options.
 #
@@ -570,7 +569,7 @@ def generate(module_name: str, names: Sequence[str]) -> dict[str, Zipped]:
     # Generators are plain functions beside the experiment: they may compute, loop and read files.
     # They are called once, here, and the study records the rows and not the function, so that
     # resuming needs no second call.
-    module = importlib.import_module(module_name)
+    module = load_module(module_name)
     known = {
         name.removeprefix(_PREFIX): found
         for name, found in vars(module).items()

@@ -40,19 +40,19 @@ def test_options_and_their_values(indexed):
 
 
 def test_references(indexed):
-    assert words("train ") == ["configs.toy", "run:"]
+    assert {"configs.toy", "configs.lm.quickstart", "run:"} < set(words("train "))
     assert words("train run:") == ["run:0a1b2c3d"]
-    assert words("train --exp ") == ["configs.toy"]
-    (found,) = candidates.complete(["train", "configs."])
+    assert "configs.toy" in words("train --exp ")
+    (found,) = candidates.complete(["train", "configs.t"])
     assert found.text == "Train a toy."
 
 
 def test_a_changed_file_is_listed_anew(indexed, project):
-    assert words("train configs.") == ["configs.toy"]
+    assert words("train configs.t") == ["configs.toy"]
     (project / "configs" / "toy.py").write_text("def experiment():\n    'Other.'\n")
     (project / "configs" / "new.py").write_text("def experiment():\n    'New.'\n")
     found = candidates.complete(["train", "configs."])
-    assert found == [("configs.new", "New."), ("configs.toy", "Other.")]
+    assert found[:2] == [("configs.new", "New."), ("configs.toy", "Other.")]
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,14 @@ def test_hidden_files_come_when_their_dot_is_typed(tmp_path, monkeypatch):
 
 
 def test_experiments(project):
-    assert list(candidates.experiments()) == [("configs.toy", "Train a toy.")]
+    first, *others = candidates.experiments()
+    assert first == ("configs.toy", "Train a toy.")
+    assert "sweeps.lm_learning_rate" in [candidate.word for candidate in others]
 
 
-def test_there_is_nothing_where_there_is_no_project(cache, tmp_path, monkeypatch):
+def test_where_there_is_no_project_only_luthier_has_experiments(cache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert list(candidates.experiments()) == []
+    assert "configs.lm.quickstart" in [candidate.word for candidate in candidates.experiments()]
     assert list(candidates.runs()) == []
 
 

@@ -17,7 +17,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import importlib
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,6 +35,7 @@ from luthier.errors import (
     EXIT_REQUEUE,
     BadInput,
     Problem,
+    UnknownReference,
 )
 
 if TYPE_CHECKING:
@@ -264,9 +264,11 @@ def _with_function(reference: str | None) -> str | None:
     """Return a reference with `:study` added to a module that has a study and no experiment."""
     if not reference or not all(part.isidentifier() for part in reference.split(".")):
         return reference
+    from luthier import graph as graphs
+
     try:
-        module = importlib.import_module(reference)
-    except Exception:  # reported where the reference is resolved
+        module = graphs.load_module(reference)
+    except UnknownReference:  # reported where the reference is resolved
         return reference
     is_study = hasattr(module, "study") and not hasattr(module, "experiment")
     return f"{reference}:study" if is_study else reference

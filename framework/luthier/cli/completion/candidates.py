@@ -130,8 +130,18 @@ RUNS = "runs"
 
 
 def experiments() -> Iterator[Candidate]:
-    """Yield the experiments below configs/; a file is parsed again only after it has changed."""
-    folder = os.path.join(os.getcwd(), "configs")
+    """Yield experiments and studies; a file is parsed again only after it has changed."""
+    from luthier import folders
+
+    own = [os.path.join(os.getcwd(), name) for name in folders.EXPERIMENT_FOLDERS]
+    found: dict[str, Candidate] = {}
+    for folder in (*own, *folders.shipped_folders()):
+        for reference, text in _listing(folder):
+            found.setdefault(reference, Candidate(reference, text))
+    yield from found.values()
+
+
+def _listing(folder: str) -> Iterator[list[str]]:
     name = f"experiments-{index.digest(folder.encode())}"
     # Hashing all files takes milliseconds; the cache saves parsing them.
     now = index.fingerprints(_python_files(folder))
@@ -144,7 +154,7 @@ def experiments() -> Iterator[Candidate]:
     if listing != before:
         index.write(name, json.dumps(listing))
     for file in now:
-        yield from (Candidate(reference, text) for reference, text in listed[file])
+        yield from listed[file]
 
 
 def runs() -> Iterator[Candidate]:

@@ -10,6 +10,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import tagging
 
+from luthier import folders
 from luthier.errors import Problem, RecordError, UnknownReference
 from luthier.graph.origins import origin_of
 from luthier.graph.paths import Part, is_dataclass_instance, join
@@ -100,8 +101,6 @@ KINDS: dict[type, str] = {
     fdl.ArgFactory: "factory",
     tagging.TaggedValueCls: "tagged",
 }
-# Folders of experiments: a record has to rebuild without the repository that they are in.
-EXPERIMENT_FOLDERS = ("configs", "sweeps")
 
 
 def to_json(graph: Graph) -> str:
@@ -187,7 +186,8 @@ class _Encoder:
         return name
 
     def _check_place(self, name: str, path: str) -> None:
-        if name.split(".")[0] in EXPERIMENT_FOLDERS:
+        # A record has to rebuild without the repository that these are in.
+        if folders.is_experiment(name):
             what = f"{name} is in a folder of experiments, which records cannot refer to"
             self.problems.append(Problem(what, path, remedy="move it to a module of a package"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import fiddle as fdl
 import jax
@@ -82,7 +83,7 @@ def vit(
     )
 
 
-def vit_mean(**sizes: int) -> fdl.Partial[models.VisionTransformer]:
+def vit_mean(**sizes: Any) -> fdl.Partial[models.VisionTransformer]:
     """Return a vision transformer that takes the mean over patches, without a class token.
 
     Args:
@@ -90,7 +91,7 @@ def vit_mean(**sizes: int) -> fdl.Partial[models.VisionTransformer]:
 
     Source: Beyer, Zhai and Kolesnikov 2022, arXiv 2205.01580, section 2.
     """
-    model = vit(**sizes)  # type: ignore[arg-type]
+    model = vit(**sizes)
     model.pooling = fdl.Partial(layers.MeanPool)
     return model
 

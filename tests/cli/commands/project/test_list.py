@@ -66,15 +66,21 @@ def test_words_select(folder, capsys):
 
 
 def test_json(folder, capsys):
-    assert main(["list", "--json", "small"]) == 0
+    assert main(["list", "--json", "lm.small"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [entry["reference"] for entry in found] == ["configs.lm.small", "configs.lm.small:wide"]
 
 
-def test_a_folder_without_configs_is_bad_input(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["list"]) == 2
-    assert "luthier init NAME" in capsys.readouterr().err
+def test_what_comes_with_luthier_follows_what_the_project_has(folder, tmp_path, capsys):
+    # The project's own experiment of a name hides the one of luthier.
+    (folder / "configs" / "lm" / "quickstart.py").write_text('def experiment():\n    "My own."\n')
+    assert main(["list", "lm"]) == 0
+    own, rest = capsys.readouterr().out.split("\nwith luthier:\n")
+    assert own.splitlines()[0].split(maxsplit=1) == ["configs.lm.quickstart", "My own."]
+    assert "configs.lm.small" in own
+    assert "configs.lm.families:llama " in rest
+    assert "sweeps.lm_learning_rate " in rest
+    assert "configs.lm.quickstart " not in rest
 
 
 NAMED = '''
@@ -107,7 +113,7 @@ def test_names_of_pax_are_read(named):
 
 
 def test_who_looks_for_something_sees_the_names_of_pax(named, capsys):
-    assert main(["list", "pax", "small"]) == 0
+    assert main(["list", "pax", "lm.small"]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         ["configs.lm.small", "A small model."],
@@ -122,7 +128,7 @@ def test_who_looks_for_something_sees_the_names_of_pax(named, capsys):
 
 
 def test_json_has_the_names_of_pax(named, capsys):
-    assert main(["list", "--json", "limitsteps"]) == 0
+    assert main(["list", "--json", "Small4ReplicasLimitSteps"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
     assert entry["aliases"][1] == {
         "name": "Small4ReplicasLimitSteps",

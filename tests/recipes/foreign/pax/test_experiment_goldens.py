@@ -17,7 +17,6 @@ from luthier.checkpoint.foreign import is_stacked
 from luthier.program import split
 from luthier.recipes.foreign.pax import import_dump
 from tests.compiling import QUICK
-
 from .conftest import GOLDENS
 
 ORDINARY, SLOW = ("gpt", "llama", "glam"), ("c4", "shared", "post")

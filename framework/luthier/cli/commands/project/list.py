@@ -1,8 +1,9 @@
-"""List the experiments below configs/, or the components that a config can use.
+"""List experiments and studies, or the components that a config can use.
 
-Experiments are read without importing them: this is fast, and works if an
-import would fail. WORDs filter the list. `luthier list pax` shows the
-experiments that reproduce one of Pax, with its name.
+Experiments are those below configs/ here, and those that come with luthier;
+studies are below sweeps/. They are read without importing them: this is fast,
+and works if an import would fail. WORDs filter the list. `luthier list pax`
+shows the experiments that reproduce one of Pax, with its name.
 
 examples:
   luthier list
@@ -16,10 +17,10 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
+from luthier import folders
 from luthier.cli.arguments import Problems
-from luthier.cli.listing import DEFAULT_FUNCTION, Listed, find
+from luthier.cli.listing import DEFAULT_FUNCTION, Listed, find_all
 from luthier.errors import EXIT_DONE, Problem
 
 
@@ -43,34 +44,36 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
-    problems = Problems(unknown)
+    Problems(unknown).raise_any()
     if arguments.components:
-        problems.raise_any()
         return _list_components(arguments.words, arguments.json)
-    # Of the working directory, as references are imported from there.
-    folder = Path.cwd() / "configs"
-    if not folder.is_dir():
-        problems.add(
-            f"no folder configs/ in {Path.cwd()}",
-            remedy="change to a folder that has one, or create one with `luthier init NAME`",
-        )
-    problems.raise_any()
     found = [
         listed
-        for listed in find(folder)
+        for package in folders.EXPERIMENT_FOLDERS
+        for listed in find_all(package)
         if all(word.lower() in listed.text for word in arguments.words)
     ]
     if arguments.json:
         print(json.dumps([dataclasses.asdict(listed) for listed in found], indent=1))
         return EXIT_DONE
-    shown = []
-    for listed in found:
-        shown.append((_reference(listed), listed.description))
-        # The names of Pax would double the whole list; a search shows them.
-        if arguments.words:
-            shown += [(alias.reference, f"--exp={alias.name}") for alias in listed.aliases]
-    _print_table(shown, "experiment", arguments.words)
+    own = [listed for listed in found if not listed.is_shipped]
+    rest = [listed for listed in found if listed.is_shipped]
+    if own or not rest:
+        _print_table(_rows(own, arguments.words), "experiment", arguments.words)
+    if rest:
+        print(f"{chr(10) if own else ''}with luthier:")
+        _print_table(_rows(rest, arguments.words), "experiment", arguments.words)
     return EXIT_DONE
+
+
+def _rows(found: Sequence[Listed], words: Sequence[str]) -> list[tuple[str, str]]:
+    rows = []
+    for listed in found:
+        rows.append((_reference(listed), listed.description))
+        # The names of Pax would double the whole list; a search shows them.
+        if words:
+            rows += [(alias.reference, f"--exp={alias.name}") for alias in listed.aliases]
+    return rows
 
 
 def _print_table(rows: Sequence[tuple[str, str]], kind: str, words: Sequence[str]) -> None:

@@ -1,0 +1,32 @@
+"""The folders of experiments and studies: those of a project, and those that come with luthier.
+
+The latter are found by their names in the repository, `configs.lm.quickstart` and
+`sweeps.lm_learning_rate`, wherever a command is run: `luthier.graph.resolve` looks here for what
+the project itself does not have. Nothing called `configs` or `sweeps` is installed at top level,
+where it would hide the folders of a project.
+"""
+
+# Neither `typing` nor `pathlib`: a Tab imports this module.
+from __future__ import annotations
+
+import os
+
+SHIPPED = "luthier.shipped"
+EXPERIMENT_FOLDERS = ("configs", "sweeps")
+"""The packages of experiments and of studies, here and in a project."""
+
+
+def shipped_folders() -> tuple[str, ...]:
+    """Return the folders of the experiments and of the studies that come with luthier."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shipped")
+    return tuple(os.path.join(here, name) for name in EXPERIMENT_FOLDERS)
+
+
+def is_experiment(name: str) -> bool:
+    """Return whether a full name is that of an experiment or study, or of a part of one."""
+    return without_prefix(name).split(".")[0] in EXPERIMENT_FOLDERS
+
+
+def without_prefix(module: str) -> str:
+    """Return the name by which a module is found, from its full name: without `luthier.shipped`."""
+    return module.removeprefix(f"{SHIPPED}.")
