@@ -186,7 +186,7 @@ import sys
 from luthier.parallel import XlaOptions, quick_cpu_options
 from luthier.planner import targets
 
-found = devices(read(sys.argv[1]))
+found = targets.devices(targets.read(sys.argv[1]))
 platform = found[0].platform
 assert not XlaOptions().refused(found)
 (refused,) = XlaOptions(**{platform: {"quark": 1}}).refused(found)
