@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import pickle
@@ -119,6 +120,36 @@ def test_packages_of_the_user_load_for_other_projects_only_when_trusted(project,
     assert mark.exists()
 
 
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("answer", "is_trusted"), [("y", True), ("YES", True), ("", False)])
+def test_on_a_terminal_the_user_is_asked_whether_to_trust(
+    project, tmp_path, monkeypatch, answer, is_trusted
+):
+    run, mark = _naming_the_package(tmp_path / "elsewhere")
+    shown = _Terminal()
+    monkeypatch.setattr(sys, "stdin", _Terminal(f"{answer}\n"))
+    monkeypatch.setattr(sys, "stderr", shown)
+    assert main(["show", str(run), "--params"]) == (0 if is_trusted else 2)
+    assert mark.exists() == is_trusted
+    assert "names your package acting: what it names is called" in shown.getvalue()
+    assert shown.getvalue().count("trust it? [y/N] ") == 1
+    assert ("add: --trust" in shown.getvalue()) != is_trusted
+    assert os.environ.get("LUTHIER_TRUST", "") == (str(run / "config.json") if is_trusted else "")
+
+
+def test_trust_in_what_does_not_exist_is_refused(project, tmp_path, capsys):
+    run, mark = _naming_the_package(tmp_path / "elsewhere")
+    assert main(["show", str(run), "--params", "--trust", str(tmp_path / "elsewere")]) == 2
+    assert f"--trust {tmp_path}/elsewere: there is no such file or folder" in (
+        capsys.readouterr().err
+    )
+    assert not mark.exists()
+
+
 @pytest.mark.full
 def test_packages_of_the_user_load_within_the_project(project, capsys):
     run, mark = _naming_the_package(project)
@@ -183,6 +214,39 @@ def test_a_study_from_elsewhere_does_not_choose_packages(project, tmp_path, caps
         assert main(words) == 2
         assert "--trust" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_a_study_of_the_project_loads_the_packages_that_it_recorded(project, capsys):
+    run, mark = _naming_the_package(project)
+    trial = project / "studies" / "ours" / "trials" / "0001"
+    trial.mkdir(parents=True)
+    (trial / "config.json").write_text((run / "config.json").read_text())
+    (trial / "assignment.json").write_text("{}")
+    study = trial.parents[1]
+    (study / "study.json").write_text((run / "config.json").read_text())
+    (study / "modules.json").write_text(json.dumps({"packages": ["acting", "subprocess"]}))
+    assert main(["show", f"study:{study}/1", "--params"]) == 0, capsys.readouterr().err
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.luthier",
+        "[tool.luthier]\n",
+        "tool = 3\n",
+        "[tool.luthier]\npackages = 3\n",
+        '[tool.luthier]\npackages = "acting"\n',
+        "[tool.luthier]\npackages = [3]\n",
+    ],
+)
+def test_a_project_that_lists_no_packages_lends_studies_none(project, text):
+    """Whatever else is wrong in its file; a study in Python does not read it on the way."""
+    (project / "pyproject.toml").write_text(text)
+    study = project / "studies" / "ours" / "study.json"
+    for record, package in (("acting.act", "acting"), ("a.b", "a")):
+        with pytest.raises(RecordError, match=f"names {package}, outside the packages of this"):
+            trust.packages_of_study(study, f'{{"config": "{record}"}}', [package])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
+from luthier.graph import entry_points
 from luthier.launch import EngineSetting, Slurm, choose, of_site, user_file
 
 
@@ -109,4 +110,42 @@ def test_a_file_that_cannot_be_read(project):
 def test_a_setting_without_a_default_is_asked_for(project):
     assert _refusal("tpu-vm:tpu=pod", project) == [
         "tpu-vm needs the setting 'zone' [set by --on]; write --on tpu-vm:zone=..."
+    ]
+
+
+def test_all_problems_of_the_files_are_reported_where_only_they_count(project):
+    path = _write(project / "launch.toml", '[slurm]\nnods = 3\ngpus_per_node = "eight"\n')
+    with pytest.raises(BadInput) as caught:
+        of_site("slurm", project)
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"slurm has no setting 'nods' [set by [slurm] in {path}]; did you mean nodes?",
+        f"gpus_per_node is 'eight', and not an int or None [set by [slurm] in {path}]",
+    ]
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return a function that lays out a distribution with an engine."""
+    cached = (entry_points.extensions, entry_points.targets, entry_points.packages)
+
+    def lay_out(name, target):
+        facts = tmp_path / "site" / f"{name}-1.0.dist-info"
+        facts.mkdir(parents=True)
+        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (facts / "entry_points.txt").write_text(f"[luthier.engines]\npbs = {target}\n")
+
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    for function in cached:
+        function.cache_clear()
+    yield lay_out
+    for function in cached:
+        function.cache_clear()
+
+
+def test_an_engine_that_two_distributions_have_is_not_chosen_by_chance(project, install):
+    install("first", "first:Engine")
+    install("second", "second:Engine")
+    assert _refusal("pbs", project) == [
+        "the engine 'pbs' is in several distributions: first.Engine, second.Engine "
+        "[set by --on]; uninstall one of them"
     ]

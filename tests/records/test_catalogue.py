@@ -105,3 +105,16 @@ def test_a_damaged_run_does_not_hide_the_others(root):
     problems = [summary.problem for summary in list_runs(root)]
     assert len(problems) == 4
     assert sum(bool(problem) for problem in problems) == 2
+
+
+def test_a_folder_that_may_not_be_read_does_not_hide_the_others(root, monkeypatch):
+    scan = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "c4":
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    names = [whole(summary.directory) for summary in list_runs(root)]
+    assert names == ["quickstart/bb33", "quickstart/aa22", "quickstart/aa11"]

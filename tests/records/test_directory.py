@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pathlib
+import shutil
 
 import pytest
 
 from luthier.errors import RunError
-from luthier.records import Configuration, JsonLines, RunDirectory, Source, Status, Step, new_id
+from luthier.records import (
+    Configuration,
+    JsonLines,
+    RunDirectory,
+    Source,
+    Status,
+    Step,
+    new_id,
+    read_metrics,
+)
 
 
 def test_a_directory_is_made_whole(run, tmp_path):
@@ -159,3 +171,48 @@ def test_cut_back(run):
     sink.close()
     assert run.cut_back(2).dropped == 1
     assert run.cut_back(None).dropped == 2
+
+
+def test_where_the_record_cannot_be_copied_it_is_not_cut(run, monkeypatch):
+    """The copy is what a resumed run could be taken back to."""
+    sink = JsonLines(run.metrics_path)
+    for step in (1, 2, 3):
+        sink.emit(Step(step, {}))
+    sink.close()
+    before = sorted(os.listdir(run.path))
+
+    def fill(source, target):
+        pathlib.Path(target).write_bytes(b"a part")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfile", fill)
+    with pytest.raises(RunError, match=r"cannot copy .*metrics\.jsonl: No space left on device"):
+        run.cut_back(2)
+    assert [row["step"] for row in read_metrics(run.metrics_path)] == [1, 2, 3]
+    assert sorted(os.listdir(run.path)) == before
+
+
+def test_a_configuration_that_cannot_be_read_is_one_line(run):
+    run.config_path.write_bytes(b"\xff")
+    with pytest.raises(RunError, match=r"config\.json is damaged: "):
+        run.read_config()
+    run.config_path.unlink()
+    with pytest.raises(RunError, match=r"cannot read .*config\.json: No such file"):
+        run.read_config()
+
+
+def test_what_cannot_be_kept_is_not_replaced(run, configuration):
+    """A folder stands in the place of one of the files: all of them stay as they were."""
+    (run.path / "config.txt").unlink()
+    (run.path / "config.txt").mkdir()
+    with pytest.raises(RunError, match=r"cannot read .*config\.txt: Is a directory"):
+        run.write_configuration(Configuration(graph='{"dim": 9}', text="dim = 9"))
+    assert json.loads(run.read_config()) == {"dim": 8}
+    assert not (run.path / "config.1.json").exists()
+
+
+def test_a_run_is_the_same_one_by_whatever_path(run, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(run.path)
+    monkeypatch.chdir(run.path)
+    assert {run, RunDirectory("."), RunDirectory(tmp_path / "link")} == {run}
+    assert run != run.path

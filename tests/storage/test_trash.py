@@ -1,5 +1,6 @@
 """What is moved to the trash can be moved back, and is deleted only when it was asked for."""
 
+import errno
 import os
 
 import pytest
@@ -58,3 +59,47 @@ def test_a_link_is_moved_itself(tmp_path):
     assert moved.is_symlink()
     storage.empty(tmp_path)
     assert (target / "state").exists()
+
+
+def test_a_copy_is_what_the_file_was_before_it_was_replaced(tmp_path):
+    path = tmp_path / "study.json"
+    path.write_text("before")
+    kept = storage.copy_to_trash(path, "it is repaired")
+    storage.write_atomically(path, "after")
+    assert (kept.read_text(), path.read_text()) == ("before", "after")
+    [trashed] = storage.list_trash(tmp_path)
+    assert (trashed.path, trashed.reason) == (kept, "it is repaired")
+
+
+@pytest.fixture
+def no_links(monkeypatch):
+    """A disk without hard links."""
+
+    def refuse(*arguments):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+def test_a_disk_without_hard_links_keeps_a_copy(tmp_path, no_links):
+    path = tmp_path / "study.json"
+    path.write_text("before")
+    kept = storage.copy_to_trash(path, "why")
+    path.write_text("after")
+    assert kept.read_text() == "before"
+
+
+def test_what_cannot_be_copied_leaves_nothing_behind(tmp_path, no_links):
+    with pytest.raises(RunError, match=r"cannot copy to the trash .*gone: No such file"):
+        storage.copy_to_trash(tmp_path / "gone", "why")
+    assert storage.list_trash(tmp_path) == []
+    assert storage.empty(tmp_path) == 0
+    assert not (tmp_path / ".trash").exists()
+
+
+def test_what_lost_its_reason_is_listed_and_emptied_like_the_rest(tmp_path):
+    moved = storage.move_to_trash(_checkpoint(tmp_path / "900"), "why")
+    (moved.parent / "reason.txt").unlink()
+    [trashed] = storage.list_trash(tmp_path)
+    assert (trashed.path, trashed.reason) == (moved, "")
+    assert storage.empty(tmp_path) == 1

@@ -248,4 +248,6 @@ def _packages_in(path: pathlib.Path) -> tuple[str, ...]:
         found = settings["tool"]["luthier"]["packages"]
     except (OSError, ValueError, KeyError, TypeError):
         return ()
-    return tuple(name for name in found if isinstance(name, str))
+    # A text would be a list of its letters, and each of them the name of a package.
+    names = found if isinstance(found, list) else []
+    return tuple(name for name in names if isinstance(name, str))

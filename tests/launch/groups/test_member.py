@@ -80,6 +80,20 @@ def test_it_becomes_the_program_and_imports_no_jax(tmp_path):
     assert "jax" not in err
 
 
+def test_a_process_that_cannot_join_ends_with_one_line_and_runs_nothing(
+    tmp_path, monkeypatch, capsys
+):
+    for name in [n for n in os.environ if n.startswith(("LUTHIER_RANK", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    words = ["-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
+    with pytest.raises(SystemExit) as caught:
+        member.main(["--meeting", str(tmp_path / "meetings"), "--", *words])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("luthier: the environment does not name the rank of this process")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_variables_of_an_engine_without_its_own():
     environment = {
         "LUTHIER_RANK": "2",

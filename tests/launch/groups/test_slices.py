@@ -1,7 +1,9 @@
 import dataclasses
+import json
 import os
 import pathlib
 import signal
+import threading
 import time
 
 import injections
@@ -9,9 +11,10 @@ import pytest
 from short_worker import ShortSlices
 
 from luthier.errors import BadInput, RunError
-from luthier.launch import Here, Job, Slices, Standing
+from luthier.launch import Here, Job, Slices, Standing, link
 from luthier.launch import slices as module
-from luthier.study import Back, Lost, Work
+from luthier.study import Back, Lost, SliceInfo, TrialWork, Work
+from luthier.study.engines import Answer, Close, MessageWriter, Refill, Stop, read_messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,3 +185,113 @@ def test_a_worker_that_cannot_begin_is_reported(toys, monkeypatch):
 def test_no_slices_at_all():
     with pytest.raises(BadInput, match=r"^engine\.slices: slices is less than 1$"):
         Slices(Here(), slices=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Idle(Here):
+    """An engine that starts no process: the test connects in the place of workers."""
+
+    def submit(self, groups, directory):
+        """Write down the commands of the groups."""
+        commands = [list(group.command) for group in groups]
+        pathlib.Path(directory, "commands.json").write_text(json.dumps(commands))
+        return [Job("local", "1", group.name, directory) for group in groups]
+
+    def standings(self, jobs):
+        """Have all jobs run until the study is closed."""
+        is_closed = pathlib.Path(jobs[0].directory, module.CLOSED).exists()
+        return [Standing("finished" if is_closed else "running")] * len(jobs)
+
+    def cancel(self, jobs):
+        """Do nothing."""
+
+
+class Worker(threading.Thread):
+    """Connects to the driver of a folder, and takes its messages until the last one."""
+
+    def __init__(self, launched, ends=True):
+        super().__init__()
+        self._launched, self._ends = launched, ends
+        self.received, self.is_cut = [], False
+        self.start()
+
+    def run(self):
+        """Be a worker of slice 0."""
+        driver = self._launched / module.DRIVER
+        while not driver.exists():
+            time.sleep(0.01)
+        line = link.connect(driver, {"slice": 0}, 10.0)
+        MessageWriter(line.sent).send(SliceInfo(0, "one", 1))
+        for message in read_messages(line.received):
+            self.received.append(message)
+            if self._ends and isinstance(message, Close):
+                break
+        else:
+            self.is_cut = True
+        line.cut()
+
+
+@pytest.fixture
+def launched(toys):
+    (toys / "study").mkdir()
+    return toys / "study" / "launch" / "1"
+
+
+def test_whatever_concerns_a_trial_reaches_its_worker_in_order(toys, launched):
+    worker = Worker(launched)
+    engine = Slices(Idle(devices="cpu:1"), memory_bytes=1 << 30)
+    engine.open(str(toys / "study"))
+    first, second = TrialWork(1, 7, "/trials/0001"), TrialWork(2, 8, "/trials/0002")
+    try:
+        engine.start(0, Work((first,), asks=True))
+        engine.refill(0, second)
+        engine.answer(0, 1, 7, True)
+        engine.stop(0, 2, 8)
+    finally:
+        engine.close()
+    worker.join(10)
+    assert worker.received == [
+        Work((first,), asks=True),
+        Refill(second),
+        Answer(1, 7, True),
+        Stop(2, 8),
+        Close(),
+    ]
+    ((*words,),) = json.loads((launched / "commands.json").read_text())
+    assert " --devices cpu:1 --memory-bytes 1073741824" in " ".join(words)
+
+
+def test_a_worker_that_comes_in_the_place_of_one_whose_end_was_not_seen_is_the_worker(
+    toys, launched
+):
+    first = Worker(launched)
+    engine = Slices(Idle())
+    engine.open(str(toys / "study"))
+    try:
+        second = Worker(launched)
+        found = []
+        deadline = time.monotonic() + 10
+        while len(found) < 2 and time.monotonic() < deadline:
+            found += engine.events(0.2)
+        why = "another worker came in its place"
+        assert found == [Lost(0, why, is_away=True), Back(0)]
+        first.join(10)
+        assert (first.received, first.is_cut) == ([], True)
+        engine.stop(0, 1, 7)
+    finally:
+        engine.close()
+    second.join(10)
+    assert second.received == [Stop(1, 7), Close()]
+
+
+def test_a_worker_that_does_not_end_with_the_study_is_not_waited_for_forever(
+    toys, launched, monkeypatch
+):
+    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.0)
+    worker = Worker(launched, ends=False)
+    engine = Slices(Idle())
+    engine.open(str(toys / "study"))
+    engine.close()
+    worker.join(10)
+    assert (worker.received, worker.is_cut) == ([Close()], True)
+    assert not (launched / module.DRIVER).exists()

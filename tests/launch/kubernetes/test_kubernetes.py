@@ -83,6 +83,48 @@ def test_what_the_cluster_refuses_is_one_line(cluster, group, tmp_path):
         Kubernetes(image="i", limits={"memory": "lots"}).submit([found], str(tmp_path / "b"))
 
 
+@pytest.fixture
+def kubectl(tmp_path, monkeypatch):
+    """Return a function that puts a script in the place of kubectl."""
+
+    def install(script):
+        path = tmp_path / "bin" / "kubectl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return install
+
+
+def test_a_cluster_that_does_not_answer_is_one_line_and_its_jobs_are_unknown(
+    kubectl, group, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(engines, "ANSWER_SECONDS", 0.2)
+    kubectl("exec sleep 20")
+    engine = Kubernetes(image="i")
+    with pytest.raises(RunError) as refusal:
+        engine.submit([group()], str(tmp_path))
+    assert str(refusal.value) == "the cluster does not answer in 0.2 s"
+    place = '{"context": "lab", "namespace": "default"}'
+    (standing,) = engine.standings([Job("kubernetes", "a", "a", "/", place)])
+    assert standing == Standing("unknown", "the cluster does not answer in 0.2 s")
+
+
+def test_within_a_pod_kubectl_is_used_without_a_context(kubectl, group, tmp_path):
+    """There, kubectl finds the cluster by itself, and has no context that could be named."""
+    log = tmp_path / "calls"
+    kubectl(f'echo "$*" >> {log}; [ "$1" != config ] || {{ echo none >&2; exit 1; }}')
+    engine = Kubernetes(image="i", namespace="research")
+    jobs = engine.submit([group()], str(tmp_path))
+    assert [job.place for job in jobs] == ['{"context": "", "namespace": "research"}']
+    engine.cancel(jobs)
+    calls = log.read_text().splitlines()
+    assert "config current-context" in calls
+    assert "--namespace=research" in calls[-1]
+    assert "--context" not in calls[-1]
+
+
 @needs_kubectl
 @pytest.mark.slow
 @pytest.mark.timeout(900)
