@@ -191,6 +191,33 @@ def test_a_recorded_graph_in_a_file_and_nodes_of_a_run(trained, tmp_path, monkey
     assert "dim = 16" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "reference", ["graph.json", "graph.yaml", "graph.gin", "hydra:graph.yaml", "konfig:graph.json"]
+)
+def test_a_file_that_is_not_text_is_refused_on_one_line(project, capsys, reference):
+    file = reference.rpartition(":")[2]
+    (project / file).write_bytes(b"\xff\xfe\x00")
+    assert main(["show", reference]) == 2
+    assert capsys.readouterr().err == (
+        f"luthier: cannot read the file {file!r}: it is not text in UTF-8\n"
+    )
+
+
+@pytest.mark.parametrize("reference", ["hydra:absent.yaml", "konfig:absent.json"])
+def test_a_file_of_another_framework_that_is_not_there(project, capsys, reference):
+    assert main(["show", reference]) == 2
+    file = reference.rpartition(":")[2]
+    assert f"cannot read the file {file!r}: No such file" in capsys.readouterr().err
+
+
+def test_a_run_whose_record_is_not_text_gives_no_node(importable_project, make_run, capsys):
+    run = make_run(graphs.resolve(TINY), "ab12cd34")
+    run.config_path.write_bytes(b"\xff\xfe\x00")
+    assert main(["show", TINY, "model=run:ab12.model"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ab12cd34/config.json is damaged: " in line
+
+
 def test_fiddlers_of_the_project(project, monkeypatch, capsys):
     text = "import fiddle as fdl\ndef seven(graph: fdl.Config):\n    graph.seed = 7\n"
     (project / "fiddlers_of_mine.py").write_text(text)

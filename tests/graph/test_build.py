@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from graph_toys import parts, recorded
 
-from luthier.errors import BadInput, RunError, TrainingStopped, UnknownReference
+from luthier.errors import BadInput, Problem, RunError, TrainingStopped, UnknownReference
 from luthier.graph import build, multiply, value
 
 
@@ -207,6 +207,17 @@ def test_our_own_errors_pass_with_the_path_added():
         build(fdl.Config(failing, kind=TrainingStopped("spikes")))
     with pytest.raises(KeyboardInterrupt):
         build(fdl.Config(failing, kind=KeyboardInterrupt()))
+
+
+class Refusal(BadInput):
+    def __init__(self, path, reason):
+        super().__init__(Problem(reason, path))
+
+
+def test_bad_input_of_a_class_with_a_constructor_of_its_own_gets_the_path_too():
+    graph = fdl.Config(pair, a=fdl.Config(failing, kind=Refusal("inner", "is taken")))
+    with pytest.raises(BadInput, match=r"^a\.inner: is taken$"):
+        build(graph)
 
 
 def test_a_cycle_is_an_error():

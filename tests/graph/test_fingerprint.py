@@ -263,3 +263,11 @@ def test_what_changes_training_changes_the_fingerprint_of_the_program(override, 
     is_same = fingerprint(changed, "program") == fingerprint(graph, "program")
     assert is_same == is_same_program
     assert fingerprint(changed) != fingerprint(graph)
+
+
+def test_a_graph_that_is_nested_too_deeply_is_not_called_a_cycle():
+    graph = part()
+    for _ in range(1000):
+        graph = part(size=graph)
+    with pytest.raises(RecordError, match=r"^the graph is nested too deeply$"):
+        fingerprint(graph)

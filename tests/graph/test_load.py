@@ -147,6 +147,12 @@ def test_a_record_that_is_no_record():
     assert "NaN" in _problems('{"format": "luthier.graph", "version": 1, "graph": NaN}')[0]
 
 
+def test_a_record_that_is_nested_too_deeply_is_refused():
+    nested = "[" * 900 + "]" * 900
+    text = f'{{"format": "luthier.graph", "version": 1, "graph": {nested}}}'
+    assert _problems(text) == ["config.json is nested too deeply"]
+
+
 @pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
 def test_other_versions_are_refused(version):
     text = json.dumps({"format": "luthier.graph", "version": version, "graph": 1})
@@ -190,6 +196,7 @@ def test_all_problems_are_reported_at_once():
         {"config": "graph_toys.parts.Layer", "arguments": {}, "tags": {"dim": ["builtins.int"]}},
         {"config": 3, "arguments": {}},
         {"config": ["a"], "arguments": {}},
+        {"name": 3},
         {"tuple": 3},
         {"set": [[1]]},
         {"dict": [[[1], 2]]},

@@ -214,9 +214,9 @@ def _recorded(packages: Sequence[str]) -> Callable[[str], Graph]:
         from luthier import records
         from luthier.records import trust
 
-        config = Path(records.find(RUNS, run).path) / "config.json"
-        text = config.read_text(encoding="utf-8")
-        return graphs.from_json(text, trust.packages_for(config, text, packages))
+        found = records.find(RUNS, run)
+        text = found.read_config()
+        return graphs.from_json(text, trust.packages_for(found.config_path, text, packages))
 
     return load_run
 
@@ -259,10 +259,18 @@ def _resolve(
 
             forms = {".json": graphs.from_json, ".gin": graphs.from_gin}
             read = forms.get(Path(reference).suffix, graphs.from_yaml)
-            text = Path(reference).read_text(encoding="utf-8")
+            text = _text(reference)
             return read(text, trust.packages_for(reference, text, packages), reference)
         return load_reference(reference, packages)
     return None
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise BadInput(f"cannot read the file {file!r}: {reason}") from None
 
 
 def _from_targets(reference: str, packages: Sequence[str]) -> Graph:
@@ -271,11 +279,7 @@ def _from_targets(reference: str, packages: Sequence[str]) -> Graph:
 
     kind, _, rest = reference.partition(":")
     file, _, key = rest.partition(":") if kind == "hydra" else (rest, "", "")
-    try:
-        text = Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise BadInput(f"cannot read the file {file!r}: {reason}") from None
+    text = _text(file)
     from luthier.records import trust
 
     packages = trust.packages_for(file, text, packages)

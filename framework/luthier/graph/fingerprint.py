@@ -60,7 +60,7 @@ def fingerprint(
     try:
         content = writer.value(graph, "")
     except RecursionError:
-        raise RecordError(Problem("the config contains a cycle")) from None
+        raise RecordError(Problem("the graph is nested too deeply")) from None
     if writer.problems:
         raise RecordError(writer.problems)
     text = json.dumps([kind, content], ensure_ascii=True, separators=(",", ":"))

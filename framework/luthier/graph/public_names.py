@@ -16,7 +16,7 @@ import pathlib
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from luthier.errors import Problem, RecordError
 from luthier.graph import entry_points
@@ -167,10 +167,9 @@ def _find_name(target: Any) -> str:
         else "describe it with fdl.Config of its class or function"
     )
     _refuse(f"{what} has no public name", remedy)
-    raise AssertionError("unreachable")
 
 
-def _refuse(what: str, remedy: str) -> None:
+def _refuse(what: str, remedy: str) -> NoReturn:
     raise RecordError(Problem(what, remedy=remedy))
 
 

@@ -59,6 +59,8 @@ def replace(graph: Graph, path: str, value: Any, origin: str = "", new_key: bool
       UnknownReference: There is no such path.
     """
     parts = parse_path(path)
+    if not parts:
+        raise UnknownReference(Problem("the graph itself cannot be replaced"))
     if not (new_key and is_new_key(graph, parts)):
         find(graph, parts)
     with history.suspend_tracking():

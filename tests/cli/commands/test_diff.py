@@ -80,6 +80,26 @@ def test_a_patch_is_a_fiddler(project, capsys):
     )
 
 
+def test_what_no_override_and_no_fiddler_can_make_is_listed_with_the_reason(project, capsys):
+    (project / "unwritable.py").write_text(
+        "import fiddle as fdl\n"
+        "def plain():\n    return fdl.Config(dict, a=3)\n"
+        "def closed():\n    return fdl.Config(dict, a=lambda: 4)\n"
+    )
+    operands = ("unwritable:plain", "unwritable:closed")
+    assert _run(capsys, *operands, "--overrides") == (
+        0,
+        "# a: unwritable.closed.<locals>.<lambda> has no form that code can write\n",
+        "",
+    )
+    code, out, err = _run(capsys, *operands, "--patch", "made.py")
+    assert (code, out) == (2, "")
+    first, second = err.splitlines()
+    assert first == "luthier: the difference cannot be written as a fiddler"
+    assert second.startswith("luthier: a: ")
+    assert not (project / "made.py").exists()
+
+
 def test_a_page(project, capsys, monkeypatch):
     shown = []
     monkeypatch.setattr("webbrowser.open", shown.append)

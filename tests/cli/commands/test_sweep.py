@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from luthier.cli import main
+from luthier.study.driver import find_study
 
 TOYS = str(Path(__file__).resolve().parents[2] / "study")
 if TOYS not in sys.path:
@@ -111,6 +112,8 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         ([*WRAPPED, "rate=log(1e-2,1e-4)"], "0.01 is not below 0.0001 [set by space: rate]"),
         ([*WRAPPED, "rate=choice()"], "a choice needs two options or more [set by space: rate]"),
         (["show"], "show needs one study; write luthier sweep show DIR"),
+        (["repair"], "repair needs one study; write luthier sweep repair DIR"),
+        (["rate=3"], "'rate=3' is an override, and no study or experiment is given"),
         (["show", "toy/²"], "there is no study 'toy/²'; studies/ holds no studies"),
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
         ([STUDY, "--sampler", "gird"], "--sampler: there is no sampler 'gird'"),
@@ -155,6 +158,39 @@ def test_no_complete_trial_is_a_failure(project, capsys):
     assert main(["sweep", FAILING, "budget.failures=None", "--trials", "1"]) == 1
     assert "no trial is complete; `luthier sweep show studies/toy`" in capsys.readouterr().out
     assert main(["sweep", "--resume", "studies/toy"]) == 1
+
+
+def test_what_a_study_does_not_have_is_refused(project, capsys):
+    assert main(["sweep", FAILING, "budget.failures=None", "--trials", "1"]) == 1
+    capsys.readouterr()
+    assert _refused(capsys, "best", "toy") == ["luthier: no trial of studies/toy is complete yet"]
+    assert _refused(capsys, "show", "toy/7") == [
+        "luthier: toy has no trial 7; it has the trials 0 to 0"
+    ]
+    assert _refused(capsys, "show", "toy", "--sync", "wandb") == [
+        "luthier: the experiment of the study does not use W&B; set "
+        "base.records.wandb=luthier.records.Wandb() in the study"
+    ]
+
+
+def test_options_for_the_devices_set_the_engine(project, capsys):
+    assert main(["sweep", STUDY, "--trials", "2", "--slices", "2"]) == 0
+    assert find_study("toy").read_study().engine.slices == 2
+    capsys.readouterr()
+    (line,) = _refused(capsys, STUDY, "--name", "other", "--devices", "cpu:2")
+    assert line.startswith("luthier: engine.devices: does not exist [set by option 2: ")
+
+
+def test_a_study_at_its_time_limit_is_resumed_with_more_time(project, capsys):
+    words = ["--trials", "50", "budget.wall_seconds=1e-9"]
+    assert main(["sweep", STUDY, *words]) == 1, "it has no complete trial yet"
+    assert (
+        "time limit reached (budget.wall_seconds); resume with "
+        "`luthier sweep --resume studies/toy`" in capsys.readouterr().out
+    )
+    again = ["--resume", "studies/toy", "--trials", "3", "budget.wall_seconds=None"]
+    assert main(["sweep", *again]) == 0
+    assert "toy: 3 of 3 trials ended" in capsys.readouterr().out
 
 
 @pytest.mark.full

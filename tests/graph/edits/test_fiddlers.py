@@ -76,3 +76,8 @@ def test_names():
 def test_what_may_not_be_called(name):
     with pytest.raises(Unreadable, match=r"(hold no|is not a) fiddler"):
         find_fiddler(name, SHELF)
+
+
+def test_a_function_without_arguments_is_not_a_fiddler():
+    with pytest.raises(Unreadable, match=r"takes no arguments, so it is not a fiddler$"):
+        find_fiddler("graph_toys.parts.experiment", SHELF)

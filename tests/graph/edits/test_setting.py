@@ -7,7 +7,7 @@ import pytest
 from graph_toys import parts
 
 from luthier.durations import Steps
-from luthier.errors import OverrideError
+from luthier.errors import OverrideError, UnknownReference
 from luthier.graph import apply, get, is_container, paths, set_value, value
 
 Pair = collections.namedtuple("Pair", "a b")
@@ -108,3 +108,11 @@ def test_new_keys_only_on_request(graph):
     assert apply(graph, ["evaluations.new:=Evaluation()"]).evaluations["new"] is not None
     with pytest.raises(OverrideError, match="does not exist"):
         apply(graph, ["optimizer.new:=1"])
+
+
+def test_the_graph_itself_cannot_be_replaced(graph):
+    with pytest.raises(UnknownReference, match=r"^the graph itself cannot be replaced$"):
+        set_value(graph, "", 3)
+    with pytest.raises(OverrideError, match=r"^the graph itself cannot be replaced"):
+        apply(graph, [("", 3)])
+    assert graph == parts.experiment()

@@ -31,6 +31,7 @@ AROUND = Surroundings(near=[parts.Mlp])
         ("+=", [1], "2", Any, [1, 2]),
         ("+=", [], "Mlp(1, dim=2)", list[parts.Layer], [fdl.Config(parts.Mlp, 1, dim=2)]),
         ("+=", {"a": 1}, "{b: 2}", dict[str, int], {"a": 1, "b": 2}),
+        ("+=", (1,), "(2)", int | tuple[int, ...], (1, 2)),
     ],
 )
 def test_combinations(symbol, current, text, annotation, expected):
@@ -57,6 +58,16 @@ def test_what_does_not_combine(symbol, current, text, message):
     with pytest.raises(Unreadable) as caught:
         combine(symbol, current, text, Any, AROUND)
     assert message in str(caught.value)
+
+
+def test_a_value_that_the_place_admits_but_a_dict_cannot_take():
+    with pytest.raises(Unreadable, match=r"^'3' is not a dict, which \+= adds to a dict$"):
+        combine("+=", {"a": 1}, "3", int | dict[str, int], AROUND)
+
+
+def test_a_result_that_no_float_can_hold_is_refused():
+    with pytest.raises(Unreadable, match=r"\*= 0\.5: int too large to convert to float$"):
+        combine("*=", 10**400, "0.5", float, AROUND)
 
 
 def test_value_nodes_stay_live():

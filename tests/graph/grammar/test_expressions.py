@@ -61,3 +61,17 @@ def test_depth_and_length_have_limits():
     for text in ("(" * 400 + "1" + ")" * 400, "[" * 300 + "]" * 300, "1" * 200_000):
         with pytest.raises(Unreadable):
             convert(text)
+    with pytest.raises(Unreadable, match=r"^the value is nested too deeply$"):
+        convert("1" + "+1" * 900)
+
+
+def test_signs_before_numbers_and_nothing_inside_of_brackets():
+    assert convert("+3", int) == 3
+    assert convert("-(+3)", int) == -3
+    assert convert("[null, {a: null}]") == [None, {"a": None}]
+
+
+def test_a_reference_is_a_path_of_names_and_positions():
+    around = Surroundings(reference=lambda path: value(3))
+    with pytest.raises(Unreadable, match=r"^'\$a\[b\]' is not a path$"):
+        convert("$a[b].c", Any, around)

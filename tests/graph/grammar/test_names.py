@@ -58,6 +58,11 @@ def test_what_stands_beside_the_callables_at_hand():
         ("jax.nn.rleu", "names that records may contain; did you mean jax.nn.relu or"),
         ("jax.nn", "'jax.nn' is a module; name the class or function that you need from it"),
         ("os", "there is nothing called 'os'"),
+        ("graph_toys.parts", "graph_toys.parts is a module, not a value"),
+        (
+            "graph_toys.parts.pathlib.Path",
+            "'graph_toys.parts.pathlib.Path' may not be used: it is defined in 'pathlib'",
+        ),
         ("optax.__builtins__", "'optax.__builtins__' is private"),
         ("os.sytem", "'os.sytem' may not be imported: 'os' is not on the list"),
         ("optax._src.alias.sgd", "'optax._src.alias.sgd' is private"),

@@ -107,3 +107,12 @@ def test_no_tags(graph):
 def test_tags_of_subclasses(graph):
     fdl.add_tag(graph.optimizer, "b1", parts.SpecialRate)
     assert selected(graph, "tag:Rate") == ["optimizer.b1", "optimizer.learning_rate.peak"]
+
+
+def test_a_name_of_two_constants_is_refused_with_the_places_of_both(graph):
+    graph.steps, graph.seed = value(3, name="n"), value(4, name="n")
+    with pytest.raises(Unreadable) as caught:
+        selected(graph, "gin:n")
+    assert str(caught.value.problem) == (
+        "'n' is the name of 2 constants, at seed and steps; write a path instead"
+    )

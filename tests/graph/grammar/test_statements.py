@@ -57,6 +57,8 @@ def test_statements(text, expected):
         ),
         ("a+=", "'a+=' has no value"),
         ("--fdl.", "got '--fdl.'"),
+        ("gin_file:", "'gin_file:' has nothing after the colon"),
+        ("config_dict_rename:", "'config_dict_rename:' has nothing after the colon"),
     ],
 )
 def test_what_is_no_statement(text, message):

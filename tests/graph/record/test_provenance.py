@@ -29,6 +29,12 @@ def test_after_a_reset_the_default_stands_last():
     assert default.origin.startswith("the default of graph_toys.parts.Optimizer")
 
 
+def test_an_argument_that_is_not_set_and_has_no_default():
+    found = explain(fdl.Config(parts.Optimizer), "learning_rate")
+    assert found.value == "not set"
+    assert found.causes[-1].origin == "graph_toys.parts.Optimizer has no default"
+
+
 def test_a_default_says_which_node_it_is_of_and_who_put_it_there():
     graph = apply(
         resolve("configs.lm.quickstart"), ["optimizer:=luthier.optim.lion(learning_rate=1e-3)"]

@@ -75,6 +75,12 @@ def test_why_shows_the_origins_of_both_sides():
     ]
 
 
+def test_another_root_is_a_change_of_the_root():
+    change = _change("changed", "", "pkg.Old() -> pkg.New()")
+    lines = _drawn(terminal.difference({**COMPARISON, "changes": [change]}))
+    assert lines[-1] == "└── ~ the root: pkg.Old() -> pkg.New()"
+
+
 def test_nothing_is_a_line():
     lines = _drawn(terminal.difference({**COMPARISON, "changes": []}))
     assert lines == ["- a", "+ b  (run x/1)", "nothing differs"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -72,6 +73,18 @@ def test_what_a_side_lacks_is_none():
     )
 
 
+def test_the_trained_parameters_have_the_masks_of_both_sides_as_a_note():
+    facts = effects.facts_of(_graph(), DEVICES)
+    masked = dataclasses.replace(facts, trainable="**.lora")
+
+    def note(*sides):
+        return next(q.note for q in quantities(*sides) if q.name == "trained")
+
+    assert note(facts, facts) == ""
+    assert note(facts, masked) == "all -> **.lora"
+    assert note(masked, masked) == "**.lora"
+
+
 def test_a_side_that_cannot_run_is_named():
     bad = _subject("other", "training.global_batch_size=0")
     with pytest.raises(BadInput) as caught:
@@ -140,6 +153,16 @@ def test_another_seed_cannot_be_continued_with(graph, facts):
 def test_another_function_is_a_constant_of_the_step(graph, facts):
     _, recompile = _judged(graph, facts, "model.block.mlp.activation=jax.nn.relu", "name=other")
     assert recompile.text == ("yes: these are constants of the step:\n- model.block.mlp.activation")
+
+
+def test_a_number_that_a_step_cannot_take_as_an_argument_is_a_constant_with_the_reason(
+    graph, facts
+):
+    _, recompile = _judged(graph, facts, "model.norm.epsilon=1e-3")
+    assert recompile.severity == "warn"
+    first, line = recompile.text.splitlines()
+    assert first == "yes: these are constants of the step:"
+    assert line.startswith("- model.block.norm.epsilon: model: the training step cannot be traced:")
 
 
 def test_another_batch_is_of_other_shapes(graph, facts):

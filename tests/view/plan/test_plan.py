@@ -61,6 +61,12 @@ def test_a_compiler_without_a_total_gives_no_verdict():
     assert any(line.startswith("a checkpoint has ") for line in lines)
 
 
+def test_a_device_of_unknown_size_gives_what_is_needed_and_no_verdict():
+    lines = list(lines_of(report(limit_bytes=None, refusal="")))
+    assert "needs 17.0 GiB (estimated before: 16.0 GiB)" in lines
+    assert not any("fit" in line.lower() for line in lines[: lines.index("FLOPs")])
+
+
 def test_what_is_estimated_is_called_so():
     given = report()
     memory = dataclasses.replace(

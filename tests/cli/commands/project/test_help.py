@@ -41,13 +41,17 @@ def test_all_components_of_a_name_are_listed(capsys):
 
 def test_components_of_other_packages(project, capsys):
     (project / "own").mkdir()
-    (project / "own" / "__init__.py").write_text("def part(size: int = 3):\n    '''A part.'''\n")
+    (project / "own" / "__init__.py").write_text(
+        "WIDTH = 3\ndef part(size: int = 3):\n    '''A part.'''\n"
+    )
     (project / "pyproject.toml").write_text('[tool.luthier]\npackages = ["own"]\n')
     assert main(["help", "own.part"]) == 0
     assert capsys.readouterr().out == "own.part\n  A part.\n\n  size: int = 3\n"
     assert main(["help", "optax.sgd"]) == 0
     assert main(["help", "os.system"]) == 2
     assert "may not be imported" in capsys.readouterr().err
+    assert main(["help", "own.WIDTH"]) == 2
+    assert capsys.readouterr().err == "luthier: own.WIDTH is not a class or function\n"
 
 
 def test_an_unknown_component_has_a_hint(capsys):

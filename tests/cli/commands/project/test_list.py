@@ -134,3 +134,12 @@ def test_json_has_the_names_of_pax(named, capsys):
         "name": "Small4ReplicasLimitSteps",
         "reference": "configs.lm.small(steps=15_000)",
     }
+
+
+def test_components_are_found_by_their_summaries_too(folder, capsys):
+    assert main(["list", "--components", "SwiGLU"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.split(maxsplit=1)[0] == "luthier.layers.GatedMlp"
+    assert "SwiGLU" in line
+    assert main(["list", "--components", "swiglu", "zzzz"]) == 0
+    assert capsys.readouterr().out == "no component contains swiglu and zzzz\n"

@@ -75,6 +75,22 @@ def test_names_that_mean_nothing(lookup, name, message):
     assert str(caught.value.problem) == message
 
 
+def test_an_import_of_a_part_of_a_library_that_no_graph_may_name():
+    statement = Import("optax.transforms", False, "", "a.gin:1")
+    (problem,) = Lookup().import_all([statement], skip=False)
+    assert problem.what == (
+        "'optax.transforms' may not be imported: it holds nothing that a graph may name"
+    )
+    assert "optax" in problem.remedy.removeprefix("import one of ").split(", ")
+
+
+def test_an_import_by_another_name_is_found_by_that_name_alone():
+    found = Lookup(["graph_toys"])
+    statement = Import("graph_toys.parts.gelu", True, "smooth", "a.gin:1")
+    assert found.import_all([statement], skip=False) == []
+    assert found.configurable("smooth") is parts.gelu
+
+
 def test_imports_that_fail_are_reported_or_left_out():
     statements = [
         Import("os.path", False, "", "a.gin:1"),

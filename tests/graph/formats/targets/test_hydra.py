@@ -124,11 +124,60 @@ shared: {_target_: graph_toys.parts.Mlp}
             "_target_: graph_toys.parts.Model\n_partial_: maybe",
             "_partial_ is 'maybe', neither true nor false [set by config.yaml:2: _partial_]",
         ),
+        (
+            "_target_: graph_toys.parts.Model\n_args_: 3",
+            "_args_ is not a list [set by config.yaml:2: _args_]",
+        ),
+        (
+            "_target_: graph_toys.parts.Model\n3: true",
+            "an argument has no name [set by config.yaml:1]",
+        ),
+        (
+            "_target_: graph_toys.parts.Source\nfields: [a]\npath: runs/${fields}",
+            "${fields} is not text [set by config.yaml:3: path]",
+        ),
+        (
+            "_target_: graph_toys.parts.Source\nlength: ${name}_x\nname: a\npath: ${length}/b",
+            "${length} holds references of its own [set by config.yaml:4: path]",
+        ),
     ],
 )
 def test_what_is_wrong_is_reported_by_key_and_line(text, message):
     lines = errors(text)
     assert lines[0].startswith(message), lines
+
+
+def test_a_number_of_too_many_digits_is_refused():
+    (line,) = errors("_target_: graph_toys.parts.Model\ndim: " + "9" * 5000)
+    assert line.startswith("config.yaml: Exceeds the limit")
+
+
+def test_a_value_that_no_record_can_hold_is_reported_by_key():
+    config = {"_target_": "graph_toys.parts.Model", "dim": object()}
+    (line,) = errors(config)
+    assert line.startswith("an object of builtins.object cannot be recorded")
+    assert "[set by config.yaml: dim]" in line
+
+
+def test_a_config_that_is_nested_too_deeply_is_refused():
+    config = {"_target_": "graph_toys.parts.Model", "dim": 8}
+    for _ in range(2000):
+        config = {"_target_": "graph_toys.parts.Model", "dim": config}
+    assert errors(config) == ["config.yaml is nested too deeply"]
+
+
+def test_dicts_of_any_keys_and_lists_below_recursive_false():
+    graph = from_hydra(
+        "_target_: graph_toys.parts.Model\ntie: {1: a, 2: {_target_: graph_toys.parts.Mlp}}\n"
+        "dim: {b: 3}",
+        PACKAGES,
+    )
+    assert (graph.tie, graph.dim) == ({1: "a", 2: fdl.Config(parts.Mlp)}, {"b": 3})
+    graph = from_hydra(
+        "_target_: graph_toys.parts.Model\n_recursive_: false\nlayers: [{_target_: a.b}, 1]",
+        PACKAGES,
+    )
+    assert graph.layers == [{"_target_": "a.b"}, 1], "stays a dict, as Hydra passes it"
 
 
 def test_what_may_not_be_imported_is_refused():

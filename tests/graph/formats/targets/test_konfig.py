@@ -82,6 +82,14 @@ def test_the_origin_is_file_and_line():
             "dimm: graph_toys.parts.Model takes no argument 'dimm'; did you mean dim?",
         ),
         ({"__qualname__": "os:system"}, "os.system"),
+        (
+            {"__qualname__": "builtins:tuple", "0": [1]},
+            "config.json describes a plain value, not a node",
+        ),
+        (
+            {"__qualname__": "graph_toys.parts:Model", "dim": object()},
+            "an object of builtins.object cannot be recorded [set by config.json: dim]",
+        ),
         *(
             (
                 {
@@ -102,6 +110,13 @@ def test_the_origin_is_file_and_line():
 )
 def test_what_is_wrong_is_reported(config, message):
     assert message in error(config)
+
+
+def test_a_config_that_is_nested_too_deeply_is_refused():
+    config = {"__qualname__": "graph_toys.parts:Model", "0": 8}
+    for _ in range(2000):
+        config = {"__qualname__": "graph_toys.parts:Model", "0": config}
+    assert error(config) == "config.json is nested too deeply"
 
 
 _KEYS = st.sampled_from(["__qualname__", "__const__", "__args__", "0", "1", "dim", "layers"])
