@@ -55,6 +55,12 @@ class Problem:
         return printable(" ".join(line.split()))
 
 
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return names for a message, `a, b, c and 5 more`: a list that is cut says so."""
+    text = ", ".join(names[:most])
+    return f"{text} and {len(names) - most} more" if len(names) > most else text
+
+
 class LuthierError(Exception):
     """The root of all errors that luthier raises on purpose."""
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
@@ -69,9 +71,10 @@ class Parser(argparse.ArgumentParser):
           The other arguments, and a problem for each unknown option.
         """
         # The value matters: of `--devcies cpu:8`, argparse would take `cpu:8` for an override and
-        # report it as a second mistake. Whether the next word is a value is a guess: it is if the
-        # nearest known option takes one. Everything after `--` is left alone, and so are words with
-        # one dash: `-1` may be a value, and argparse returns an unknown `-x` itself (see `parse`).
+        # report it as a second mistake. Whether the next word is a value is a guess: it is if it is
+        # a number, or if the nearest known option takes one. Everything after `--` is left alone,
+        # and so are words with one dash: `-1` may be a value, and argparse returns an unknown `-x`
+        # itself (see `parse`).
         kept, problems = [], []
         end = words.index("--") if "--" in words else len(words)
         waiting = iter(range(end))
@@ -81,15 +84,12 @@ class Parser(argparse.ArgumentParser):
             if not word.startswith("--") or name in self._option_string_actions:
                 kept.append(word)
                 continue
-            problem = self._unknown(word)
+            following = words[index + 1] if index + 1 < end and not value else ""
+            is_value = bool(_VALUE.fullmatch(following))
+            problem = self._unknown(word, following if is_value else "")
             problems.append(problem)
             takes_value = bool(problem.nearest) and self._takes_value(problem.nearest[0])
-            if (
-                takes_value
-                and not value
-                and index + 1 < end
-                and not words[index + 1].startswith("-")
-            ):
+            if is_value or (takes_value and following and not following.startswith("-")):
                 next(waiting)
         return kept + words[end:], problems
 
@@ -99,14 +99,36 @@ class Parser(argparse.ArgumentParser):
         action = self._option_string_actions.get(option)
         return action is None or action.nargs != 0
 
-    def _unknown(self, word: str) -> Problem:
+    def _unknown(self, word: str, value: str = "") -> Problem:
         remedy = f"see `{self.prog} --help`"
         if not word.startswith("-"):
             return Problem(f"unexpected argument {word!r}", remedy=remedy)
-        name = word.split("=")[0]
+        name, _, written = word.partition("=")
         options = [*self._option_string_actions, *self._also]
         nearest = difflib.get_close_matches(name, options, n=2, cutoff=0.6)
-        return Problem(f"unknown option {name!r}", remedy=remedy, nearest=nearest)
+        if name in _MULTIRUN:
+            remedy = "to run several settings, write `luthier sweep REF --space PATH=choice(A,B)`"
+        what = f"unknown option {name!r}"
+        value = value or written
+        return UnknownOption(what, remedy=remedy, nearest=nearest, option=name, value=value)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnknownOption(Problem):
+    """A word with dashes that is no option of the command, but may be meant as an override.
+
+    Args:
+      option: The word, as `--lr`.
+      value: The value that was written with it, as `1e-3`; empty where there is none.
+    """
+
+    option: str = ""
+    value: str = ""
+
+
+# A word after an unknown option that can only be its value.
+_VALUE = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|true|false|none", re.IGNORECASE)
+_MULTIRUN = ("-m", "--multirun")  # of Hydra
 
 
 class Problems:
@@ -125,6 +147,10 @@ class Problems:
     def add(self, what: str, remedy: str = "", nearest: Sequence[str] = ()) -> None:
         """Add one problem: a description, its `remedy`, and the `nearest` valid names."""
         self._problems.append(Problem(what, remedy=remedy, nearest=tuple(nearest)))
+
+    def revise(self, function: Callable[[Problem], Problem]) -> None:
+        """Replace each problem by the result of a function of it."""
+        self._problems = list(map(function, self._problems))
 
     def extend(self, problems: Sequence[Problem]) -> None:
         """Add several problems."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from luthier.cli import flags, project
-from luthier.cli.arguments import Problems
+from luthier.cli.arguments import Problems, UnknownOption
 from luthier.errors import BadInput, Problem, RunError
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ def load(
     if graph is not None:
         from luthier import graph as graphs
 
+        base = graph
+        problems.revise(lambda problem: _as_override(problem, base))
         try:
             graph = graphs.apply(
                 graph,
@@ -158,6 +161,27 @@ def load(
                 graphs.validate(graph, packages)
     problems.raise_any()
     return graph, packages
+
+
+def _as_override(problem: Problem, graph: Graph) -> Problem:
+    """Return a problem; that of an unknown option with the override that was meant, if one was."""
+    # `--seed=3` of absl, `--lr 1e-3` of argparse: overrides have no dashes here.
+    if not isinstance(problem, UnknownOption) or not problem.value:
+        return problem
+    from luthier import graph as graphs
+
+    name = problem.option.lstrip("-").replace("-", "_")
+    near, is_certain = [f"{name}={problem.value}"], graphs.is_alias(name)
+    try:
+        graphs.apply(graph, near)
+        is_certain = True
+    except BadInput as error:
+        (cause,) = error.problems
+        near = [path if "=" in path else f"{path}={problem.value}" for path in cause.nearest]
+    # An option of a similar name is the better guess where no setting is called so.
+    if not near or (problem.nearest and not is_certain):
+        return problem
+    return dataclasses.replace(problem, nearest=tuple(near), remedy="")
 
 
 def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ names mean the functions; import from a module by its full name
 from __future__ import annotations
 
 from luthier.graph import values
+from luthier.graph.aliases import is_alias
 from luthier.graph.build import build
 from luthier.graph.copies import as_node, copy_graph
 from luthier.graph.diff import Change, diff, render_diff
@@ -103,6 +104,7 @@ __all__ = [
     "head_text",
     "history",
     "history_record",
+    "is_alias",
     "is_constant",
     "is_container",
     "is_node",

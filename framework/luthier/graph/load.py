@@ -15,7 +15,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import history, tagging
 
-from luthier.errors import Problem, RecordError
+from luthier.errors import Problem, RecordError, listed
 from luthier.graph import public_names, signatures
 from luthier.graph.paths import join, nearest
 from luthier.graph.record.encode import KINDS, read_record
@@ -176,7 +176,7 @@ class _Decoder:
             # renamed above; one that was removed changes the run, so it is never dropped.
             if part not in known.names:
                 near = nearest(part, known.names)
-                remedy = "" if near else f"it takes {', '.join(known.names[:12]) or 'none'}"
+                remedy = "" if near else f"it takes {listed(known.names) or 'none'}"
                 what = f"{name} takes no argument {part!r}"
                 self.problems.append(Problem(what, join(path, part), remedy=remedy, nearest=near))
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, OverrideError, Problem
 from luthier.graph import (
+    aliases,
     copies,
     fiddlers,
     origins,
@@ -52,6 +54,11 @@ from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
 
 Override = str | tuple[str, Any]
+_MOST_MEANT = 3  # suggestions for a path that does not exist
+
+
+class UnknownPath(Unreadable):
+    """There is no such path in the graph."""
 
 
 def apply(
@@ -97,8 +104,15 @@ def apply(
         for statement, where in group:
             try:
                 editor.apply(statement, where)
+            except UnknownPath as error:
+                near = editor.meant(statement, error)
+                remedy = "" if near else error.problem.remedy
+                problem = dataclasses.replace(error.problem, nearest=near, remedy=remedy)
+                problems.append(dataclasses.replace(problem, origin=where))
             except Unreadable as error:
-                problems.append(dataclasses.replace(error.problem, origin=where))
+                near = error.problem.nearest or editor.meant_value(statement)
+                problem = dataclasses.replace(error.problem, nearest=near)
+                problems.append(dataclasses.replace(problem, origin=where))
             except BadInput as error:
                 problems += [dataclasses.replace(p, origin=where) for p in error.problems]
     if problems:
@@ -267,7 +281,53 @@ class _Editor:
             near = [join(place.path, key) for key in near]
             raise Unreadable(Problem("does not exist", format_path(parts), "", remedy, near))
         leaves, places = _is_scalar(statement), _Lazy(self._every_place)
-        raise Unreadable(unknown_path(self.graph, parts, depth, place.value, leaves, places))
+        raise UnknownPath(unknown_path(self.graph, parts, depth, place.value, leaves, places))
+
+    def meant(self, statement: Statement, error: UnknownPath) -> Sequence[str]:
+        """Return what may be meant by a statement whose path does not exist, best first.
+
+        Returns:
+          Paths that take its operator and value, and whole statements where these are others.
+          Where one of them can be applied, all of them can.
+        """
+        if statement.has_value:
+            return list(error.problem.nearest)
+        end = f"{statement.operator}{statement.text}"
+        similar = [f"{path}{end}" for path in error.problem.nearest]
+        # Tried, because a name says little about what is behind it: `dropout=0.1` is similar to the
+        # path of a layer, which is no place for a number. Where a name has a meaning, paths of
+        # similar names would only change it.
+        known = [*aliases.statements(statement, self._every_place())]
+        *above, last = parse_path(statement.target)
+        paths = map(parse_path, error.problem.nearest)
+        if above and any(path[-1] == last and len(path) == len(above) + 1 for path in paths):
+            known = []  # the name is right, and what is before it is misspelt
+        for words in (known, similar):
+            fitting = (word for word in dict.fromkeys(words) if self._accepts(word))
+            if found := list(itertools.islice(fitting, _MOST_MEANT)):
+                break
+        return [word.removesuffix(end) for word in found] or list(error.problem.nearest)
+
+    def meant_value(self, statement: Statement) -> Sequence[str]:
+        """Return statements that may be meant by one whose value its place does not take."""
+        if statement.has_value or statement.selector not in ("path", "any"):
+            return []
+        path = statement.target
+        values_meant = list(aliases.values(path, statement.text))
+        if interpolation := re.fullmatch(r"\$\{([\w.\[\]]+)\}", statement.text):  # of Hydra
+            values_meant.append(f"ref:{interpolation[1]}")
+        words = (f"{path}={value}" for value in values_meant)
+        prefix = "any:" if statement.selector == "any" else ""
+        return [f"{prefix}{word}" for word in words if self._accepts(f"{prefix}{word}")]
+
+    def _accepts(self, word: str) -> bool:
+        copy = copies.copy_graph(self.graph)
+        editor = _Editor(copy, self._surroundings, self._shelves, self._recorded)
+        try:
+            editor.apply(parse_statement(word), "")
+        except (Unreadable, BadInput):
+            return False
+        return True
 
     def _edit(self, place: Place, statement: Statement, where: str) -> None:
         # In order: find the new value (taken from elsewhere, combined, or read), check that it may

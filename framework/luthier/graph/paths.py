@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from luthier.errors import Problem, UnknownReference
+from luthier.errors import Problem, UnknownReference, listed
 from luthier.graph import signatures, values
 from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
@@ -336,7 +336,7 @@ def unknown_path(
     if not near:
         names = [join("", part) for part, _, _ in children(owner, unset=True)]
         there = at or "the root"
-        remedy = f"{there} has {', '.join(names[:12])}" if names else f"{there} is empty"
+        remedy = f"{there} has {listed(names, 16)}" if names else f"{there} is empty"
     return Problem("does not exist", path=text, nearest=near, remedy=remedy)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import folders
-from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.errors import BadInput, Problem, UnknownReference, listed
 from luthier.folders import EXPERIMENT_FOLDERS
 from luthier.graph import copies, origins, signatures
 from luthier.graph.grammar import names
@@ -222,7 +222,7 @@ def _raise_no_module(name: str, missing: Sequence[_Missing]) -> None:
     if depth == 1 and not near:
         remedy = "run from the folder that contains it, or install its package"
     elif not near and known:
-        remedy = f"{at} has {', '.join(sorted(known)[:12])}"
+        remedy = f"{at} has {listed(sorted(known))}"
     raise Unreadable(Problem(f"there is no module {name!r}", nearest=near, remedy=remedy))
 
 
@@ -264,10 +264,10 @@ def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
     near = [f"{at}:{other}" for other in nearest(name, own)]
     remedy = ""
     if not near and own:
-        remedy = f"it has {', '.join(f'{at}:{other}' for other in own[:12])}"
+        remedy = f"it has {listed([f'{at}:{other}' for other in own])}"
     elif not near and hasattr(module, "__path__"):
         inside = sorted(value.name for value in pkgutil.iter_modules(module.__path__))
-        remedy = f"it is a package; it has {', '.join(f'{at}.{m}' for m in inside[:12])}"
+        remedy = f"it is a package; it has {listed([f'{at}.{m}' for m in inside])}"
     raise Unreadable(Problem(what, nearest=near, remedy=remedy))
 
 

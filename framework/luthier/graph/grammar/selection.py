@@ -8,7 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier.errors import Problem
+from luthier.errors import Problem, listed
 from luthier.graph import signatures, values
 from luthier.graph.grammar import front_ends
 from luthier.graph.grammar.statements import Statement, Unreadable
@@ -134,7 +134,9 @@ def _by_class(graph: Graph, statement: Statement, places: Sequence[Place]) -> li
         raise Unreadable(Problem(what))
     known = {title for p in nodes for title in _titles(p.value.__fn_or_cls__) if "." not in title}
     what = f"class:{statement.target}: the graph has no node of {words[0]}"
-    close = nearest(words[0], known)
+    # `Mlp` for GatedMlp: less alike by their letters than `ABC`, but what is meant.
+    inside = [name for name in known if words[0].lower() in name.lower()]
+    close = nearest(words[0], known) or sorted(inside, key=len)[:3]
     near = [f"class:{'.'.join([name, *words[1:]])}" for name in close]
     raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(known)))
 
@@ -161,7 +163,7 @@ def _fields(
 
 
 def _list(names: Iterable[str]) -> str:
-    return f"there are {', '.join(sorted(names)[:12])}"
+    return f"there are {listed(sorted(names))}"
 
 
 def _is_graph_node(value: Any) -> bool:

@@ -108,7 +108,12 @@ def parse_statement(text: str) -> Statement:
         return Statement(WORDS_OF_CONFIG_DICT, left, "")
     if left.startswith("reset:"):
         return _statement(text, left.removeprefix("reset:"), "~", "")
+    # Hydra adds a key with `+a=1` and sets or adds one with `++a=1`.
+    adds = re.match(r"\+{1,2}(?=[A-Za-z_])", left)
+    left = left[adds.end() :] if adds else left
     position, operator = _find_operator(left)
+    if adds and operator == "=":
+        return _statement(text, left[:position], ":=", left[position + 1 :].strip())
     if not operator:
         if left.endswith("~"):
             return _statement(text, left[:-1], "~", "")

@@ -457,6 +457,23 @@ def expected(annotation: Any, current: Any) -> Any:
     return inferred(current)
 
 
+def _makes(value: Any, wanted: Sequence[Any]) -> bool:
+    """Return whether calling a function gives what is wanted, by its annotation."""
+    if not inspect.isroutine(value):
+        return False
+    returned = signatures.type_hints(value).get("return")
+    return isinstance(returned, type) and any(
+        isinstance(kind, type) and kind is not object and issubclass(returned, kind)
+        for kind in wanted
+    )
+
+
+def required_arguments(target: Any) -> str:
+    """Return the arguments that a call of `target` needs, as text: `learning_rate=..., b1=...`."""
+    missing = signatures.arguments(target).required if callable(target) else ()
+    return ", ".join(f"{name}=..." for name in missing)
+
+
 def check(value: Any, annotation: Any) -> None:
     """Raise `Unreadable` if a value or node does not fit an annotation."""
     try:
@@ -469,8 +486,8 @@ def check(value: Any, annotation: Any) -> None:
     wanted = members(annotation)
     if value is None and str in wanted:
         remedy = f"for the text, write it in quotes: '{value}'"
-    elif isinstance(value, type):
-        remedy = f"for a node, write {value.__name__}()"
+    elif isinstance(value, type) or _makes(value, wanted):
+        remedy = f"for a node, write {value.__name__}({required_arguments(value)})"
     raise Unreadable(Problem(f"{shown(value)} is not {describe(annotation)}", remedy=remedy))
 
 

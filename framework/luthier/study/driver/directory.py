@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import graph as graphs
-from luthier.errors import Problem, RunError, UnknownReference
+from luthier.errors import Problem, RunError, UnknownReference, listed
 from luthier.graph import Graph, nearest
 from luthier.records import redaction, trust
 from luthier.records.redaction import write_json
@@ -283,7 +283,7 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
     # something else.
     known = sorted(entry for entry in found if StudyDirectory(root / entry).exists)
     near = nearest(name, known)
-    remedy = f"there are {', '.join(known[:12])}" if known else f"{root}/ holds no studies"
+    remedy = f"there are {listed(known)}" if known else f"{root}/ holds no studies"
     what = f"there is no study {name!r}"
     raise UnknownReference(Problem(what, nearest=near, remedy="" if near else remedy))
 

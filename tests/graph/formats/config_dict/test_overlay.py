@@ -226,7 +226,7 @@ def test_all_that_is_wrong_is_reported_at_once():
         "optimizer.learning_rate.total_steps)",
         "wandb: does not exist [set by config_dict: wandb]; "
         "the root has name, model, optimizer, data, evaluations, rules, kind, mode, steps, seed, "
-        "note, extra",
+        "note, extra, callback, duration",
     ]
 
 

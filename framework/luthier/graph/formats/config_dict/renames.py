@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from luthier.errors import BadInput, OverrideError, Problem
+from luthier.errors import BadInput, OverrideError, Problem, listed
 from luthier.graph import values
 from luthier.graph.formats.config_dict.loading import SOURCE
 from luthier.graph.grammar.statements import Unreadable
@@ -155,7 +155,7 @@ def places_of(graph: Graph, key: str, places: Sequence[Place]) -> list[Place]:
     if key in found:
         return found[key]
     near = [f"config_dict:{name}" for name in nearest(key, found)]
-    remedy = "" if near else f"there are {', '.join(sorted(found)[:12])}"
+    remedy = "" if near else f"there are {listed(sorted(found))}"
     remedy = remedy if found else "the graph has no values of a ConfigDict"
     raise Unreadable(Problem(f"no key {key!r} set anything", nearest=near, remedy=remedy))
 

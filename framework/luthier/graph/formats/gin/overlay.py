@@ -17,7 +17,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import history
 
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, Problem, listed
 from luthier.graph import copies, origins, signatures, values
 from luthier.graph.formats.gin import statements
 from luthier.graph.formats.gin import values as constants  # its part on macros
@@ -350,7 +350,7 @@ def check_argument(target: Any, argument: str) -> None:
         return
     near = nearest(argument, known.names)
     name = getattr(target, "__name__", str(target))
-    remedy = "" if near else f"it takes {', '.join(known.names[:12]) or 'none'}"
+    remedy = "" if near else f"it takes {listed(known.names) or 'none'}"
     raise Unreadable(Problem(f"{name} has no argument {argument!r}", "", "", remedy, near))
 
 

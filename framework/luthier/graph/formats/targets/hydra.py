@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luthier.errors import BadInput, Problem, RecordError, UnknownReference
+from luthier.errors import BadInput, Problem, RecordError, UnknownReference, listed
 from luthier.graph import values
 from luthier.graph.formats.targets.trees import Tree, by_name, read_tree, unknown_key
 from luthier.graph.load import decode
@@ -79,7 +79,7 @@ def _start(tree: Tree, key: str) -> Path:
         for name, child in inside
         if isinstance(child, Mapping) and TARGET in child
     ]
-    remedy = f"read a part that has: {', '.join(nodes[:12])}" if nodes else ""
+    remedy = f"read a part that has: {listed(nodes)}" if nodes else ""
     what = f"{tree.source} has no {TARGET} at {key or 'its root'}"
     raise RecordError(Problem(what, remedy=remedy))
 

@@ -1,0 +1,113 @@
+"""The first words that people type, and what they are answered."""
+
+from __future__ import annotations
+
+import pathlib
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from luthier import graph as graphs
+from luthier.errors import OverrideError
+
+FIRST_WORDS = pathlib.Path(__file__).with_name("first_words.txt").read_text().splitlines()
+# Values that the settings of these names take; 2 for all others.
+VALUES = {
+    "model.dtype": "bf16",
+    "model.param_dtype": "bf16",
+    "model.stack.remat": "FullRemat()",
+    "model.block.mlp.activation": "jax.nn.relu",
+    "data.source": "Shakespeare()",
+    "data.tokenizer": "Bytes()",
+    "records.directory": "out",
+    "records.wandb.project": "mine",
+    "name": "mine",
+    "restore": "'run:mine'",
+    "optimizer.b1": "0.8",
+    "optimizer.b2": "0.8",
+}
+
+
+@pytest.fixture(scope="module")
+def quickstart():
+    return graphs.resolve("configs.lm.quickstart")
+
+
+def hints(graph, word):
+    """Return what is suggested for a word that cannot be applied, as whole words."""
+    with pytest.raises(OverrideError) as caught:
+        graphs.apply(graph, [word])
+    (problem,) = caught.value.problems
+    value = word[word.index("=") :]
+    return [near if "=" in near else near + value for near in problem.nearest]
+
+
+@pytest.mark.parametrize("line", FIRST_WORDS)
+def test_first_words_lead_to_the_setting_and_the_hint_works(quickstart, line):
+    meant, names = line.split(": ")
+    value = VALUES.get(meant, "2")
+    expected = meant if "=" in meant else f"{meant}={value}"
+    for name in names.split():
+        assert graphs.is_alias(name)
+        assert hints(quickstart, f"{name}={value}")[0] == expected, name
+    graphs.apply(quickstart, [expected])
+
+
+def test_there_are_enough_of_them():
+    assert sum(len(line.split(": ")[1].split()) for line in FIRST_WORDS) >= 150
+
+
+def test_a_name_below_a_setting_that_exists(quickstart):
+    assert hints(quickstart, "optimizer.lr=1e-3") == ["optimizer.learning_rate.peak=1e-3"]
+    assert hints(quickstart, "model.n_heads=2") == ["model.block.attention.num_heads=2"]
+
+
+def test_a_value_that_the_place_does_not_take(quickstart):
+    expected = ["model.block.dropout=partial:Dropout(0.1)"]
+    assert hints(quickstart, "model.block.dropout=0.1") == expected
+    graphs.apply(quickstart, expected)
+    assert hints(quickstart, "optimizer.eps=${optimizer.b1}") == ["optimizer.eps=ref:optimizer.b1"]
+
+
+def test_a_recipe_is_called(quickstart):
+    with pytest.raises(OverrideError, match=r"for a node, write sgd\(learning_rate=\.\.\.\)"):
+        graphs.apply(quickstart, ["optimizer=sgd"])
+    graphs.apply(quickstart, ["optimizer=sgd(learning_rate=Constant(0.1))"])
+
+
+def test_a_key_is_added_as_in_hydra(quickstart):
+    graph = graphs.apply(quickstart, ["+compiler.cpu={}", "++seed=7"])
+    assert (graph.compiler.cpu, graph.seed) == ({}, 7)
+
+
+PATHS = (
+    *("model.num_layers", "model.dim", "optimizer.b2", "optimizer.weight_decay", "training.steps"),
+    *("optimizer.learning_rate.peak", "model.block.attention.num_heads", "data.length", "seed"),
+    *("checkpoints.every.count", "records.console.width", "parallelism.mesh.fsdp"),
+)
+
+
+@hypothesis.given(
+    path=st.sampled_from(PATHS),
+    edit=st.tuples(st.integers(0, 40), st.sampled_from(["", "x", "_", "s", "."])),
+    value=st.sampled_from(["2", "0.5", "None", "True", "mine", "[1, 2]"]),
+)
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_every_hint_is_accepted_where_one_is(quickstart, path, edit, value):
+    place = edit[0] % len(path)
+    word = f"{path[:place]}{edit[1]}{path[place + 1 :]}={value}"
+    try:
+        graphs.apply(quickstart, [word])
+    except OverrideError as error:
+        (problem,) = error.problems
+    else:
+        return
+    tried = []
+    for near in problem.nearest:
+        try:
+            graphs.apply(quickstart, [near if "=" in near else f"{near}={value}"])
+            tried.append(True)
+        except OverrideError:
+            tried.append(False)
+    assert all(tried) or not any(tried), (word, problem.nearest)
