@@ -52,3 +52,7 @@ def test_perplexity_overflows_to_infinity():
 
 def test_a_metric_of_ones_own():
     assert Metric("error", transform=lambda value: 1 - value).value(Ratio(1.0, 4.0)) == 0.75
+
+
+def test_a_metric_reads_as_its_name():
+    assert f"held_out/{PERPLEXITY}" == "held_out/perplexity"

@@ -181,3 +181,13 @@ def test_another_pooler_sees_which_tokens_are_padding(ids, distance):
 def test_rows_longer_than_the_positions_are_refused():
     with pytest.raises(BadInput, match="only 16 learned positions"):
         make().hidden(jnp.zeros((1, 17), jnp.int32))
+
+
+def test_a_call_is_the_logits_of_the_hidden_states():
+    recipe = encoders.bert(**SIZES, max_length=LENGTH)
+    model = nnx.eval_shape(lambda: graph.build(recipe)(rngs=nnx.Rngs(0)))
+    inputs = jax.ShapeDtypeStruct((2, 3), jnp.int32)
+    logits = nnx.eval_shape(lambda model, x: model.logits(model.hidden(x)), model, inputs)
+    called = nnx.eval_shape(lambda model, x: model(x), model, inputs)
+    assert (called.shape, called.dtype) == (logits.shape, logits.dtype)
+    assert called.shape[:2] == (2, 3)

@@ -88,3 +88,14 @@ def test_a_model_with_its_sources_is_a_language_model(model, sources):
 def test_arguments_out_of_range_are_refused(model):
     with pytest.raises(BadInput, match="temperature is -1"):
         transduce(model, [[1]], start_token=0, max_new_tokens=3, temperature=-1.0)
+
+
+def test_tokens_outside_the_vocabulary_are_all_named(model):
+    with pytest.raises(BadInput) as caught:
+        transduce(model, [[1, VOCAB], [2], [-1]], start_token=0, max_new_tokens=3)
+    first, second = map(str, caught.value.problems)
+    assert first == (
+        f"token {VOCAB} at position 1 of source 0 is outside the vocabulary; "
+        f"the model's vocabulary has the ids 0 to {VOCAB - 1}"
+    )
+    assert second.startswith("token -1 at position 0 of source 2 is outside the vocabulary")

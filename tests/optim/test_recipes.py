@@ -381,3 +381,7 @@ def test_an_optimizer_of_optax_needs_no_layouts():
     state = optimizer.init(parameters, {"a.kernel": Layout((2, 3), None, 1)})
     updates, _ = optimizer.update(parameters, state, parameters, {})
     np.testing.assert_allclose(updates["a.kernel"], -0.1, rtol=1e-5)
+
+
+def test_an_optimizer_without_a_check_fits_all_parameters():
+    assert Optimizer(optax.adam(0.1), Constant(0.1)).check(["a.kernel", "b.scale"]) == []

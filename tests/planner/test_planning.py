@@ -195,3 +195,32 @@ def test_a_layout_that_is_refused_is_compared_by_the_model(graph, monkeypatch):
     (row,) = report.proposals
     assert row["is_compiled"]
     assert row["step_seconds"] > report.step["step_seconds"]
+
+
+def _compiling(monkeypatch, tmp_path, line):
+    """Have every compilation fail with an error of XLA."""
+
+    def fail(self, *options, **more):
+        raise jax.errors.JaxRuntimeError(line)
+
+    planning.cpu_chip(8)  # measures this CPU, once a process, by a program of its own
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
+
+
+def test_a_step_that_the_compiler_finds_too_large_does_not_fit(graph, monkeypatch, tmp_path):
+    line = "RESOURCE_EXHAUSTED: Ran out of memory. Used 3.00G of 2.00G hbm. Exceeded by 1.00G."
+    _compiling(monkeypatch, tmp_path, line)
+    monkeypatch.setattr(planning.searching, "find", lambda *known: ([], []))
+    report = plan_here(graph, targets.read("cpu:8"), level="compile")
+    assert report.fits is False
+    memory = report.memory
+    assert (memory.needed_bytes, memory.limit_bytes) == (3 * 2**30, 2 * 2**30)
+    assert memory.refusal == "Used 3.00G of 2.00G hbm"
+    assert "the times of a step are those of the analytic model" in report.notes
+
+
+def test_another_fault_of_the_compiler_is_raised_as_it_is(graph, monkeypatch, tmp_path):
+    _compiling(monkeypatch, tmp_path, "INTERNAL: the compiler is broken")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the compiler is broken"):
+        plan_here(graph, targets.read("cpu:8"), level="compile")

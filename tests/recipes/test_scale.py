@@ -121,3 +121,10 @@ def test_a_width_that_does_not_follow_is_reported():
 def test_a_model_without_sizes_is_refused():
     with pytest.raises(BadInput, match="WithCopy has no width that can be scaled"):
         GraphSizes(fdl.Partial(models.WithCopy))
+
+
+def test_a_model_without_layers_to_count_is_refused():
+    model = decoders.gpt2(vocab_size=8, max_length=4, dim=8, num_layers=2, num_heads=2)
+    del model.num_layers
+    with pytest.raises(BadInput, match="num_layers"):
+        scale_depth(model, 2.0)

@@ -1,3 +1,7 @@
+import importlib.machinery
+import sys
+import types
+
 import fiddle as fdl
 import optuna
 import pytest
@@ -127,3 +131,45 @@ def test_a_pruner_that_would_never_be_asked_is_rejected(pruner, words, line):
     with pytest.raises(BadInput) as caught:
         studies.check_study(study, EDITING)
     assert str(caught.value) == line
+
+
+def test_what_is_not_a_sampler_is_rejected():
+    study = toys.make_study()
+    study.sampler = fdl.Config(MEDIAN)
+    with pytest.raises(BadInput) as caught:
+        studies.check_study(study, EDITING)
+    assert str(caught.value) == (
+        "sampler: MedianPruner is not a sampler; use a sampler of optuna.samplers, described by "
+        "fdl.Config, or luthier.study.Grid"
+    )
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_a_sampler_whose_package_is_absent_is_rejected_with_the_command(monkeypatch, is_installed):
+    found = types.ModuleType("cmaes")
+    found.__spec__ = importlib.machinery.ModuleSpec("cmaes", None)
+    monkeypatch.setitem(sys.modules, "cmaes", found if is_installed else None)
+    study = toys.make_study("cma-es")
+    if is_installed:
+        assert studies.check_study(study, EDITING)
+        return
+    with pytest.raises(BadInput) as caught:
+        studies.check_study(study, EDITING)
+    assert str(caught.value) == "sampler: needs cmaes; pip install cmaes"
+
+
+def test_a_pruner_of_rungs_that_vary_or_are_known_only_with_the_data_is_accepted():
+    base = graphs.apply(
+        graphs.resolve("configs.lm.quickstart"),
+        ["training.steps=10", "evaluations.held_out.every.count=5"],
+    )
+    given = {
+        "objectives": [studies.objective("held_out/nats_per_byte", None)],
+        "pruner": fdl.Config(MEDIAN, n_warmup_steps=6),
+    }
+    rate = {"optimizer.learning_rate.peak": studies.Log(1e-4, 1e-2)}
+    steps = studies.Space({"training.steps": studies.Ordinal([10, 100])})
+    assert studies.check_study(toys.make_study(base=base, space=steps, **given), EDITING)
+    data = graphs.apply(base, ["evaluations.held_out.every:=luthier.durations.Epochs(0.5)"])
+    study = toys.make_study(base=data, space=studies.Space(rate), **given)
+    assert studies.check_study(study, EDITING)

@@ -29,3 +29,10 @@ def test_a_damaged_result_is_reported(tmp_path):
     (tmp_path / "result.json").write_text('{"trial"')
     with pytest.raises(RunError, match=r"result\.json is damaged"):
         read_result(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"trial": 3}'], ids=["no fields", "too few"])
+def test_a_result_that_lacks_its_fields_is_reported_as_damaged(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(RunError, match=r"result\.json is damaged: "):
+        read_result(tmp_path)

@@ -124,3 +124,9 @@ def test_the_rate_may_be_a_tracer():
     count = jax.jit(lambda rate: task(rate=rate).hide(values, jax.random.key(0))[1].sum())
     assert count(0.1) < count(0.5) < count(0.9)
     assert count._cache_size() == 1
+
+
+def test_tokens_that_may_be_chosen_are_counted_and_padding_is_not():
+    values = batch(rows=4)
+    assert task().count_tokens(values) == 4 * (L - 5)
+    assert task().count_tokens(values | {"weights": np.zeros((4, L), np.float32)}) == 0

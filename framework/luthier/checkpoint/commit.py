@@ -242,8 +242,6 @@ def share(commit: Commit, process: int, num_processes: int) -> list[str]:
       process: Index of the process.
       num_processes: Number of processes that check together.
     """
-    if num_processes == 1:
-        return sorted(commit.files)
     load = [0] * num_processes
     # All processes compute the same assignment from the same list without talking: largest files
     # first, each to its writer unless that would have a quarter more than its share, else to the

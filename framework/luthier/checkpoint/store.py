@@ -490,10 +490,12 @@ class Store:
         """
         # Only faults that pass by themselves are retried (a network disk that is away for a moment,
         # EIO); see `faults`.
-        for seconds in (*_RETRY_SECONDS, None):
+        pauses = iter(_RETRY_SECONDS)
+        while True:
             try:
                 return look()
             except OSError as error:
+                seconds = next(pauses, None)
                 if seconds is None or not is_transient(error):
                     what = f"{path} cannot be read now: {error}"
                     remedy = (
@@ -502,7 +504,6 @@ class Store:
                     )
                     raise _Unreadable(Problem(what, remedy=remedy)) from error
             time.sleep(seconds)
-        raise AssertionError("unreachable")
 
     def _others(self, step: int) -> str:
         others = ", ".join(str(other) for other in reversed(self.steps()) if other != step)

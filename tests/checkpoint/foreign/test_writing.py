@@ -120,3 +120,11 @@ def test_parameters_of_another_family_are_all_reported():
     assert len(lines) == 4
     for name in ("blocks.0.query.kernel", "blocks.1.query.kernel", "head"):
         assert any(line.startswith(name) for line in lines)
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "out").mkdir()
+    arrays = _arrays(a=(2,))
+    write(tmp_path / "out", plain_tensors(arrays), **NOTHING)
+    np.testing.assert_array_equal(_read(tmp_path / "out")["a"], arrays["a"])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -151,3 +151,19 @@ def test_quantized_tensors_and_numbers_that_are_none_are_refused_by_name(
             pytest.raises(CheckpointError, match=r"h\.0\.qk holds 1 numbers that are NaN"),
         ):
             restoration.read()
+
+
+def test_a_tied_head_of_another_size_is_refused(toy, targets, tensors, write):
+    other = tensors | {"head": tensors["model.embed"][:5].copy()}
+    lines = _problems(Safetensors(write(other), toy), targets())
+    assert any("head differs from model.embed, and the model ties them" in line for line in lines)
+
+
+def test_files_without_a_config_describe_no_model(toy, targets, tensors, write):
+    folder = write(tensors)
+    with Restoration(Safetensors(folder, toy), targets(), LIMITS) as restoration:
+        assert restoration.described is None
+    config = {"model_type": "toy", "vocab_size": 7}
+    (Path(folder) / "config.json").write_text(json.dumps(config))
+    with Restoration(Safetensors(folder, toy), targets(), LIMITS) as restoration:
+        assert restoration.described.config == config

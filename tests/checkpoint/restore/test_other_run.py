@@ -104,3 +104,12 @@ def test_runs_that_are_not_there_empty_or_damaged(run, tmp_path, monkeypatch):
     file.write_bytes(bytes(content))
     with pytest.raises(CheckpointError, match="damaged"):
         Restoration(FromRun(str(run)), _targets(), {})
+
+
+def test_weights_that_a_run_does_not_keep_are_refused_by_name(tmp_path):
+    with Store(tmp_path / "run" / "checkpoints") as store:
+        store.save(3, {n: array for n, array in ARRAYS.items() if not n.startswith("ema/")})
+        store.wait()
+    with pytest.raises(CheckpointError) as caught:
+        Restoration(FromRun(str(tmp_path / "run"), weights="ema"), _targets(), {})
+    assert str(caught.value) == f"restore.weights: {tmp_path}/run keeps no ema at step 3"

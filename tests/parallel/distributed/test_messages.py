@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 import types
 
+import jax
 import pytest
 
 from luthier.errors import BadInput, DataError, Problem
@@ -15,6 +17,7 @@ from luthier.parallel.distributed import (
     clock_skew,
     decided,
     differences,
+    farewell,
     messages,
     together,
 )
@@ -112,3 +115,44 @@ def test_clocks_are_compared_with_that_of_process_0(processes, monkeypatch):
     for found, expected in ((second, 3.0), (third, -2.0)):
         assert abs(found.seconds - expected) <= found.uncertainty_seconds + 1e-6
         assert found.uncertainty_seconds < 1.0
+
+
+def test_an_answer_is_not_awaited_from_a_process_that_has_ended(processes, monkeypatch):
+    reported = []
+    monkeypatch.setattr(messages, "notify_parent", lambda **facts: reported.append(facts))
+
+    def several(index):
+        if index == 1:
+            return farewell("the disk is full")
+        return messages.answer("what is left", 1, lambda: "nothing")
+
+    first, _ = processes(2, several)
+    assert isinstance(first, ProcessLost)
+    assert str(first) == "process 1 of 2 ended: the disk is full"
+    assert reported == [{"lost": str(first)}]
+
+
+def test_another_fault_of_the_store_is_raised_as_it_is(processes, service, monkeypatch):
+    def fail(key, milliseconds):
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE: the coordinator is gone")
+
+    monkeypatch.setattr(service, "blocking_key_value_get", fail)
+    (error, _) = processes(2, lambda index: None if index else messages.answer("it", 1, lambda: 0))
+    assert str(error) == "UNAVAILABLE: the coordinator is gone"
+
+
+def test_process_0_leaves_when_all_have_given_their_reasons(processes, monkeypatch):
+    monkeypatch.setattr(messages, "FAREWELL_SECONDS", 60.0)
+    left = []
+
+    def several(index):
+        if index == 1:
+            while not messages.ended():
+                time.sleep(0.01)
+        farewell(f"reason {index}")
+        left.append(index)
+        return messages.ended()
+
+    both = {0: "reason 0", 1: "reason 1"}
+    assert processes(2, several) == [both, both]
+    assert left == [1, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -178,6 +179,35 @@ def test_a_run_that_has_begun_takes_in_no_more(address):
         f"the process at {address} is not a process 0 that waits for others; the run continues "
         "without this process, or the port has another user"
     )
+
+
+@pytest.mark.parametrize(
+    ("ends", "line"),
+    [
+        (True, "process 0 at {} has ended: "),
+        (False, "process 0 at {} does not answer"),
+    ],
+)
+def test_a_process_0_that_gives_no_verdict_is_named(address, ends, line):
+    server = socket.create_server(("127.0.0.1", int(address.rpartition(":")[2])))
+    over = threading.Event()
+
+    def serve():
+        with server, server.accept()[0] as connection:
+            if ends:
+                # Closed with most of what was sent unread, as by a process that is killed.
+                connection.recv(1)
+                linger = struct.pack("ii", 1, 0)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            else:
+                over.wait(5)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    (found,) = _call(address, _process(1, 2), seconds=0.2)
+    over.set()
+    thread.join()
+    assert found.startswith(line.format(address))
 
 
 def test_strangers_are_not_counted(address):
@@ -431,3 +461,12 @@ def test_errors_of_ones_own_stay_what_they_are(processes, error):
 def test_alone_every_error_is_ones_own():
     error = jax.errors.JaxRuntimeError(GLOO)
     assert explain(error) is error
+
+
+def test_a_coordinator_that_is_gone_is_not_asked_for_farewells(processes, service, monkeypatch):
+    def fail(place):
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE: the coordinator is gone")
+
+    monkeypatch.setattr(service, "key_value_dir_get", fail)
+    (error, _) = processes(2, lambda index: explain(jax.errors.JaxRuntimeError(GLOO)))
+    assert str(error) == f"one of the 2 processes cannot be reached: {GLOO}"

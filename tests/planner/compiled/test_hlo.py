@@ -78,3 +78,24 @@ def test_what_the_compiler_prints_here_is_read():
     module = parse(jax.jit(run).lower(*shapes).compile().as_text())
     loops = [i for i, _, _ in module.walk() if i.opcode == "while"]
     assert [module.trips(loop) for loop in loops] == [5]
+
+
+@pytest.mark.parametrize(
+    ("condition", "turns"),
+    [
+        (
+            "%n = s32[] constant(13)\n"
+            "  ROOT %lt = pred[] fusion(%j, %n), kind=kLoop, calls=%compare",
+            13,
+        ),
+        ("ROOT %lt = pred[] fusion(%j), kind=kLoop, calls=%compare", 1),
+        ("ROOT %lt = pred[] compare(%j, %j), direction=LT", 1),
+    ],
+    ids=["fused with its bound", "fused without a bound", "no constant"],
+)
+def test_a_bound_is_also_found_behind_a_fusion_and_else_a_turn_is_counted(condition, turns):
+    start = TEXT.index("  %n = s32[] constant(13)")
+    end = TEXT.index("}", start)
+    counter = "  %j = s32[] get-tuple-element(%p.2), index=0\n  "
+    module = parse(TEXT[:start] + counter + condition + "\n" + TEXT[end:])
+    assert module.trips(module.tables["main"]["loop"]) == turns

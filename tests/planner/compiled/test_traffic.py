@@ -65,3 +65,58 @@ def test_a_loop_moves_as_much_as_its_turns():
     one, two = run(64), run(128)
     assert two == pytest.approx(2 * one, rel=0.05)
     assert one >= 64 * 2 * 4096
+
+
+BRANCHES = """\
+HloModule m, is_scheduled=true
+
+%small (p: f32[16]) -> f32[16] {
+  %p = f32[16]{0} parameter(0)
+  ROOT %n = f32[16]{0} negate(%p)
+}
+
+%large (q: f32[16]) -> f32[16] {
+  %q = f32[16]{0} parameter(0)
+  %w = f32[256]{0} broadcast(%q)
+  ROOT %s = f32[16]{0} slice(%w), slice={[0:16]}
+}
+
+ENTRY %main (i: s32[], a: f32[16]) -> f32[16] {
+  %i = s32[] parameter(0)
+  %a = f32[16]{0} parameter(1)
+  ROOT %c = f32[16]{0} conditional(%i, %a, %a), branch_computations={%small, %large}
+}
+"""
+
+
+def test_of_branches_the_one_that_moves_most_counts():
+    assert memory_traffic(parse(BRANCHES)) == (64 + 1024) + 2 * 64
+    called = BRANCHES.replace("conditional(%i, %a, %a), branch_computations={%small, %large}", "")
+    called = called.replace(
+        "ROOT %c = f32[16]{0} ", "ROOT %c = f32[16]{0} call(%a), to_apply=%small"
+    )
+    assert memory_traffic(parse(called)) == 2 * 64
+
+
+PARTS = """\
+HloModule m, is_scheduled=true
+
+ENTRY %main (a: f32[1024,8], i: s32[2], u: f32[2,8]) -> f32[1024,8] {
+  %a = f32[1024,8]{1,0} parameter(0)
+  %i = s32[2]{0} parameter(1)
+  %u = f32[2,8]{1,0} parameter(2)
+  ROOT %r = INSTRUCTION
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "f32[2,8]{1,0} gather(%a, %i), offset_dims={1}, slice_sizes={1,8}",
+        "f32[1024,8]{1,0} scatter(%a, %i, %u), update_window_dims={1}, to_apply=%add",
+        "f32[1024,8]{1,0} dynamic-update-slice(%a, %u, %i, %i)",
+    ],
+)
+def test_rows_that_are_read_or_written_count_and_not_their_table(instruction):
+    assert memory_traffic(parse(PARTS.replace("INSTRUCTION", instruction))) == 2 * 64

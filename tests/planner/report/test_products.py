@@ -27,3 +27,17 @@ def test_they_sum_up_to_the_count():
     plan = luthier.plan(graph, jax.devices()[:1])
     jaxpr = plan.program.traced_step.jaxpr
     assert sum(flops_by_dtype(jaxpr).values()) == count(jaxpr).total
+
+
+def test_of_branches_the_one_with_most_products_counts():
+    def run(choice, x, v):
+        one = lambda x: (x @ x @ x).astype(jnp.float32)
+        other = lambda x: x.astype(jnp.float32) @ v
+        return jax.lax.cond(choice, one, other, x)
+
+    shapes = [
+        jax.ShapeDtypeStruct((), jnp.bool),
+        jax.ShapeDtypeStruct((8, 8), jnp.bfloat16),
+        jax.ShapeDtypeStruct((8, 8), jnp.float32),
+    ]
+    assert flops_by_dtype(jax.make_jaxpr(run)(*shapes)) == {"bfloat16": 2 * 2 * 8 * 8 * 8}

@@ -1,5 +1,9 @@
+import sys
+import types
+
 import jax
 import pytest
+from jax.experimental import topologies
 
 from luthier.errors import BadInput
 from luthier.planner import targets
@@ -47,3 +51,53 @@ def test_a_gpu_is_described_for_the_compiler():
     assert "core_count: 132" in description
     assert "cuda_compute_capability { major: 9 minor: 0 }" in description
     assert 'device_description_str: "NVIDIA H100 80GB HBM3"' in description
+
+
+@pytest.fixture
+def described(monkeypatch, tmp_path):
+    """Have the compilers' packages found, and return what JAX is asked to describe."""
+    for name in ("libtpu", "jax_plugins/xla_cuda13"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "jax_plugins", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+
+    def describe(**options):
+        found.append(options)
+        return types.SimpleNamespace(devices=["one", "two"])
+
+    monkeypatch.setattr(topologies, "get_topology_desc", describe)
+    return found
+
+
+def test_hosts_of_a_slice_are_described_as_they_are_cut(described):
+    assert targets.devices(targets.read("v5e-1")) == ["one", "two"]
+    targets.devices(targets.read("2xv5e-16"))
+    targets.devices(targets.read("v4-8"))
+    one, slices, plane = described
+    assert one["platform"] == "tpu"
+    assert one["chips_per_host_bounds"] == (1, 1, 1)
+    assert "num_slices" not in one
+    assert slices["num_slices"] == 2
+    assert slices["chips_per_host_bounds"] == (2, 2, 1)
+    assert plane["chip_config_name"] == "megacore"
+
+
+def test_a_gpu_slice_is_described_without_a_gpu(described):
+    targets.devices(targets.read("h100:8"))
+    (options,) = described
+    assert options["platform"] == "cuda"
+    assert options["topology"] == options["topology_name"]
+    assert options["target_config"] == targets.description(targets.CHIPS["h100"])
+
+
+def test_a_slice_that_the_compiler_does_not_know_is_refused_in_one_line(described, monkeypatch):
+    def refuse(**options):
+        raise RuntimeError("INVALID_ARGUMENT: no such topology\nat tpu.cc:1")
+
+    monkeypatch.setattr(topologies, "get_topology_desc", refuse)
+    with pytest.raises(BadInput) as caught:
+        targets.devices(targets.read("v5e-4"))
+    line = "--slice: the compiler does not know v5e-4: INVALID_ARGUMENT: no such topology"
+    assert str(caught.value) == line

@@ -76,7 +76,9 @@ def test_how_a_model_is_trained_is_no_difference(families):
         ("llama", {"sliding_window": 128}, "sliding_window"),
         ("llama", {"residual_multiplier": 0.2}, "residual_multiplier"),
         ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "factor"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("gemma", {"hidden_act": "relu"}, "hidden_act"),
+        ("gemma", {"hidden_activation": "relu"}, "hidden_activation"),
         ("gemma2", {"attention_bias": True}, "attention_bias"),
     ],
 )

@@ -1,4 +1,5 @@
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -210,3 +211,38 @@ def test_old_names_of_rotary_settings_are_understood(families):
     rotary = model_of(config).block.attention.rotary
     assert rotary.base == 500.0
     assert rotary.scaling.factor == 2.0
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    with pytest.raises(BadInput) as caught:
+        model_of(tmp_path)
+    assert str(caught.value) == f"{tmp_path} has no config.json; give its folder"
+
+
+def test_a_family_that_does_not_exist_is_refused_with_the_nearest(families):
+    with pytest.raises(CheckpointError, match="no family 'lama'; did you mean llama"):
+        config_of(families["llama"](**SIZES), "lama")
+
+
+def _family_or_refusal(model, name):
+    try:
+        return config_of(model, name)[0]
+    except BadInput as refusal:
+        return str(refusal)
+
+
+def test_every_family_has_a_config_or_the_model_differs_from_it(families):
+    model = families["llama"](**SIZES)
+    for name in foreign.families.names():
+        found = _family_or_refusal(model, name)
+        line = f"model: the model is not a {name}; use --family luthier to write luthier's own"
+        assert found == name or found.startswith(line)
+
+
+def test_of_many_differences_the_first_are_shown_and_the_rest_counted(families):
+    with pytest.raises(BadInput) as caught:
+        config_of(families["gpt2"](**SIZES), "llama")
+    first, *shown, last = [problem.what for problem in caught.value.problems]
+    assert first == "the model is not a llama"
+    assert all(line.endswith(" in a llama") for line in shown)
+    assert re.fullmatch(r"and \d+ more differences", last)

@@ -113,3 +113,69 @@ def test_a_journal_of_a_later_version_is_refused(tmp_path):
 def test_a_journal_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(RunError, match=r"cannot write .*No such file"):
         Journal(tmp_path / "absent" / "journal.jsonl")
+
+
+ASKED = {"trials": [0], "words": [], "assignment": {}}
+ENDED = {"trial": 0, "outcome": "complete", "reason": "", "device_seconds": 0.0, "values": [1.0]}
+
+
+def _written(tmp_path, *lines):
+    journal = Journal(tmp_path / "journal.jsonl")
+    for kind, fields in lines:
+        journal.add(kind, **fields)
+    journal.close()
+    return journal.path
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("asked", {"setting": 0} | ASKED | {"trials": "0"}),
+        ("ended", ENDED | {"fault": 3}),
+        ("ended", ENDED | {"values": "1.0"}),
+        ("opened", {"slices": [{"index": "first"}]}),
+        ("noted", {}),
+    ],
+)
+def test_a_line_whose_fields_are_of_other_types_is_damage(tmp_path, kind, fields):
+    path = _written(tmp_path, ("noted", {"notice": "a"}), (kind, fields))
+    assert [line["kind"] for line in read_journal(path)] == ["noted"]
+    with pytest.raises(RunError, match="line 2 is damaged"):
+        require_whole(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "problem"),
+    [
+        ("asked", {"setting": 0} | ASKED, "setting 0 was asked before"),
+        ("ended", ENDED, "trial 0 had ended before"),
+        ("told", {"setting": 1}, "setting 1 was never asked"),
+    ],
+)
+def test_a_line_that_contradicts_those_before_is_reported_and_left_out(
+    tmp_path, kind, fields, problem
+):
+    first = [("asked", {"setting": 0} | ASKED), ("ended", ENDED)]
+    path = _written(tmp_path, *first, (kind, fields))
+    assert [line["kind"] for line in read_journal(path)] == ["asked", "ended"]
+    with pytest.raises(RunError, match=f"line 3: {problem}"):
+        require_whole(path)
+
+
+def test_a_later_kind_of_line_is_let_pass(tmp_path):
+    path = _written(tmp_path, ("noted", {"notice": "a"}), ("drawn", {"picture": "b"}))
+    require_whole(path)
+    assert [line["kind"] for line in read_journal(path)] == ["noted", "drawn"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [(1, "the line of 1 setting is lost before setting 1"), (3, "3 lines of settings are lost")],
+)
+def test_settings_whose_lines_are_lost_are_counted(tmp_path, setting, line):
+    later = {"setting": setting} | ASKED | {"trials": [setting]}
+    path = _written(tmp_path, ("asked", later))
+    found = [one["setting"] for one in read_journal(path)]
+    assert found == list(range(setting + 1))
+    with pytest.raises(RunError, match=line):
+        require_whole(path)

@@ -182,3 +182,26 @@ def test_the_journal_says_what_happened_in_its_order(make):
     kinds = [line["kind"] for line in read_journal(outcome.directory / "journal.jsonl")]
     reports = ["reported"] * 4
     assert kinds == ["opened", "asked", "admitted", "leased", *reports, "ended", "told", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        (
+            "pruned",
+            "--retry: 'pruned' does not name trials to run again; write failed, or failed:REGEX",
+        ),
+        (
+            "failed:(out of memory",
+            "--retry: '(out of memory' is not a regular expression: missing ), unterminated "
+            "subpattern at position 0; write failed, or failed:REGEX",
+        ),
+    ],
+)
+def test_what_to_run_again_is_refused_before_anything_is_done(make, tmp_path, word, line):
+    _run(make())
+    before = (tmp_path / "toy" / "journal.jsonl").read_bytes()
+    with pytest.raises(BadInput) as caught:
+        studies.resume(str(tmp_path / "toy"), retry=word, engine=toys.InstantEngine())
+    assert str(caught.value) == line
+    assert (tmp_path / "toy" / "journal.jsonl").read_bytes() == before

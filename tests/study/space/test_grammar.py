@@ -115,6 +115,11 @@ def test_lists_are_split_outside_of_brackets_and_quotes():
         ),
         (
             ["m=choice(a,b)"],
+            ["m=a: n=int(1,2)", "m=a: n=int(1,3)"],
+            "n: is given twice [set by --when m=a: n=int(1,3)]",
+        ),
+        (
+            ["m=choice(a,b)"],
             ["m=c: n=int(1,2)"],
             "there is no option 'c' at m [set by --when m=c: n=int(1,2)]; the options are a, b",
         ),

@@ -225,12 +225,7 @@ def arrays_of(text: str) -> tuple[HloArray, ...]:
 def _end_of_shape(line: str, start: int) -> int:
     if line[start] != "(":
         return line.index(" ", start)
-    depth = 0
-    for position in range(start, len(line)):
-        depth += {"(": 1, ")": -1}.get(line[position], 0)
-        if depth == 0:
-            return position + 1
-    return len(line)
+    return start + _closing(line[start + 1 :]) + 2
 
 
 def _closing(text: str) -> int:

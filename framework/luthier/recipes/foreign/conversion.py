@@ -70,9 +70,6 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
             raise BadInput(Problem(f"{where} has no config.json", remedy="give its folder"))
         config = found
     family = foreign.families.of_config(config, where)
-    if family.name not in _CONVERTERS:
-        remedy = f"known are {', '.join(_CONVERTERS)}"
-        raise BadInput(Problem(f"no graph is made from a config of {family.name}", remedy=remedy))
     model, settings = _read(family.name, config)
     settings.raise_any()
     return model
@@ -121,10 +118,8 @@ def config_of(model: fdl.Buildable, family: str | None = None) -> tuple[str, dic
     # Writers are simple and may be wrong: each writes what it can of any model. Reading back
     # decides: the family whose config gives a model of the same essence is the right one. If none
     # does, the nearest one, by the number of differences, is reported.
-    if family is not None and family not in _CONVERTERS:
+    if family is not None:
         foreign.families.named(family)
-        remedy = f"known are {', '.join(_CONVERTERS)}"
-        raise BadInput(Problem(f"no config.json of {family} can be written", remedy=remedy))
     nearest: tuple[str, list[tuple[str, Any, Any]]] | None = None
     for name in _CONVERTERS if family is None else [family]:
         config = _config(model, name)

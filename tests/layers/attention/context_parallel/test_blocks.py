@@ -19,17 +19,13 @@ def sides(draw):
 SETTINGS = blocks.ScoreSettings(jnp.float32(0.5), jnp.float32(0.9), None)
 
 
-def no_bias(parameters, query, key):
-    raise AssertionError
-
-
 def look(queries, keys, cuts):
     """Return the values and log weights after the keys' pieces, in the order of the cuts."""
     seen = blocks.nothing_seen(queries.query_BGRLK, jnp.float32)
     for start, stop in cuts:
         piece = keys.piece(start, stop)
         block = blocks.ScoreBlock(queries, piece, Causal()(queries.tokens, piece.tokens))
-        seen = blocks.see(seen, block, SETTINGS, no_bias, None)
+        seen = blocks.see(seen, block, SETTINGS, None, None)
     return blocks.finish(seen)
 
 
@@ -66,7 +62,7 @@ def add_up(queries, keys, change):
     for cut in ((0, 3), (3, 8)):
         piece = keys.piece(*cut)
         block = blocks.ScoreBlock(queries, piece, Causal()(queries.tokens, piece.tokens))
-        of_query, of_pair, of_bias = blocks.see_backward(flow, block, SETTINGS, no_bias, None)
+        of_query, of_pair, of_bias = blocks.see_backward(flow, block, SETTINGS, None, None)
         assert of_bias is None
         total, of_keys = total + of_query, [*of_keys, of_pair]
     return total, *(jnp.concatenate(x, 2) for x in zip(*of_keys, strict=True))
@@ -76,7 +72,7 @@ def test_queries_that_see_nothing_are_zero(sides):
     queries, keys = sides
     seen = blocks.nothing_seen(queries.query_BGRLK, jnp.float32)
     nothing = blocks.ScoreBlock(queries, keys, jnp.zeros((1, 8, 8), bool))
-    context, log_weight = blocks.finish(blocks.see(seen, nothing, SETTINGS, no_bias, None))
+    context, log_weight = blocks.finish(blocks.see(seen, nothing, SETTINGS, None, None))
     assert not context.any()
     assert not log_weight.any()
 

@@ -502,6 +502,41 @@ def test_adafactor(alone):
     assert found.factored_dims.__fn_or_cls__ is optim.LastDims
 
 
+def test_the_power_decay_of_adafactor(alone):
+    found = optimizer(alone("ShardedAdafactor", decay_method="pow", decay_pow=0.7, factored=True))
+    assert found.decay.__fn_or_cls__ is optim.PowerDecay
+    assert found.decay.exponent == 0.7
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "leftovers"),
+    [
+        (
+            "ShardedAdafactor",
+            {"layerwise_adaptation": True, "factored": False, "decay_method": "other"},
+            {
+                "layerwise_adaptation": "it has no equivalent here",
+                "factored": "second moments are factored here",
+                "decay_method": "supported: adam and pow",
+            },
+        ),
+        ("Lion", {"clip_threshold": 1.0}, {"clip_threshold": "all of one size here"}),
+        (
+            "Adam",
+            {"sharded_adam": False, "epsilon_root": 1e-8},
+            {"epsilon_root": "nothing is added below the root here"},
+        ),
+    ],
+)
+def test_what_an_optimizer_cannot_follow_is_reported(alone, kind, settings, leftovers):
+    learner = alone(kind, **settings)
+    assert optimizer(learner) is not None
+    found = {leftover.field: leftover.why for leftover in learner.dump.leftovers}
+    assert found.keys() == leftovers.keys()
+    for field, why in leftovers.items():
+        assert why in found[field]
+
+
 def test_momentum_and_lion(alone):
     assert optimizer(alone("Sgd", momentum=0.9, nesterov=True)).__fn_or_cls__ is optim.nesterov
     assert optimizer(alone("ShardedSgd", momentum=None)).momentum == 0.0

@@ -134,7 +134,7 @@ def nothing_seen(query_BGRLK: jax.Array, kind: Any) -> Seen:
 
 
 def see(
-    seen: Seen, block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias, bias: Any
+    seen: Seen, block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias | None, bias: Any
 ) -> Seen:
     """Continue the softmax with the keys of one more block.
 
@@ -142,7 +142,7 @@ def see(
       seen: The state of its queries so far.
       block: Queries and keys.
       settings: Scalars.
-      make_bias: Makes the bias of scores from (its parameters, queries, keys).
+      make_bias: Makes the bias of scores from (its parameters, queries, keys); None without one.
       bias: Its parameters; None means no bias.
     """
     # Masked scores are -inf, and not a large negative number: before its first visible key a query
@@ -181,7 +181,7 @@ def finish(seen: Seen) -> tuple[jax.Array, jax.Array]:
 
 
 def see_backward(
-    flow: Flow, block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias, bias: Any
+    flow: Flow, block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias | None, bias: Any
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array], Any]:
     """Return the summands of a block in the cotangents.
 
@@ -222,7 +222,7 @@ def see_backward(
 
 
 def _scores(
-    block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias
+    block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias | None
 ) -> Callable[..., jax.Array]:
     kind = settings.scale.dtype
 
@@ -232,7 +232,7 @@ def _scores(
         )
         if settings.cap is not None:
             scores_BGRLS = soft_cap(scores_BGRLS, settings.cap)
-        if bias is None:
+        if make_bias is None:
             return scores_BGRLS
         bias_BHLS = make_bias(bias, block.queries.tokens, block.keys.tokens)
         return scores_BGRLS + grouped(bias_BHLS, key_BGSK.shape[1]).astype(kind)

@@ -206,7 +206,7 @@ class Ring:
       places: Devices along them, N.
       mask: The attention mask: the keys that each query may look at.
       order: The assignment of tokens to places.
-      make_bias: Makes the bias of the scores; see `blocks.see`.
+      make_bias: Makes the bias of the scores, if there is one; see `blocks.see`.
     """
 
     layout: ActivationLayout
@@ -214,7 +214,7 @@ class Ring:
     places: int
     mask: AttentionMask
     order: RingOrder
-    make_bias: blocks.MakeBias
+    make_bias: blocks.MakeBias | None
 
     def __call__(self, rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> jax.Array:
         """Attend.
@@ -525,13 +525,13 @@ def _check_pieces(
         raise BadInput(Problem(f"{type(order).__name__}: {what}", remedy=remedy))
 
 
-def _open(bias: Bias | None) -> tuple[blocks.MakeBias, Any]:
+def _open(bias: Bias | None) -> tuple[blocks.MakeBias | None, Any]:
     """Return a bias as a function of its parameters and of tokens, and its parameters."""
     # A custom VJP must not close over what is differentiated, so a module is split into its
     # structure, which is closed over, and its arrays, which are an argument. A plain function
     # cannot be split, and may hold arrays of whole rows.
     if bias is None:
-        return _no_bias, None
+        return None, None
     if not isinstance(bias, nnx.Module):
         what = f"RingAttention cannot use {type(bias).__name__}, made for whole rows"
         remedy = "use AllToAllAttention, or a bias that is made of positions, such as Alibi"
@@ -545,7 +545,3 @@ def _open(bias: Bias | None) -> tuple[blocks.MakeBias, Any]:
         return found
 
     return make_bias, tuple(values)
-
-
-def _no_bias(parameters: Any, query: Tokens, key: Tokens) -> jax.Array:
-    raise AssertionError("there is no bias")
