@@ -20,13 +20,14 @@ from __future__ import annotations
 import argparse
 import base64
 import collections
+import csv
 import hashlib
 import importlib.metadata
 import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,19 @@ def recorded(distributions: Iterable[importlib.metadata.Distribution]) -> dict[s
     """Return the digests that the RECORDs of packages have for each path."""
     found = collections.defaultdict(set)
     for distribution in distributions:
-        for file in distribution.files or ():
-            if file.hash is not None:
-                found[_path(distribution, file)].add(f"{file.hash.mode}={file.hash.value}")
+        for file, digest in _recorded_files(distribution):
+            found[_path(distribution, file)].add(digest)
     return found
+
+
+def _recorded_files(
+    distribution: importlib.metadata.Distribution,
+) -> Iterator[tuple[str, str]]:
+    """Yield the files that the RECORD of a package has a digest of, with it: `sha256=...`."""
+    # Not `distribution.files`: since Python 3.12 that leaves out files that are missing.
+    for name, digest, _ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        if digest:
+            yield name, digest
 
 
 def changed(
@@ -96,24 +106,20 @@ def changed(
       known: What `recorded` returns for all that is installed.
     """
     problems, name = [], distribution.metadata["Name"]
-    for file in distribution.files or ():
-        if file.hash is None:
-            continue
-        path = _path(distribution, file)
+    for file, expected in _recorded_files(distribution):
+        path, mode = _path(distribution, file), expected.partition("=")[0]
         if not os.path.isfile(path):
             problems.append(f"{name}: {file} is missing")
             continue
         with open(path, "rb") as content:
-            digest = hashlib.file_digest(content, file.hash.mode).digest()
+            digest = hashlib.file_digest(content, mode).digest()
         text = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        if f"{file.hash.mode}={text}" not in known[path]:
+        if f"{mode}={text}" not in known[path]:
             problems.append(f"{name}: {file} differs from what was installed")
     return problems
 
 
-def _path(
-    distribution: importlib.metadata.Distribution, file: importlib.metadata.PackagePath
-) -> str:
+def _path(distribution: importlib.metadata.Distribution, file: str) -> str:
     return os.path.normpath(str(distribution.locate_file(file)))
 
 

@@ -24,7 +24,7 @@ ARCHIVE = Path(__file__).parent / "records" / "first_round.tar.xz"
 @pytest.fixture
 def project(tmp_path):
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path)
+        archive.extractall(tmp_path, filter="data")
     return tmp_path / "proj"
 
 

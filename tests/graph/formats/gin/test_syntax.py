@@ -61,7 +61,7 @@ def test_every_statement_that_cannot_be_read_is_reported():
         "cannot read 'abc' as a value of gin [set by a.gin:1: A.b = abc]; text needs quotes",
         "cannot read this as gin: couldn't parse statement, expected ':' or '=' "
         "[set by a.gin:3: A.d 3]",
-        "cannot read this as gin: EOF in multi-line statement [set by a.gin:5]",
+        "cannot read this as gin: EOF in multi-line statement [set by a.gin:4: A.e = [1]",
     ]
 
 

@@ -274,6 +274,11 @@ def _statements(text: str) -> Iterator[Any]:
     # All problems of a file are reported at once, so parsing resumes after an error. Where it
     # resumes is a guess: the rest of a multi-line value may be reported as errors of its own, hence
     # a limit on their number. The tokenizer cannot resume, so its errors end the text.
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes of the command line that are not UTF-8
+        yield _Failure("this is not UTF-8", text.count("\n", 0, error.start) + 1)
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes in strings: the text is the user's
         try:
@@ -290,7 +295,9 @@ def _statements(text: str) -> Iterator[Any]:
                 # A TypeError is a list as a key, `{[1]: 2}`: gin evaluates literals with `ast`.
                 yield _failure(error, parser.current_token.start[0])
             except tokenize.TokenError as error:
-                yield _failure(error)
+                # Python 3.11 reports the line after the last one, where the text ends.
+                failure = _failure(error)
+                yield dataclasses.replace(failure, line=min(failure.line, len(text.splitlines())))
                 return
             except StopIteration:
                 yield _Failure("the text ends inside of a statement", text.count("\n") + 1)
@@ -304,6 +311,7 @@ def _statements(text: str) -> Iterator[Any]:
 def _failure(error: Exception, line: int = 1) -> _Failure:
     if isinstance(error, tokenize.TokenError):
         message, (line, _) = error.args
+        message = message.removeprefix("unexpected ")  # Python 3.12
         return _Failure(f"cannot read this as gin: {message}", line)
     if isinstance(error, RecursionError):
         return _Failure("the value is nested too deeply", line)
@@ -327,8 +335,8 @@ def _directives(text: str) -> Iterator[tuple[int, Directive]]:
             match = _DIRECTIVE.match(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 yield token.start[0], Directive(match[1], match[2].strip(), "")
-    except (SyntaxError, tokenize.TokenError):
-        return  # the parser reports it
+    except (SyntaxError, tokenize.TokenError, UnicodeEncodeError):
+        return  # reported where statements are read
 
 
 # Directives: comments in gin files for what gin cannot express. Gin ignores them, so that an export
