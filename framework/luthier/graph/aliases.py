@@ -56,9 +56,11 @@ def statements(statement: Statement, places: Sequence[Place]) -> Iterator[str]:
     # The last part alone counts, as `training.lr` and `optimizer.lr` mean the same. Of the places
     # that end as a target does, those below the part of the path that exists come first, and then
     # those of the shortest paths: `optimizer` before the optimizer of an adapter.
-    *above, last = (part for part in parse_path(statement.target) if isinstance(part, str))
-    prefix = f"{above[0]}." if above else ""
-    for target in table().get(last.lower().replace("-", "_"), ()):
+    names = [part for part in parse_path(statement.target) if isinstance(part, str)]
+    if not names:
+        return
+    prefix = f"{names[0]}." if len(names) > 1 else ""
+    for target in table().get(names[-1].lower().replace("-", "_"), ()):
         end, equals, value = target.partition("=")
         pattern = re.compile(_expression(end))
         fitting = [place.path for place in places if pattern.search(place.path)]

@@ -50,7 +50,9 @@ def read(folder: Path) -> list[Event]:
     from jax.profiler import ProfileData
 
     (file,) = folder.rglob("*.xplane.pb")
-    planes = list(ProfileData.from_file(str(file)).planes)
+    # Held as long as its planes are read: JAX 0.12 frees their memory with it.
+    profile = ProfileData.from_file(str(file))
+    planes = list(profile.planes)
     devices = [plane for plane in planes if re.match(r"/device:(GPU|TPU):\d+$", plane.name)]
     events = []
     for plane in devices[:1] or [plane for plane in planes if plane.name == "/host:CPU"]:

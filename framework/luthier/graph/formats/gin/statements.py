@@ -267,6 +267,11 @@ class _Failure:
     remedy: str = ""
 
 
+# Since Python 3.12 the tokenizer raises errors of all kinds for them. Surrogates stand for bytes of
+# the command line that are not UTF-8.
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
 def _statements(text: str) -> Iterator[Any]:
     """Yield the statements of a text; after an unreadable one, continue behind its line."""
     from gin import config_parser
@@ -274,10 +279,9 @@ def _statements(text: str) -> Iterator[Any]:
     # All problems of a file are reported at once, so parsing resumes after an error. Where it
     # resumes is a guess: the rest of a multi-line value may be reported as errors of its own, hence
     # a limit on their number. The tokenizer cannot resume, so its errors end the text.
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # bytes of the command line that are not UTF-8
-        yield _Failure("this is not UTF-8", text.count("\n", 0, error.start) + 1)
+    if no_text := _NO_TEXT.search(text):
+        line = text.count("\n", 0, no_text.start()) + 1
+        yield _Failure("this is not text: it has a zero byte, or bytes that are not UTF-8", line)
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes in strings: the text is the user's
@@ -328,15 +332,15 @@ def _failure(error: Exception, line: int = 1) -> _Failure:
 def _directives(text: str) -> Iterator[tuple[int, Directive]]:
     """Yield the directives of a text, with their lines."""
     # From tokens and not from lines: `#` may stand inside of a string.
-    if "luthier:" not in text:
+    if "luthier:" not in text or _NO_TEXT.search(text):
         return
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             match = _DIRECTIVE.match(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 yield token.start[0], Directive(match[1], match[2].strip(), "")
-    except (SyntaxError, tokenize.TokenError, UnicodeEncodeError):
-        return  # reported where statements are read
+    except (SyntaxError, tokenize.TokenError):
+        return  # the parser reports it
 
 
 # Directives: comments in gin files for what gin cannot express. Gin ignores them, so that an export
