@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,8 +51,13 @@ def read(folder: Path) -> list[Event]:
     from jax.profiler import ProfileData
 
     (file,) = folder.rglob("*.xplane.pb")
-    # Held as long as its planes are read: JAX 0.12 frees their memory with it.
-    profile = ProfileData.from_file(str(file))
+    with warnings.catch_warnings():
+        # Of JAX 0.12 on Python 3.12, at the first use of its types: as an error, it aborts.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return _events(ProfileData.from_file(str(file)))
+
+
+def _events(profile: Any) -> list[Event]:
     planes = list(profile.planes)
     devices = [plane for plane in planes if re.match(r"/device:(GPU|TPU):\d+$", plane.name)]
     events = []
