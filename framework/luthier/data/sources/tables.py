@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from luthier.data.messages import message_class
 from luthier.data.requirements import require
 from luthier.data.sources.containers import ArrayRecord, Container, TFRecord
 from luthier.data.sources.files import empty, matching_files
@@ -359,7 +360,9 @@ def features(record: bytes) -> dict[str, Values]:
     # be read as any other; an Example has none.
     if len(UnknownFieldSet(example)) or len(UnknownFieldSet(example.features)):
         raise ValueError("not a tf.train.Example: it has fields that an Example does not have")
-    return {name: _values(feature) for name, feature in example.features.feature.items()}
+    named = example.features.feature
+    # The order of a map is that of a hash table, which may differ between processes.
+    return {name: _values(named[name]) for name in sorted(named)}
 
 
 def _values(feature: Any) -> Values:
@@ -372,45 +375,25 @@ def _values(feature: Any) -> Values:
     return list(feature.bytes_list.value)
 
 
+# tensorflow/core/example/example.proto and feature.proto.
+_EXAMPLE = {
+    "BytesList": [(1, "value", "[bytes]")],
+    "FloatList": [(1, "value", "[float]")],
+    "Int64List": [(1, "value", "[int64]")],
+    "Feature": [
+        (1, "bytes_list", "kind?BytesList"),
+        (2, "float_list", "kind?FloatList"),
+        (3, "int64_list", "kind?Int64List"),
+    ],
+    "Features": [(1, "feature", "{Feature}")],
+    "Example": [(1, "features", "Features")],
+}
+
+
 @functools.cache
 def _example_class() -> Any:
-    """Return the class of `tf.train.Example`, which otherwise only TensorFlow has."""
-    # Imported at the first record: nobody else needs it.
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="luthier/example.proto", package="luthier", syntax="proto3"
-    )
-
-    def declare(message: Any, number: int, name: str, kind: int, label: int, of: str = "") -> Any:
-        type_name = f".luthier.{of}" if of else None
-        return message.field.add(
-            name=name, number=number, type=kind, label=label, type_name=type_name
-        )
-
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    kinds = (("bytes", field.TYPE_BYTES), ("float", field.TYPE_FLOAT), ("int64", field.TYPE_INT64))
-    for number, (name, kind) in enumerate(kinds, start=1):
-        values = file.message_type.add(name=f"{name.capitalize()}List")
-        declare(values, 1, "value", kind, field.LABEL_REPEATED)
-        arguments = (f"{name}_list", field.TYPE_MESSAGE, field.LABEL_OPTIONAL, values.name)
-        declare(feature, number, *arguments).oneof_index = 0
-    features = file.message_type.add(name="Features")
-    # A map is a repeated message of keys and values, and marked as such.
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    declare(entry, 1, "key", field.TYPE_STRING, field.LABEL_OPTIONAL)
-    declare(entry, 2, "value", field.TYPE_MESSAGE, field.LABEL_OPTIONAL, "Feature")
-    arguments = ("feature", field.TYPE_MESSAGE, field.LABEL_REPEATED, "Features.FeatureEntry")
-    declare(features, 1, *arguments)
-    example = file.message_type.add(name="Example")
-    declare(example, 1, "features", field.TYPE_MESSAGE, field.LABEL_OPTIONAL, "Features")
-    # A pool of its own: in the default one, a later import of TensorFlow must not find a rival.
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("luthier.Example"))
+    # At the first record: nobody else needs protobuf.
+    return message_class("proto3", _EXAMPLE, "Example")
 
 
 # Prepared folders of TensorFlow Datasets, without TensorFlow.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from luthier.data.messages import message_class
 from luthier.data.requirements import require
 from luthier.data.sources.files import read_file
 from luthier.data.tokenizers.tokenizer import (
@@ -165,12 +166,24 @@ class SentencePiece(Tokenizer):
         )
 
 
+# The part of sentencepiece's src/sentencepiece_model.proto that decides if text is kept as it is.
+_MODEL = {
+    "TrainerSpec": [(24, "treat_whitespace_as_suffix", "bool")],
+    "NormalizerSpec": [
+        (2, "precompiled_charsmap", "bytes"),
+        (3, "add_dummy_prefix", "bool=true"),
+        (4, "remove_extra_whitespaces", "bool=true"),
+        (5, "escape_whitespaces", "bool=true"),
+    ],
+    "ModelProto": [(2, "trainer_spec", "TrainerSpec"), (3, "normalizer_spec", "NormalizerSpec")],
+}
+
+
 def _parse(proto: bytes) -> Any:
     from google.protobuf.message import DecodeError
-    from sentencepiece import sentencepiece_model_pb2
 
     try:
-        return sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
+        return message_class("proto2", _MODEL, "ModelProto").FromString(proto)
     except DecodeError as error:  # which is not a ValueError
         raise ValueError(error) from None
 
