@@ -16,6 +16,9 @@ from luthier import graph as graphs
 from luthier import metrics
 from luthier import study as studies
 
+# Of luthier's own experiments, also from the wheel, where they are in another package.
+_PACKAGE = __name__.partition("sweeps.")[0]
+
 
 def study() -> fdl.Config[studies.Study]:
     """Search both by TPE; 16 trials of the quickstart, shrunk."""
@@ -51,7 +54,7 @@ def shrunk() -> Any:
         "reset:evaluations.held_out.num_batches",
         "checkpoints.every=Steps(60)",
     ]
-    return graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
+    return graphs.apply(graphs.resolve(f"{_PACKAGE}configs.lm.quickstart"), words)
 
 
 def held_out() -> fdl.Config[studies.Measured]:

@@ -134,6 +134,15 @@ def test_names_of_no_experiment(experiments, name, message):
     assert str(caught.value) == message
 
 
+def test_an_experiment_of_the_project_comes_before_one_of_luthier(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    text = 'def experiment():\n    """Mine.\n\n    Pax: C4Spmd1BAdam4Replicas\n    """\n'
+    (tmp_path / "configs" / "quickstart.py").write_text(text)
+    assert cli.find_experiment("C4Spmd1BAdam4Replicas") == "configs.quickstart"
+    assert cli.find_experiment("quickstart") == "configs.quickstart"
+
+
 def test_names_of_experiments_that_come_with_luthier(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.find_experiment("C4Spmd1BAdam4Replicas") == "configs.pax.c4"

@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from luthier import data
 from luthier import graph as graphs
 from luthier.errors import OverrideError
 
@@ -77,8 +78,25 @@ def test_a_recipe_is_called(quickstart):
 
 
 def test_a_key_is_added_as_in_hydra(quickstart):
-    graph = graphs.apply(quickstart, ["+compiler.cpu={}", "++seed=7"])
-    assert (graph.compiler.cpu, graph.seed) == ({}, 7)
+    added = graphs.apply(
+        quickstart, ["+parallelism.rules.parameters.mine=[fsdp]", "++data.length=64"]
+    )
+    assert tuple(added.parallelism.rules.parameters["mine"]) == ("fsdp",)
+    # A shared value stays shared.
+    assert graphs.get(added, "evaluations.held_out.data.length") is added.data.length
+    with pytest.raises(OverrideError, match=r"is a WarmupCosine node, which 0.0003 cannot replace"):
+        graphs.apply(quickstart, ["++optimizer.learning_rate=3e-4"])
+
+
+def make_data() -> data.Packed:
+    """A function of the user's that makes what a protocol asks for."""
+
+
+def test_a_function_where_a_protocol_is_wanted_is_called(quickstart):
+    with pytest.raises(
+        OverrideError, match=r"make_data is not .*; for a node, write make_data\(\)"
+    ):
+        graphs.apply(quickstart, [("data", make_data)])
 
 
 PATHS = (

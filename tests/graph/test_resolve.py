@@ -167,6 +167,15 @@ def test_an_experiment_of_the_project_comes_before_one_of_luthier(own):
     )
 
 
+def test_what_the_project_has_beside_it_does_not_hide_an_experiment_of_luthier(empty):
+    (empty / "digits").mkdir()  # images, say: no module to anybody but Python
+    assert resolve("digits").name == "digits"
+    (empty / "configs").mkdir()
+    (empty / "configs" / "__init__.py").write_text("import module_that_does_not_exist")
+    assert resolve("configs.lm.quickstart").name == "quickstart"
+    assert "importing configs failed" in message("configs.mine")
+
+
 def test_a_record_names_no_experiment_of_luthier(empty):
     from luthier.graph import to_json
 

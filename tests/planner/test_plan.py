@@ -7,7 +7,7 @@ from flax import nnx
 
 import luthier
 from luthier import graph as graphs
-from luthier import planner
+from luthier import planner, program
 from luthier.errors import BadInput
 from luthier.layers import RMSNorm
 
@@ -104,6 +104,20 @@ def test_a_random_key_in_the_state_is_two_words(graph, plan):
 def test_sizes_that_no_arithmetic_holds_are_bad_input(graph):
     with pytest.raises(BadInput, match="model: a size of the model is too large"):
         planner.make(graphs.apply(graph, ["model.dim=1000000000000000000"]), jax.devices()[:1])
+
+
+def make_evaluations(data):
+    """A function of the user's: the graph knows the data, and no other setting."""
+    return {"held_out": program.Evaluation(data=data, global_batch_size=3)}
+
+
+def test_problems_of_parts_that_a_function_makes_have_no_origin(graph):
+    changed = graphs.apply(graph, [])
+    changed.evaluations = fdl.Config(make_evaluations, data=changed.data)
+    with pytest.raises(BadInput) as caught:
+        planner.make(changed, jax.devices()[:2])
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.origin) == ("evaluations.held_out.global_batch_size", "")
 
 
 def test_all_problems_come_at_once_with_what_set_their_values(graph, monkeypatch):

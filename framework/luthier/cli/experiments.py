@@ -176,8 +176,8 @@ def _as_override(problem: Problem, graph: Graph) -> Problem:
         graphs.apply(graph, near)
         is_certain = True
     except BadInput as error:
-        (cause,) = error.problems
-        near = [path if "=" in path else f"{path}={problem.value}" for path in cause.nearest]
+        paths = error.problems[0].nearest
+        near = [path if "=" in path else f"{path}={problem.value}" for path in paths]
     # An option of a similar name is the better guess where no setting is called so.
     if not near or (problem.nearest and not is_certain):
         return problem

@@ -209,7 +209,13 @@ def find_experiment(name: str) -> str:
         }
     fitting = [known[dotted] for dotted in known if f".{dotted}".endswith(f".{wanted}")]
     fitting = list(dict.fromkeys(fitting))
-    aliases = {alias.name: alias.reference for listed in found for alias in listed.aliases}
+    # The project's own come first: a copy of one of luthier's experiments has its names, too.
+    shipped = {listed.reference for listed in found if listed.is_shipped}
+    fitting = [reference for reference in fitting if reference not in shipped] or fitting
+    aliases: dict[str, str] = {}
+    for listed in found:
+        for alias in listed.aliases:
+            aliases.setdefault(alias.name, alias.reference)
     own = wanted.rpartition(".")[2]
     # A full name wins, even where others end so. It is in `fitting`, too, so `fitting[0]` exists.
     if wanted in known or len(fitting) == 1:

@@ -68,10 +68,11 @@ def find_all(package: str) -> Iterator[Listed]:
       package: `configs` or `sweeps`.
     """
     own = Path.cwd() / package
-    modules = set()
-    for listed in find(own):
-        modules.add(listed.reference.partition(":")[0])
-        yield listed
+    # A module of the project hides one of luthier, whatever is in it.
+    modules = {
+        ".".join(path.relative_to(own.parent).with_suffix("").parts) for path in own.rglob("*.py")
+    }
+    yield from find(own)
     for folder in map(Path, folders.shipped_folders()):
         # The same folder in a clone of luthier's repository.
         if folder.name == package and folder.resolve() != own.resolve():

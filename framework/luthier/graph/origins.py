@@ -233,7 +233,8 @@ def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
 
     Args:
       graph: A node.
-      path: A path that exists.
+      path: A path. One that does not exist has no history: a function of the user's may make a
+        component of which the graph knows nothing.
     """
     # Fiddle keeps a history per argument of a node. Sets inside a list or dict of an argument are
     # recorded by `setting` under the written rest of the path (`layers[0].dim`), so every prefix of
@@ -244,7 +245,10 @@ def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
     for index, part in enumerate(parts):
         if isinstance(value, fdl.Buildable):
             owner, depth = value, index
-        value, is_default = child_of(value, part)
+        try:
+            value, is_default = child_of(value, part)
+        except (KeyError, IndexError):
+            return None
         if is_default:
             return None
     if owner is None:

@@ -55,6 +55,9 @@ from luthier.graph.values import Graph
 
 Override = str | tuple[str, Any]
 _MOST_MEANT = 3  # suggestions for a path that does not exist
+# Each is tried on a copy of the graph: a graph of hundreds of blocks has as many places that end in
+# `num_heads`, and a study tries thousands of statements.
+_MOST_TRIED = 8
 
 
 class UnknownPath(Unreadable):
@@ -274,7 +277,7 @@ class _Editor:
             return place
         is_new_key = depth == len(parts) - 1 and isinstance(place.value, dict)
         if is_new_key and isinstance(parts[-1], str):
-            if statement.operator == ":=":
+            if statement.operator == ":=" or statement.adds:
                 return Place(format_path(parts), UNSET, place.value, parts[-1], place.is_default)
             remedy = f"to add a key, write {format_path(parts)}:=..."
             near = nearest(parts[-1], [key for key in place.value if isinstance(key, str)])
@@ -303,7 +306,8 @@ class _Editor:
         if above and any(path[-1] == last and len(path) == len(above) + 1 for path in paths):
             known = []  # the name is right, and what is before it is misspelt
         for words in (known, similar):
-            fitting = (word for word in dict.fromkeys(words) if self._accepts(word))
+            tried = itertools.islice(dict.fromkeys(words), _MOST_TRIED)
+            fitting = (word for word in tried if self._accepts(word))
             if found := list(itertools.islice(fitting, _MOST_MEANT)):
                 break
         return [word.removesuffix(end) for word in found] or list(error.problem.nearest)

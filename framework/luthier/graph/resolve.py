@@ -110,6 +110,13 @@ def find_module(name: str) -> types.ModuleType:
     # A package of experiments may say where its modules went: `MOVED = {old name: new name}`.
     # Scripts, shell histories and papers keep naming the old ones.
     missing: list[_Missing] = []
+    if "." not in name and _is_folder_at_most(name):
+        candidates = _by_last_part(name)
+        if len(candidates) == 1:
+            return find_module(candidates[0])
+        if candidates:
+            what = f"{name!r} is ambiguous: it may mean {' or '.join(candidates)}"
+            raise Unreadable(Problem(what, remedy="write the full name"))
     for prefix in _prefixes(name):
         found = _walk(prefix, name)
         if isinstance(found, str):
@@ -117,13 +124,6 @@ def find_module(name: str) -> types.ModuleType:
         if isinstance(found, types.ModuleType):
             return found
         missing.append(found)
-    if "." not in name:
-        candidates = _by_last_part(name)
-        if len(candidates) == 1:
-            return find_module(candidates[0])
-        if candidates:
-            what = f"{name!r} is ambiguous: it may mean {' or '.join(candidates)}"
-            raise Unreadable(Problem(what, remedy="write the full name"))
     _raise_no_module(name, missing)
     raise AssertionError("not reached")
 
@@ -141,9 +141,31 @@ class _Missing:
     parent: types.ModuleType | None
 
 
+def _is_folder_at_most(name: str) -> bool:
+    """Return whether there is no module of this name, but for a folder without an `__init__.py`."""
+    # Such a folder, `digits` with images, is a package to Python, and to nobody else.
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return name not in sys.modules
+    return spec is None or (spec.origin is None and spec.submodule_search_locations is not None)
+
+
 def _prefixes(name: str) -> tuple[str, ...]:
-    # The project's own first: it may have an experiment of the same name.
-    return ("", f"{folders.SHIPPED}.") if name.split(".")[0] in EXPERIMENT_FOLDERS else ("",)
+    """Return what may stand before a name: nothing, or the package of luthier's experiments."""
+    if name.split(".")[0] not in EXPERIMENT_FOLDERS:
+        return ("",)
+    # The project's own first: it may have an experiment of the same name. Where it has none, its
+    # packages are not imported: whether they can be is no matter of luthier's experiments, nor
+    # whether some distribution calls a package `configs`.
+    if not _is_in(_project_folders(), name) and _is_in(_shipped_folders(), name):
+        return (f"{folders.SHIPPED}.",)
+    return ("", f"{folders.SHIPPED}.")
+
+
+def _is_in(places: Sequence[pathlib.Path], name: str) -> bool:
+    paths = [place.parent.joinpath(*name.split(".")) for place in places]
+    return any(path.is_dir() or path.with_suffix(".py").is_file() for path in paths)
 
 
 def _walk(prefix: str, name: str) -> types.ModuleType | str | _Missing:
@@ -230,7 +252,7 @@ def _last_parts() -> set[str]:
     """Return the last parts of the names of all experiments and studies."""
     places = (*_project_folders(), *_shipped_folders())
     paths = (path for folder in places for path in folder.rglob("*.py"))
-    return {path.stem for path in paths if path.stem != "__init__"}
+    return {path.stem for path in paths if path.stem[:1] != "_"}
 
 
 def _own_modules() -> list[str]:

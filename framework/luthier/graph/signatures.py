@@ -126,9 +126,16 @@ def is_module_class(target: object) -> bool:
     return module is not None and isinstance(target, getattr(module, _FLAX_METACLASS))
 
 
-def inherited(target: object) -> tuple[str, ...]:
-    """Return the arguments that callers of a template of `target` pass: `INHERITED` and `rngs`."""
-    declared = tuple(getattr(target, "INHERITED", ()))
+def inherited(target: object) -> tuple[str | int, ...]:
+    """Return the arguments that callers of a template of `target` pass: `INHERITED` and `rngs`.
+
+    Returns:
+      Their keys in a node: names, and indices too of those that are positional-only.
+    """
+    declared: tuple[str | int, ...] = tuple(getattr(target, "INHERITED", ()))
+    if declared and callable(target):
+        names = arguments(target).positional_only
+        declared += tuple(index for index, name in enumerate(names) if name in declared)
     return (*declared, "rngs") if is_module_class(target) else declared
 
 

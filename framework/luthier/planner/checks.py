@@ -97,8 +97,12 @@ def check(
         try:
             program.abstract_batch(evaluation.data, evaluation.global_batch_size, rows)
         except ValidationError as error:
+            # Not of others, such as a rule that two dimensions share.
             origin = graphs.origin_of(graph, rows)
-            problems += [dataclasses.replace(p, origin=origin) for p in error.problems]
+            problems += [
+                dataclasses.replace(p, origin=p.origin or origin) if p.path == rows else p
+                for p in error.problems
+            ]
     known = dict.fromkeys(experiment.evaluations, task.metrics)
     selectors: dict[str, Any] = {}
     if training.early_stopping is not None:

@@ -176,7 +176,7 @@ def _copy_tokenizer(
     # By the class of the tokenizer and not by the name of its file: `encoder.json` is not a whole
     # tokenizer, and a model of SentencePiece may have any suffix.
     files = {
-        name: pathlib.Path(path).expanduser()
+        name: pathlib.Path(os.path.expanduser(path))
         for name, path in getattr(tokenizer, "vocabulary_files", {}).items()
     }
     # Bytes have no file, and a file may be gone since: weights alone are still an export.

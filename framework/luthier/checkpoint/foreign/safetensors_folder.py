@@ -390,6 +390,7 @@ def _itemsize(dtype: str) -> int:
 NAMES = (
     "tokenizer.json",
     "tokenizer.model",
+    "tokenizer.tiktoken",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",

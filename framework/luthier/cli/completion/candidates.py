@@ -175,7 +175,9 @@ def pages() -> Iterator[Candidate]:
 
 def _python_files(folder: str) -> list[str]:
     found = []
-    for where, _, names in os.walk(folder):
+    for where, folders, names in os.walk(folder):
+        # Only what can be imported: `sweeps/` may hold results as well.
+        folders[:] = [name for name in folders if name.isidentifier() and name[:2] != "__"]
         found += [os.path.join(where, name) for name in names if name.endswith(".py")]
     return sorted(found)
 

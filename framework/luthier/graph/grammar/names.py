@@ -296,6 +296,10 @@ def _modules_of(near: Sequence[Any]) -> Iterator[types.ModuleType]:
             yield module
 
 
+# Packages and modules of luthier that hold no parts of an experiment.
+_NO_ROOMS = ("cli", "graph", "errors", "facade", "folders", "installation", "shipped")
+
+
 @functools.cache
 def _rooms() -> tuple[str, ...]:
     """Return luthier's packages and modules that hold parts of an experiment."""
@@ -303,7 +307,7 @@ def _rooms() -> tuple[str, ...]:
     root = pathlib.Path(next(iter(luthier.__path__)))
     rooms = sorted(path.parent.name for path in root.glob("*/__init__.py"))
     modules = sorted(path.stem for path in root.glob("*.py") if path.stem[:1] != "_")
-    return tuple(name for name in (*rooms, *modules) if name not in ("cli", "graph", "errors"))
+    return tuple(name for name in (*rooms, *modules) if name not in _NO_ROOMS)
 
 
 @functools.cache

@@ -71,6 +71,7 @@ class Statement:
       text: The value as it was written.
       value: The value itself, where the override came from Python and not as text.
       has_value: Whether `value` counts instead of `text`.
+      adds: Whether it may add a key to a dict, as Hydra's `+a=1` and `++a=1`.
     """
 
     selector: str
@@ -79,6 +80,7 @@ class Statement:
     text: str = ""
     value: Any = None
     has_value: bool = False
+    adds: bool = False
 
 
 def parse_statement(text: str) -> Statement:
@@ -113,7 +115,9 @@ def parse_statement(text: str) -> Statement:
     left = left[adds.end() :] if adds else left
     position, operator = _find_operator(left)
     if adds and operator == "=":
-        return _statement(text, left[:position], ":=", left[position + 1 :].strip())
+        # Else as `=`, which checks more than `:=`, and moves all users of a shared value.
+        statement = _statement(text, left[:position], "=", left[position + 1 :].strip())
+        return dataclasses.replace(statement, adds=True)
     if not operator:
         if left.endswith("~"):
             return _statement(text, left[:-1], "~", "")

@@ -463,15 +463,26 @@ def _makes(value: Any, wanted: Sequence[Any]) -> bool:
         return False
     returned = signatures.type_hints(value).get("return")
     return isinstance(returned, type) and any(
-        isinstance(kind, type) and kind is not object and issubclass(returned, kind)
+        isinstance(kind, type) and kind is not object and _is_kind_of(returned, kind)
         for kind in wanted
     )
+
+
+def _is_kind_of(returned: type, kind: type) -> bool:
+    if typing_extensions.is_protocol(kind):
+        # As `_is_instance` judges an object; fields of a dataclass are no attributes of its class.
+        known = {*dir(returned), *getattr(returned, "__dataclass_fields__", ())}
+        return known >= typing_extensions.get_protocol_members(kind)
+    try:
+        return issubclass(returned, kind)
+    except TypeError:  # a class whose metaclass refuses
+        return False
 
 
 def required_arguments(target: Any) -> str:
     """Return the arguments that a call of `target` needs, as text: `learning_rate=..., b1=...`."""
     missing = signatures.arguments(target).required if callable(target) else ()
-    return ", ".join(f"{name}=..." for name in missing)
+    return ", ".join("..." if isinstance(name, int) else f"{name}=..." for name in missing)
 
 
 def check(value: Any, annotation: Any) -> None:

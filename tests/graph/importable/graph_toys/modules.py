@@ -10,6 +10,15 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 
+class Positional(nnx.Module):
+    """A module whose size its parent passes by position."""
+
+    INHERITED = ("dim",)
+
+    def __init__(self, dim: int, /, scale: float = 1.0, *, rngs: nnx.Rngs):
+        self.dim = dim
+
+
 class Dense(nnx.Module):
     INHERITED: ClassVar[tuple[str, ...]] = ("dim",)
 
