@@ -46,6 +46,15 @@ def test_a_study_is_driven_and_shown_with_its_best_trial(project, capsys):
     assert json.loads(capsys.readouterr().out)["format"] == "luthier.graph"
 
 
+def test_a_module_of_a_study_may_import_its_experiment(project, capsys):
+    (project / "study_of_toys.py").write_text(
+        "from simulated_engine import experiment, study as make\n\n"
+        "def study():\n    return make()\n"
+    )
+    assert main(["sweep", "study_of_toys", "--trials", "2"]) == 0
+    assert "toy: 2 of 2 trials ended" in capsys.readouterr().out
+
+
 def test_an_option_that_a_recorded_study_would_ignore_is_refused(project, capsys):
     assert main(["sweep", STUDY, "--trials", "3"]) == 0
     capsys.readouterr()

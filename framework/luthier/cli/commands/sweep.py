@@ -261,7 +261,7 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
 
 
 def _with_function(reference: str | None) -> str | None:
-    """Return a reference with `:study` added to a module that has a study and no experiment."""
+    """Return a reference with `:study` added to a module that makes a study and no experiment."""
     if not reference or not all(part.isidentifier() for part in reference.split(".")):
         return reference
     from luthier import graph as graphs
@@ -270,8 +270,13 @@ def _with_function(reference: str | None) -> str | None:
         module = graphs.load_module(reference)
     except UnknownReference:  # reported where the reference is resolved
         return reference
-    is_study = hasattr(module, "study") and not hasattr(module, "experiment")
-    return f"{reference}:study" if is_study else reference
+    # An experiment that the module only imports, as the base of its study, does not count.
+    own = [
+        name
+        for name in ("study", "experiment")
+        if getattr(getattr(module, name, None), "__module__", None) == module.__name__
+    ]
+    return f"{reference}:study" if own == ["study"] else reference
 
 
 def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -> Graph:
