@@ -328,7 +328,26 @@ class Loop:
           TrainingStopped: The run has diverged.
         """
         self.state, scalars = self.step(self.state, batch.arrays)
-        self._after_step(batch, scalars)
+        if self._profiler.after(self.position.progress.steps, scalars):
+            self._emit(events.Notice("the trace of the profiled steps is written"))
+        if self._feed.agreeing is not None:
+            self._feed.agreeing.times.stepped(scalars)
+        # Everything below uses the step's own progress, not a clock: see the comment of the class.
+        before, now = self._judged, self._next_progress(batch)
+        self.position.progress = self._judged = now
+        self._agreed_stop = None if batch.agreed is None else batch.agreed.stop
+        self._pending.append((now, scalars, batch))
+        # Reads the step two before this one, while this one runs. From here on nothing may wait for
+        # the devices unless it is due.
+        self._drain(NUM_PENDING)
+        if self._divergence is not None:
+            self._stop_diverged()
+        # Evaluations come before the save, because the checkpoint keeps their metrics and the
+        # patience after them.
+        self._evaluate_due(before, now)
+        self._show_due(before, now, batch)
+        self._save_due(before, now)
+        self._alive()
         if self._divergence is not None:
             self._stop_diverged()
 
@@ -343,28 +362,6 @@ class Loop:
 
     def _alive(self) -> None:
         self._beat(self.position.progress.steps)
-
-    def _after_step(self, batch: Batch, scalars: jax.Array) -> None:
-        if self._profiler.after(self.position.progress.steps, scalars):
-            self._emit(events.Notice("the trace of the profiled steps is written"))
-        if self._feed.agreeing is not None:
-            self._feed.agreeing.times.stepped(scalars)
-        # Everything below uses the step's own progress, not a clock: see the comment of the class.
-        before, now = self._judged, self._next_progress(batch)
-        self.position.progress = self._judged = now
-        self._agreed_stop = None if batch.agreed is None else batch.agreed.stop
-        self._pending.append((now, scalars, batch))
-        # Reads the step two before this one, while this one runs. From here on nothing may wait for
-        # the devices unless it is due.
-        self._drain(NUM_PENDING)
-        if self._divergence is not None:
-            return
-        # Evaluations come before the save, because the checkpoint keeps their metrics and the
-        # patience after them.
-        self._evaluate_due(before, now)
-        self._show_due(before, now, batch)
-        self._save_due(before, now)
-        self._alive()
 
     def _next_progress(self, batch: Batch) -> Progress:
         before = self.position.progress
