@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from luthier.errors import LockLost
 from luthier.records import Configuration, RunDirectory, read_metrics
-from luthier.storage import holder
+from luthier.storage import holder, write_atomically
 
 WRITER = """
 import errno, fcntl, os, socket, sys, time
@@ -205,3 +206,17 @@ def test_a_lock_that_is_no_file_is_refused_and_left_alone(write, run, tmp_path, 
     assert f"cannot lock {run.lock_path}" in line
     assert "remove it" in line or os.strerror(errno.EISDIR) in line
     assert precious.read_text() == "ssh-ed25519 AAAA"
+
+
+def test_a_writer_that_is_replaced_while_it_writes_a_file_leaves_it_as_it_is(tmp_path):
+    path = tmp_path / "status.json"
+    path.write_text("of the other process")
+
+    def fence():  # asked when all is written, and only the name is left to switch
+        assert len(list(tmp_path.iterdir())) == 2
+        raise LockLost("another process writes here now")
+
+    with pytest.raises(LockLost):
+        write_atomically(path, "mine", fence)
+    assert path.read_text() == "of the other process"
+    assert list(tmp_path.iterdir()) == [path]

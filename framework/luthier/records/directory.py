@@ -394,7 +394,7 @@ class RunDirectory:
           RunError: The disk refuses.
         """
         self.fence()
-        write_status(self.status_path, status)
+        write_status(self.status_path, status, self.fence)
 
     def require_known_formats(self) -> None:
         """Refuse a run that a later luthier recorded in formats of its own, before any change.

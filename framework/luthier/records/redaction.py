@@ -15,7 +15,7 @@ import pathlib
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from luthier import storage
@@ -202,10 +202,13 @@ def redact_output() -> None:
 # Files of records: those of `luthier.storage`, with the secrets taken out of JSON.
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(
+    path: str | os.PathLike[str], value: Any, fence: Callable[[], None] | None = None
+) -> None:
     """Write a value as strict, indented JSON, atomically and without secrets.
 
     Args:
       path: The file.
+      fence: Raises where another process writes here now; called just before the file changes.
     """
-    storage.write_json(path, value, redact)
+    storage.write_json(path, value, redact, fence)

@@ -76,16 +76,19 @@ def read_status(path: str | os.PathLike[str]) -> Status:
     return Status(**{name: value for name, value in fields.items() if name in known})
 
 
-def write_status(path: str | os.PathLike[str], status: Status) -> None:
+def write_status(
+    path: str | os.PathLike[str], status: Status, fence: Callable[[], None] | None = None
+) -> None:
     """Write a status atomically.
 
     Args:
       path: The file.
+      fence: Raises where another process writes here now; called just before the file changes.
 
     Raises:
       RunError: The file cannot be written.
     """
-    write_json(path, status_fields(status))
+    write_json(path, status_fields(status), fence)
 
 
 def status_fields(status: Status) -> dict[str, Any]:
@@ -221,7 +224,7 @@ class StatusFile:
         )
         try:
             self._fence()
-            write_status(self.path, status)
+            write_status(self.path, status, self._fence)
         except LockLost:  # the metrics, which are essential, end the run
             return
         except (RunError, OSError) as error:

@@ -52,13 +52,16 @@ def one_line_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
+def replacing(
+    path: str | os.PathLike[str], fence: Callable[[], None] | None = None
+) -> Iterator[Any]:
     """Open a new file that takes the place of `path` when the block ends without an exception.
 
     Until then `path` is what it was. The new file and its name are durable afterwards.
 
     Args:
       path: The file; its directory must exist.
+      fence: Raises where another process writes here now; called just before the switch of names.
 
     Yields:
       A binary file to write to.
@@ -77,6 +80,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        # Here and not before: the fsync above takes milliseconds, in which a process may be stopped
+        # for hours while another takes its place.
+        if fence is not None:
+            fence()
         os.replace(temporary, path)
     # Also for KeyboardInterrupt, so that no temporary files pile up.
     except BaseException:
@@ -86,17 +93,21 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
     sync_directory(path.parent)
 
 
-def write_atomically(path: str | os.PathLike[str], text: str) -> None:
+def write_atomically(
+    path: str | os.PathLike[str], text: str, fence: Callable[[], None] | None = None
+) -> None:
     """Write a text file so that `path` holds the old text or the new, never a part of it.
 
     Args:
       path: The file; its directory must exist.
       text: The content, written as UTF-8.
+      fence: See `replacing`.
 
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
     """
-    write_bytes_atomically(path, text.encode("utf-8"))
+    with one_line_errors("write", path), replacing(path, fence) as file:
+        file.write(text.encode("utf-8"))
 
 
 def write_bytes_atomically(path: str | os.PathLike[str], data: bytes) -> None:
@@ -159,7 +170,10 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def write_json(
-    path: str | os.PathLike[str], value: Any, redact: Callable[[str], str] | None = None
+    path: str | os.PathLike[str],
+    value: Any,
+    redact: Callable[[str], str] | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> None:
     """Write a value as strict, indented JSON, atomically.
 
@@ -167,12 +181,13 @@ def write_json(
       path: The file; its directory must exist.
       value: The value.
       redact: Takes secrets out of the text; None writes it as it is.
+      fence: See `replacing`.
 
     Raises:
       RunError: See `write_atomically`.
     """
     text = json_text(value)
-    write_atomically(path, text if redact is None else redact(text))
+    write_atomically(path, text if redact is None else redact(text), fence)
 
 
 def json_text(value: Any) -> str:
