@@ -30,7 +30,11 @@ def _expression(end: str) -> str:
 
 def is_alias(name: str) -> bool:
     """Return whether people of another framework have a name for a setting."""
-    return name.lower().replace("-", "_") in table()
+    return bool(_targets(name))
+
+
+def _targets(name: str) -> tuple[str, ...]:
+    return table().get(name.lower().replace("-", "_"), ())
 
 
 def values(path: str, text: str) -> Iterator[str]:
@@ -40,7 +44,7 @@ def values(path: str, text: str) -> Iterator[str]:
       path: The place, as `model.block.dropout`.
       text: The value, as `0.1`.
     """
-    for target in table().get(path.rpartition(".")[2].lower(), ()):
+    for target in _targets(path.rpartition(".")[2]):
         end, _, value = target.partition("=")
         if value and end.rpartition(".")[2] == path.rpartition(".")[2]:
             yield value.replace("{value}", text)
@@ -60,7 +64,7 @@ def statements(statement: Statement, places: Sequence[Place]) -> Iterator[str]:
     if not names:
         return
     prefix = f"{names[0]}." if len(names) > 1 else ""
-    for target in table().get(names[-1].lower().replace("-", "_"), ()):
+    for target in _targets(names[-1]):
         end, equals, value = target.partition("=")
         pattern = re.compile(_expression(end))
         fitting = [place.path for place in places if pattern.search(place.path)]

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import fiddle as fdl
 
@@ -125,7 +125,6 @@ def find_module(name: str) -> types.ModuleType:
             return found
         missing.append(found)
     _raise_no_module(name, missing)
-    raise AssertionError("not reached")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +223,7 @@ def _shipped_folders() -> list[pathlib.Path]:
     return [pathlib.Path(folder) for folder in folders.shipped_folders()]
 
 
-def _raise_no_module(name: str, missing: Sequence[_Missing]) -> None:
+def _raise_no_module(name: str, missing: Sequence[_Missing]) -> NoReturn:
     # Of the places where it was searched, those count that hold most of the name.
     parts, depth = name.split("."), max(one.depth for one in missing)
     parents = [one.parent for one in missing if one.depth == depth]

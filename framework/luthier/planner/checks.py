@@ -97,7 +97,7 @@ def check(
         try:
             program.abstract_batch(evaluation.data, evaluation.global_batch_size, rows)
         except ValidationError as error:
-            # Not of others, such as a rule that two dimensions share.
+            # Another problem, such as a rule that two dimensions share, has another origin.
             origin = graphs.origin_of(graph, rows)
             problems += [
                 dataclasses.replace(p, origin=p.origin or origin) if p.path == rows else p

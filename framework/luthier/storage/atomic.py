@@ -106,21 +106,23 @@ def write_atomically(
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
     """
-    with one_line_errors("write", path), replacing(path, fence) as file:
-        file.write(text.encode("utf-8"))
+    write_bytes_atomically(path, text.encode("utf-8"), fence)
 
 
-def write_bytes_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+def write_bytes_atomically(
+    path: str | os.PathLike[str], data: bytes, fence: Callable[[], None] | None = None
+) -> None:
     """Write a file as `write_atomically` does.
 
     Args:
       path: The file; its directory must exist.
       data: The content.
+      fence: See `replacing`.
 
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
     """
-    with one_line_errors("write", path), replacing(path) as file:
+    with one_line_errors("write", path), replacing(path, fence) as file:
         file.write(data)
 
 
