@@ -113,7 +113,7 @@ def _usage() -> str:
         examples:
           luthier train configs.lm.quickstart
           luthier train configs.lm.quickstart optimizer.learning_rate.peak=1e-2 fiddler:bf16
-          luthier plan configs.lm.quickstart --slice v5e-16
+          luthier plan configs.lm.quickstart --slice v5e-8
         """
     ).format(commands="\n\n".join(groups))
 

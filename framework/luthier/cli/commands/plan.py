@@ -6,7 +6,7 @@ needed. If the step does not fit in memory, OVERRIDEs that would make it fit
 are printed, and the exit code is 2.
 
 examples:
-  luthier plan configs.lm.quickstart --slice v5e-16
+  luthier plan configs.lm.quickstart --slice v5e-8
   luthier plan configs.lm.quickstart --slice h100:8 --level shapes --search
 """
 

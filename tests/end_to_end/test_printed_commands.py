@@ -1,0 +1,131 @@
+"""Every command that README, the help pages and `--help` print is accepted as it is printed.
+
+They run one after another in a folder of a user's own, outside of the clone's, as
+`printed_commands.toml` lets them: trainings only check and plan, studies take two short trials.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+import string
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from luthier.cli import COMMANDS, parser_of
+from tests.fault_injection.machine import Machine
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "framework" / "luthier" / "pages"
+TABLE = tomllib.loads(Path(__file__).with_name("printed_commands.toml").read_text())
+# These pages are generated from what their commands print, refusals too, and checked by tests/repo.
+GENERATED = {f"{path.stem}.md" for path in (ROOT / "tools" / "docs" / "pages").glob("*.py")}
+SHORT = ["training.steps=2", "model.num_layers=1", "evaluations.held_out.num_batches=1"]
+
+
+def commands(text: str) -> list[str]:
+    """Return the command lines of luthier that a text shows in code blocks or as examples.
+
+    An explanation after them is set off by two spaces or `#`; optional arguments are in brackets.
+    """
+    found = []
+    for line in re.sub(r"\\\n *", "", text).splitlines():
+        line = re.sub(r"^ *\$ ", "    ", line)
+        match = re.match(r"^(?: {2,})?luthier ([a-z].*)", line)
+        if match is None or match[1].split()[0] not in COMMANDS:
+            continue
+        found.append(re.split(r" {2,}(?![-'\"\w]+[:=.'])|\s+#|\s[>|] ?", match[1])[0])
+    return list(dict.fromkeys(found))
+
+
+def blocks(text: str) -> str:
+    """Return what stands in the code blocks of a page, by fences or by four spaces."""
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(fenced) + "\n" + "\n".join(re.findall(r"^ {4}.*", rest, flags=re.MULTILINE))
+
+
+def documents() -> dict[str, str]:
+    """Return what shows commands, by name."""
+    found = {"README.md": blocks((ROOT / "README.md").read_text())}
+    for page in sorted(PAGES.glob("*.md")):
+        if page.name not in GENERATED:
+            found[page.name] = blocks(page.read_text())
+    for command in sorted(COMMANDS):
+        found[f"{command} --help"] = parser_of(command).format_help()
+    return {name: text for name, text in found.items() if commands(text)}
+
+
+def prepared(command: str, **fields: str) -> list[str] | None:
+    """Return the arguments with which a command is run, or None for one that is not."""
+    for written, own in TABLE["placeholders"].items():
+        command = re.sub(rf"(?<![\w.]){re.escape(written)}(?!\w)", own, command)
+    rule = next((r for r in TABLE["rule"] if re.search(r["match"], command)), {})
+    if "skip" in rule:
+        return None
+    first, _, rest = command.partition(" ")
+    command = f"{rule.get('as', first)} {rest} {rule.get('add', '')}"
+    for field, own in fields.items():
+        command = command.replace(f"{{{field}}}", own)
+    return shlex.split(re.sub(r"[\[\]](?=--|\s|$)", "", command))
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """Return what starts commands at once."""
+    with Machine(tmp_path_factory.mktemp("machine")) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def folder(machine, tmp_path_factory):
+    """Return a user's folder, with the files, the run and the study that the commands name."""
+    folder = tmp_path_factory.mktemp("printed")
+    for name in ("books", "text"):
+        (folder / name).mkdir()
+    # Enough different words for a tokenizer of 8,192 tokens.
+    letters, chance = string.ascii_lowercase, random.Random(0)
+    words = ["".join(chance.choices(letters, k=chance.randint(2, 8))) for _ in range(20_000)]
+    (folder / "books" / "words.txt").write_text("\n".join(textwrap.wrap(" ".join(words))))
+    (folder / "text" / "a.jsonl").write_text(json.dumps({"text": " ".join(words[:500])}) + "\n")
+    shards = [sys.executable, str(ROOT / "tools" / "make_c4_shards.py"), "c4"]
+    subprocess.run(shards, cwd=folder, check=True, capture_output=True)
+    (folder / "overrides.txt").write_text("training.steps=200\n")
+    (folder / "small.gin").write_text("LEARNING_RATE = 0.01\nWarmupCosine.peak = %LEARNING_RATE\n")
+    for words in (
+        ["train", "quickstart", *SHORT, "--wandb", "off"],
+        ["train", "quickstart", *SHORT, "--wandb", "off", "seed=1"],
+        ["sweep", "lm_learning_rate", "--trials", "8", *(f"base.{word}" for word in SHORT[:2])],
+    ):
+        started = machine.start(folder, words)
+        assert started.wait() == 0, started.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def identities(folder):
+    """Return the identities of the two runs, by the names of `printed_commands.toml`."""
+    found = sorted((folder / "runs" / "quickstart").iterdir(), key=lambda path: path.stat().st_mtime)
+    return {"other": found[0].name, "run": found[1].name}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", documents())
+def test_every_printed_command_is_accepted(name, machine, folder, identities):
+    refused = []
+    for number, command in enumerate(commands(documents()[name])):
+        own = f"{re.sub(r'[^a-z]', '', name)}{number}"
+        words = prepared(command, number=own, **identities)
+        if words is None:
+            continue
+        started = machine.start(folder, words)
+        if started.wait() != 0:
+            refused.append(f"luthier {command}\n  ran as {words}\n  {started.stderr.strip()[-600:]}")
+    assert not refused, "\n".join(refused)
