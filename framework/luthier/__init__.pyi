@@ -7,6 +7,7 @@ from luthier import errors as errors
 from luthier import graph as graph
 from luthier import launch as launch
 from luthier import layers as layers
+from luthier import lazy as lazy
 from luthier import losses as losses
 from luthier import metrics as metrics
 from luthier import models as models

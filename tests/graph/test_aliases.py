@@ -65,7 +65,7 @@ def test_a_name_below_a_setting_that_exists(quickstart):
 
 
 def test_a_value_that_the_place_does_not_take(quickstart):
-    expected = ["model.block.dropout=partial:Dropout(0.1)"]
+    expected = ["model.block.dropout=Dropout(0.1)"]
     assert hints(quickstart, "model.block.dropout=0.1") == expected
     graphs.apply(quickstart, expected)
     assert hints(quickstart, "optimizer.eps=${optimizer.b1}") == ["optimizer.eps=ref:optimizer.b1"]

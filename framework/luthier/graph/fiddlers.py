@@ -18,7 +18,7 @@ import fiddle as fdl
 import typing_extensions
 
 from luthier.errors import BadInput, Problem
-from luthier.graph import copies, entry_points, origins, setting, signatures
+from luthier.graph import copies, entry_points, lazy, origins, setting, signatures
 from luthier.graph.grammar import call_arguments, names
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.grammar.types import members
@@ -63,6 +63,7 @@ def run_fiddler(
         what = f"{name} returned {type(returned).__name__}, not a config"
         remedy = "return the changed config, or None if it was changed in place"
         raise Unreadable(Problem(what, remedy=remedy))
+    lazy.settle_graph(returned)
     # A copy, because the fiddler may keep what it returned, or have taken it from a module.
     made = copies.copy_graph(returned)
     _stamp(graph, made, start, where)

@@ -25,6 +25,9 @@ from luthier.graph.values import Graph
 _GRAPH = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(_GRAPH)
 _FIDDLE = os.path.dirname(os.path.abspath(fiddle.__file__))
+# It stands between the lines that set values, as Fiddle does: the recipe that a file has imported
+# lazily, and the file.
+_LAZY = os.path.join(_GRAPH, "lazy.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Location(history.Location):
 def _kind(filename: str) -> str:
     """Return whose code a file holds."""  # cached: it is called for every frame of every set
     path = os.path.abspath(filename)
+    if path == _LAZY:
+        return "fiddle"
     for kind, folder in (("graph", _GRAPH), ("luthier", _PACKAGE), ("fiddle", _FIDDLE)):
         if path.startswith(folder + os.sep):
             return kind

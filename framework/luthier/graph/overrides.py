@@ -23,6 +23,7 @@ from luthier.graph import (
     aliases,
     copies,
     fiddlers,
+    lazy,
     origins,
     override_files,
     references,
@@ -97,6 +98,7 @@ def apply(
     problems: list[Problem] = []
     statements = list(_read_all(overrides, origin, problems))
     around = expressions.Surroundings(packages=tuple(packages))
+    lazy.settle_graph(graph)  # before the copy, whose nodes are no longer undecided
     editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
     # Neighbouring overrides of one front end go to it together: gin and ConfigDict resolve their
     # files and bindings as a whole, in an order of their own.
@@ -388,7 +390,7 @@ class _Editor:
         if statement.has_value:
             # A copy for each place: later overrides edit it in place, and the caller's own stays as
             # it is.
-            value = copies.copy_graph(statement.value)
+            value = copies.copy_graph(lazy.settle(statement.value, annotation))
             return value if is_container(value) else fitting.coerce(value, annotation)
         # A pattern may match thousands of places, all of one kind: a scalar is parsed once. Lists
         # and nodes are made again for each place, since they must not be shared by accident.

@@ -19,7 +19,7 @@ import fiddle as fdl
 from luthier import folders
 from luthier.errors import BadInput, Problem, UnknownReference, listed
 from luthier.folders import EXPERIMENT_FOLDERS
-from luthier.graph import copies, origins, signatures
+from luthier.graph import copies, lazy, origins, signatures
 from luthier.graph.grammar import names
 from luthier.graph.grammar.call_arguments import call, read_arguments
 from luthier.graph.grammar.statements import Unreadable
@@ -74,6 +74,7 @@ def _resolve(reference: str) -> fdl.Config:
         raise Unreadable(
             Problem(f"{module_name}:{name} returned {kind}, not a config", remedy=remedy)
         )
+    lazy.settle_graph(graph)
     # Modules that were imported earlier may have made nodes without the shim.
     copies.renew(graph)
     return graph

@@ -16,7 +16,7 @@ import fiddle as fdl
 
 from luthier import folders
 from luthier.errors import Problem, RecordError, ValidationError
-from luthier.graph import copies, origins, public_names, signatures, values
+from luthier.graph import copies, lazy, origins, public_names, signatures, templates, values
 from luthier.graph.grammar import types
 from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Unreadable
@@ -563,6 +563,7 @@ def validate(graph: Graph, packages: Sequence[str] = ()) -> None:
       ValidationError: It cannot. All problems are listed, each with its path, its origin and the
         remedy.
     """
+    lazy.settle_graph(graph)
     copies.renew(graph)  # nodes from before the signature shim took any keyword
     checker = _Checker(graph, tuple(packages))
     problems = [
@@ -707,6 +708,11 @@ class _Checker:
                     fitting.check(child, hint)
                 except Unreadable as error:
                     yield self._at(at, error.problem)
+            for at, node in templates.misplaced(join(path, part), value, hints[name]):
+                name_of = _name(node)
+                what = f"is a {name_of}, where a template is wanted: its parent makes the {name_of}"
+                remedy = f"write fdl.Partial({name_of}, ...), in an override {name_of}(...)"
+                yield self._at(at, Problem(what, remedy=remedy))
 
 
 def _misfits(path: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any, Any]]:

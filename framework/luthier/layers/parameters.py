@@ -12,7 +12,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,9 @@ from flax import nnx
 from luthier.layers.initializers import Initializer, describe
 from luthier.parallel import constrain, is_explicit, result_sharding
 
-Template = Callable[..., Any]
+# Other callables, such as an activation, may be objects themselves. By the marker `luthier.graph`
+# knows that a node at such a place is an `fdl.Partial`. Text, as no component imports the graph.
+Template = Annotated[Callable[..., Any], "template"]
 DType = Any
 
 AXES = "logical_axes"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 from luthier.checkpoint import Checkpoints, Restore
 from luthier.durations import Duration
+from luthier.layers import Template
 from luthier.metrics import Selector
 from luthier.optim import Ema, Guard, Optimizer, ParameterMask
 from luthier.parallel import Parallelism, XlaOptions
@@ -189,7 +190,7 @@ class Experiment:
 
     name: str
     seed: int = 0
-    model: Callable[..., Any]
+    model: Template
     task: Any
     data: Data
     evaluations: dict[str, Evaluation] = dataclasses.field(default_factory=dict)

@@ -4,6 +4,7 @@ import fiddle as fdl
 import pytest
 from graph_toys import parts, recorded
 
+from luthier import parallel
 from luthier.errors import UnknownReference
 from luthier.graph import apply, explain, last_causes, multiply, resolve, value
 
@@ -80,9 +81,16 @@ def test_arithmetic_on_a_constant_without_a_place_of_its_own():
     assert [cause.value for cause in causes] == ["4"]
 
 
+def _with_rules():
+    graph = resolve("configs.lm.quickstart")
+    rules = fdl.Config(parallel.Rules, parameters=parallel.parameter_rules())
+    graph.parallelism = fdl.Config(parallel.Parallelism, rules=rules)
+    return graph
+
+
 def test_inside_of_a_container_the_container_and_the_part_are_reported():
     words = ["parallelism.rules.parameters.embed=('data',)"]
-    graph = apply(resolve("configs.lm.quickstart"), words)
+    graph = apply(_with_rules(), words)
     whole, part = explain(graph, "parallelism.rules.parameters.embed").causes
     assert whole.path == "parallelism.rules.parameters"
     assert (part.path, part.value) == ("parallelism.rules.parameters.embed", "('data',)")
@@ -107,7 +115,7 @@ def test_a_path_that_does_not_exist_is_refused(path):
 
 
 def test_every_value_that_is_set_is_reported_with_what_set_it_last():
-    graph = apply(resolve("configs.lm.quickstart"), ["training.steps=10", "optimizer.b2=0.5"])
+    graph = apply(_with_rules(), ["training.steps=10", "optimizer.b2=0.5"])
     found = {path: (shown, cause.origin) for path, shown, cause in last_causes(graph)}
     assert found["optimizer.b2"] == ("0.5", "argument 2: optimizer.b2=0.5")
     assert found["training.steps"][1] == "argument 1: training.steps=10"

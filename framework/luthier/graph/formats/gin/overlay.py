@@ -18,7 +18,7 @@ import fiddle as fdl
 from fiddle import history
 
 from luthier.errors import BadInput, Problem, listed
-from luthier.graph import copies, origins, signatures, values
+from luthier.graph import copies, origins, signatures, templates, values
 from luthier.graph.formats.gin import statements
 from luthier.graph.formats.gin import values as constants  # its part on macros
 from luthier.graph.formats.gin import values as fitted  # its part on annotations
@@ -288,6 +288,9 @@ class Overlay:
         value = self._maker.value(binding.value, scope, binding.where)
         # An export has the very values of a graph: `'gelu'` is text there, not a function.
         if not self.directives.is_export:
+            # `@Dropout()` for `@Dropout`: the parent makes the module from its template.
+            for _, config in list(templates.misplaced("", value, target.annotation)):
+                templates.make_template(config)
             value = fitted.fit(value, target.annotation, current, self.lookup)
         # A binding without a scope sets a shared value for all its users, and a macro takes it
         # over, as a FieldReference does. One in a scope is for the nodes of that scope alone: it

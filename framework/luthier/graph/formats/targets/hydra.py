@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RecordError, UnknownReference, listed
-from luthier.graph import values
+from luthier.graph import templates, values
 from luthier.graph.formats.targets.trees import Tree, by_name, read_tree, unknown_key
 from luthier.graph.load import decode
 from luthier.graph.paths import Path, format_path, nearest, parse_path
@@ -55,7 +55,9 @@ def from_hydra(
         raise RecordError(Problem(f"{source} is nested too deeply")) from None
     if translator.problems:
         raise RecordError(translator.problems)
-    return decode(data, packages, source, translator.lines_below(start))
+    graph = decode(data, packages, source, translator.lines_below(start))
+    templates.correct(graph)  # `_partial_` need not be written where only a template makes sense
+    return graph
 
 
 def _start(tree: Tree, key: str) -> Path:
