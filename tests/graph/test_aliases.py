@@ -71,6 +71,14 @@ def test_a_value_that_the_place_does_not_take(quickstart):
     assert hints(quickstart, "optimizer.eps=${optimizer.b1}") == ["optimizer.eps=ref:optimizer.b1"]
 
 
+def test_a_name_of_a_layer_and_of_a_number_is_followed_to_the_layer(quickstart):
+    """`any:dropout` matches dropout layers, and the probabilities of attention cores."""
+    (hint,) = hints(quickstart, "any:dropout=0.1")
+    assert hint == "model.block.dropout=Dropout(0.1)"
+    changed = graphs.apply(quickstart, [hint])
+    assert graphs.get(changed, "model.block.dropout.rate") == 0.1
+
+
 def test_a_recipe_is_called(quickstart):
     with pytest.raises(OverrideError, match=r"for a node, write sgd\(learning_rate=\.\.\.\)"):
         graphs.apply(quickstart, ["optimizer=sgd"])

@@ -115,7 +115,7 @@ def apply(
                 problem = dataclasses.replace(error.problem, nearest=near, remedy=remedy)
                 problems.append(dataclasses.replace(problem, origin=where))
             except Unreadable as error:
-                near = error.problem.nearest or editor.meant_value(statement)
+                near = error.problem.nearest or editor.meant_value(statement, error.problem.path)
                 problem = dataclasses.replace(error.problem, nearest=near)
                 problems.append(dataclasses.replace(problem, origin=where))
             except BadInput as error:
@@ -314,17 +314,25 @@ class _Editor:
                 break
         return [word.removesuffix(end) for word in found] or list(error.problem.nearest)
 
-    def meant_value(self, statement: Statement) -> Sequence[str]:
-        """Return statements that may be meant by one whose value its place does not take."""
+    def meant_value(self, statement: Statement, path: str) -> Sequence[str]:
+        """Return statements that may be meant by one whose value its place does not take.
+
+        Args:
+          statement: The statement.
+          path: The first place that does not take it; `any:` may match others that do.
+        """
         if statement.has_value or statement.selector not in ("path", "any"):
             return []
-        path = statement.target
-        values_meant = list(aliases.values(path, statement.text))
+        values_meant = list(aliases.values(statement.target, statement.text))
         if interpolation := re.fullmatch(r"\$\{([\w.\[\]]+)\}", statement.text):  # of Hydra
             values_meant.append(f"ref:{interpolation[1]}")
-        words = (f"{path}={value}" for value in values_meant)
         prefix = "any:" if statement.selector == "any" else ""
-        return [f"{prefix}{word}" for word in words if self._accepts(f"{prefix}{word}")]
+        found = []
+        for value in values_meant:
+            # Not every place of a name need be of one kind: `dropout` is a layer, or a number.
+            words = (f"{prefix}{statement.target}={value}", f"{path or statement.target}={value}")
+            found += list(itertools.islice(filter(self._accepts, words), 1))
+        return found
 
     def _accepts(self, word: str) -> bool:
         copy = copies.copy_graph(self.graph)

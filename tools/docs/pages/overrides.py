@@ -20,7 +20,7 @@ nearest names, before anything starts.
 
 ```bash
 luthier show configs.lm.quickstart optimizer.learning_rate.peak=3e-4 training.steps=200
-luthier show configs.lm.quickstart any:dropout=0.1 class:Mlp.hidden_dim=128
+luthier show configs.lm.quickstart any:dtype=bfloat16 class:GatedMlp.hidden_dim=512
 luthier show configs.lm.quickstart optimizer.b2=0.95 --why optimizer.b2
 luthier show configs.lm.quickstart 'optimizer.learning_rate=Constant(3e-4)'
 luthier train configs.lm.quickstart --overrides FILE --fiddler NAME
