@@ -370,6 +370,8 @@ class Differ:
                 self._compare(at, apart)
             else:
                 at.default_b = _default(self.b, node_b, key)
+                if self._compare_with_default(at, child, at.default_b):
+                    continue
                 kind: Kind = "removed" if at.default_b is None else "reset"
                 self._add(kind, at, child, at.default_b)
         for key, child in b.items():
@@ -377,10 +379,37 @@ class Differ:
                 at = Pair(None, child, join(pair.path_a, key), join(pair.path_b, key), key)
                 pair.below.append(at)
                 at.default_a = _default(self.a, node_a, key)
+                if self._compare_with_default(at, at.default_a, child):
+                    continue
                 kind = "added" if at.default_a is None else "set"
                 self._add(kind, at, at.default_a, child)
         if node_a is not None and node_b is not None and not self._both_live:
             self._compare_defaults(node_a, node_b, pair)
+
+    def _compare_with_default(self, at: Pair, a: ConfigNode | None, b: ConfigNode | None) -> bool:
+        """Report what differs between a node and the default instance of its class, part by part.
+
+        `parallelism.mesh.fsdp=2` makes nodes of the defaults on the way: the size is what changed.
+
+        Returns:
+          Whether anything was reported; not where a node only repeats the default.
+        """
+        if not self._both_live or a is None or b is None:
+            return False
+        a, b = self.a.as_node(a, b), self.b.as_node(b, a)
+        if a.content != b.content or a.kind not in ("config", "dict"):
+            return False
+        # The default is no part of its graph: edits must neither keep nor refer to what is in it.
+        kept = self.kept_a.copy(), self.kept_b.copy()
+        met = self._met_a.copy(), self._met_b.copy()
+        pairs, start = self._pairs.copy(), len(self.drafts)
+        pair = Pair(a, b, at.path_a, at.path_b, at.part)
+        self._compare(pair, True)
+        (self.kept_a, self.kept_b), (self._met_a, self._met_b), self._pairs = kept, met, pairs
+        if len(self.drafts) == start:
+            return False
+        at.a, at.b, at.below, at.changes = a, b, pair.below, pair.changes
+        return True
 
     def _compare_defaults(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
         """Report arguments that are set in neither document and have different defaults.
