@@ -250,7 +250,7 @@ def settle(value: Any, annotation: Any) -> Any:
     """
     value = real(value)
     if isinstance(value, fdl.Buildable):
-        if _UNDECIDED.get(id(value)) is value and not grammar.admits_anything(annotation):
+        if id(value) in _UNDECIDED and not grammar.admits_anything(annotation):
             del _UNDECIDED[id(value)]
             if grammar.is_template_at(value.__fn_or_cls__, annotation):
                 templates.make_template(value)

@@ -94,8 +94,8 @@ class Speller:
         if "list" in data:
             return self._inside(data["list"], hint)
         if "tuple" in data:
-            items = enumerate(data["tuple"])
-            texts = [self._inside(v, element(hint, tuple, i)) for i, v in items]
+            inside = enumerate(data["tuple"])
+            texts = [self._inside(v, element(hint, tuple, i)) for i, v in inside]
             return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
         if "dict" in data:
             return self._dict(data["dict"], element(hint, dict))
