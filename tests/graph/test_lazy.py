@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import inspect
 import sys
 import textwrap
@@ -203,6 +204,32 @@ def test_functions_that_work_on_graphs_are_called():
     assert graph.__fn_or_cls__ is real_models.Decoder
     assert set_value(graph, "dim", 32) is None
     assert graph.dim == 32
+
+
+def test_functions_that_were_written_with_lazy_imports_are_called(project):
+    text = HEAD.replace("experiment()", "norm() -> layers.RMSNorm")
+    project_text = (
+        "    return layers.RMSNorm(epsilon=1e-3)\n\n\ndef experiment():\n    return norm()\n"
+    )
+    project("lazy_parts", text + project_text)
+    other = HEAD.replace("import layers", "import layers\n    import lazy_parts")
+    graph = project("lazy_user", f"{other}    return lazy_parts.norm()\n")
+    assert graphs.equal(graph, fdl.Partial(real_layers.RMSNorm, epsilon=1e-3))
+
+
+def test_experiments_are_called():
+    namespace = {}
+    cell = "from luthier import lazy\nwith lazy.imports():\n    from configs.lm import quickstart\n"
+    exec(compile(cell, "<cell>", "exec"), namespace)
+    graph = namespace["quickstart"].experiment()
+    assert graphs.equal(graph, graphs.resolve("configs.lm.quickstart"))
+
+
+def test_graphs_are_copied_with_what_assignments_left_in_them():
+    graph = parts.Experiment(callback=None)
+    graph.callback = parts.gelu
+    copied = copy.deepcopy(graph)
+    assert graphs.apply(copied, [("steps", 3)]).callback is real_parts.gelu
 
 
 def test_the_origin_of_a_value_is_the_line_of_its_call():

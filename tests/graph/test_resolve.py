@@ -69,7 +69,10 @@ def test_arguments_are_read_by_their_annotations():
         ("graph_toys.experiments:sized(1", "cannot read the arguments '(1'"),
         ("graph_toys.experiments:sized(*a)", "* is not allowed"),
         ("graph_toys.experiments:sized(1).x", "cannot read the arguments"),
-        ("graph_toys.experiments:built", "returned Source, not a config; return fdl.Config("),
+        (
+            "graph_toys.experiments:built",
+            "returned Source, not a config; import Source under luthier.lazy.imports(), or return fdl.Config(",
+        ),
         (
             "graph_toys/experiments.py",
             "write the module instead of the file: graph_toys.experiments",

@@ -25,11 +25,11 @@ import fiddle as fdl
 import typing_extensions
 from fiddle import tagging
 
+from luthier import folders
 from luthier.errors import BadInput, Problem
 from luthier.graph import copies, grammar, origins, signatures, templates
 from luthier.graph.paths import Part, nearest
 
-# Packages that work on graphs: what they define is called, and describes nothing.
 _MACHINERY = ("fiddle", "luthier.graph")
 _MISSING = object()
 
@@ -122,7 +122,10 @@ def _proxy(value: Any) -> Any:
 
 
 def _is_machinery(module: str | None) -> bool:
-    return module is not None and f"{module}.".startswith(tuple(f"{one}." for one in _MACHINERY))
+    """Return whether what a module defines works on graphs: it is called, and describes nothing."""
+    # No node may point into the folders of experiments, so their functions are called as well.
+    names = tuple(f"{one}." for one in _MACHINERY)
+    return module is not None and (f"{module}.".startswith(names) or folders.is_experiment(module))
 
 
 def real(value: Any) -> Any:
@@ -152,6 +155,12 @@ class _Proxy:
             near = nearest(name, [one for one in dir(self._target) if not one.startswith("_")])
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise AttributeError(f"{what}{meant}") from None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self  # as for modules, classes and functions; the copy has no target to ask at first
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._target,)
 
     def __dir__(self) -> list[str]:
         return dir(self._target)
@@ -227,13 +236,16 @@ def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_called(target: Any) -> bool:
-    """Return whether a function works on graphs itself: it returns a node, or nothing."""
+    """Return whether a function works on graphs itself: it returns a node, or nothing.
+
+    A function that was itself written with lazy imports is annotated with their names.
+    """
     if isinstance(target, type):
         return False
     returned = signatures.type_hints(target).get("return", Any)
     origin = typing_extensions.get_origin(returned) or returned
     is_node = isinstance(origin, type) and issubclass(origin, fdl.Buildable)
-    return is_node or origin is type(None)
+    return is_node or origin is type(None) or isinstance(returned, _Proxy)
 
 
 def _hint(hints: Mapping[str, Any], part: Part) -> Any:

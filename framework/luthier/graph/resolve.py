@@ -70,7 +70,7 @@ def _resolve(reference: str) -> fdl.Config:
     graph = _call(function, f"{module_name}:{name}", arguments)
     if not isinstance(graph, fdl.Buildable):
         kind = type(graph).__name__
-        remedy = "return fdl.Config(Experiment, ...), which describes one, instead"
+        remedy = f"import {kind} under luthier.lazy.imports(), or return fdl.Config({kind}, ...)"
         raise Unreadable(
             Problem(f"{module_name}:{name} returned {kind}, not a config", remedy=remedy)
         )
