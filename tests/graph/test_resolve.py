@@ -71,7 +71,8 @@ def test_arguments_are_read_by_their_annotations():
         ("graph_toys.experiments:sized(1).x", "cannot read the arguments"),
         (
             "graph_toys.experiments:built",
-            "returned Source, not a config; import Source under luthier.lazy.imports(), or return fdl.Config(",
+            "returned Source, not a config; import Source under luthier.lazy.imports(), or return "
+            "fdl.Config(",
         ),
         (
             "graph_toys/experiments.py",
