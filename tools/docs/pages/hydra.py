@@ -40,8 +40,9 @@ Where a command takes an experiment, it also takes a file of dicts that name wha
 {FILES["optimizer.yaml"]}```
 
 A value that `${{...}}` refers to is one constant at all its places; `???` is a field that must be
-set. Hydra composes files: print the composed config first. `konfig:FILE.json` reads what Kauldron's
-konfig writes:
+set. `_partial_` need not be written for the parts of a layer, which the layer makes itself. Hydra
+composes files: print the composed config first. `konfig:FILE.json` reads what Kauldron's konfig
+writes:
 
 ```text
 {FILES["optimizer.json"]}```

@@ -65,6 +65,8 @@ Symbols for files, which shells would interpret: `**.x` for `any:x`, `@Name.x` f
   luthier, jax, flax, optax, grain, orbax, optuna, numpy, the packages of the nodes at hand, and
   `packages = [...]` under `[tool.luthier]` in pyproject.toml may be named. Nothing is evaluated as
   Python.
+- A call makes a node, and a template where the place wants one: `model.block.dropout=Dropout(0.1)`
+  and the parts of a layer, which the layer itself makes (`luthier.layers.Template`).
 - If several paths share a value (`value` in luthier.graph, `ref:`), `=` changes it for all of them.
 - A fiddler is a function that edits the config, applied at its position among the overrides. Those
   of `luthier.recipes`, and of `fiddlers = [...]` under `[tool.luthier]`, need no module before
