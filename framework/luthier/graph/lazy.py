@@ -97,6 +97,7 @@ class _Imports(contextlib.AbstractContextManager[None]):
             for step in dis.get_instructions(self._frame.f_code)
             if step.opname in ("STORE_NAME", "STORE_GLOBAL") and self._start < step.offset < end
         }
+        _Proxy.in_use = True
         for name, value in list(namespace.items()):
             if name in stored or self._before.get(name, _MISSING) is not value:
                 namespace[name] = _proxy(value)
@@ -141,6 +142,8 @@ class _Proxy:
     """Stands for a module, class or function."""
 
     __slots__ = ("_target",)
+    # Whether anything was imported lazily: else no graph has to be searched for what it left there.
+    in_use = False
 
     def __init__(self, target: Any):
         self._target = target
@@ -286,7 +289,7 @@ def settle_graph(graph: Any) -> None:
     Args:
       graph: A node.
     """
-    for node in list(copies.nodes_of(graph)):
+    for node in list(copies.nodes_of(graph)) if _Proxy.in_use else ():
         if isinstance(node.__fn_or_cls__, _Proxy):  # `fdl.Config(layers.Mlp)`
             made = type(node)(real(node.__fn_or_cls__))
             for name in ("__fn_or_cls__", "__signature_info__"):

@@ -150,6 +150,7 @@ def _by_class(graph: Graph, statement: Statement, places: Sequence[Place]) -> li
     # `Mlp` for GatedMlp: less alike by their letters than `ABC`, but what is meant.
     inside = [name for name in known if words[0].lower() in name.lower()]
     close = nearest(words[0], known) or sorted(inside, key=len)[:3]
+    close = close or nearest(words[0], {type(place.value).__name__ for place in defaults})
     near = [f"class:{'.'.join([name, *words[1:]])}" for name in close]
     raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(known)))
 
