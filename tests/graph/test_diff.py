@@ -252,4 +252,4 @@ def test_a_node_that_repeats_the_default_is_one_change_without_effect():
     changed = copy_graph(graph)
     changed.rules = fdl.Config(parts.Rules)
     (change,) = diff(graph, changed)
-    assert (change.path, change.kind) == ("rules", "set")
+    assert (change.path, change.kind, change.is_effective) == ("rules", "set", False)

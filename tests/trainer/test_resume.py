@@ -95,3 +95,18 @@ def test_arrays_that_do_not_fit_are_all_listed(graph):
     assert "parameters/a: is float32[2, 3] in the run, float32[2, 4] in this graph" in text
     assert "parameters/gone: is in the run, and not in this graph" in text
     assert "parameters/new: is in this graph, and not in the run" in text
+
+
+def test_defaults_that_are_written_out_or_not_are_no_change(graph):
+    written = graphs.apply(
+        graph,
+        [
+            "training.guard:=Guard()",
+            "parallelism:=Parallelism(mesh=Mesh(data=-1), rules=Rules())",
+            "restore=None",
+        ],
+    )
+    assert not graphs.equal(written, graph)
+    for one, other in ((written, graph), (graph, written)):
+        assert _check(compare(one, other)) == []
+        assert not compare(one, other).refused

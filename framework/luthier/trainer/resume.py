@@ -70,6 +70,9 @@ def compare(recorded: Graph, graph: Graph) -> ResumeDifferences:
     # changes training, which is reported, and never passes as harmless.
     found: dict[str, list[str]] = {"refused": [], "training": [], "harmless": []}
     for change in graphs.diff(recorded, graph):
+        # A default that is now written out, or no longer, is the same value as before.
+        if change.kind in ("set", "reset") and not change.is_effective:
+            continue
         line = graphs.render_diff([change]).strip()
         reason = next((why for path, why in REFUSED.items() if _below(change.path, path)), None)
         if reason is not None:

@@ -131,6 +131,8 @@ class Differ:
           a: A value or default of either document.
           b: The same.
         """
+        if self._both_live:
+            a, b = self.a.as_node(a, b), self.b.as_node(b, a)
         if self.number(a) == self.number(b):
             return True
         if self._both_live:
