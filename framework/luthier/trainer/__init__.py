@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from luthier.trainer.cadence import is_due, is_over
-from luthier.trainer.checks import DocumentLimit, check_repeatable
+from luthier.trainer.checks import DocumentLimit, check_data, check_repeatable
 from luthier.trainer.divergence import Rise
 from luthier.trainer.evaluate import Evaluator, Patience
 from luthier.trainer.feed import Batch, Feed
@@ -93,6 +93,7 @@ __all__ = [
     "Watcher",
     "can_generate",
     "check_continuation",
+    "check_data",
     "check_devices",
     "check_place",
     "check_repeatable",

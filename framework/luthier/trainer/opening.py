@@ -157,19 +157,26 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     return directory
 
 
-def check_place(graph: Graph, plan: Plan) -> None:
-    """Reject an experiment that could not be recorded, without writing anything.
+def check_place(graph: Graph, plan: Plan, request: Request) -> str:
+    """Reject an experiment that could not be recorded or resumed, without writing anything.
 
     Args:
       graph: The graph that would be executed.
       plan: Its plan.
+      request: Where the user wants it to go.
+
+    Returns:
+      A line about the run that training would start or resume.
 
     Raises:
-      RunError: The experiment's name cannot name a directory, or nothing can be written there.
+      UnknownReference: There is no run that `request.run` names.
+      RunError: The experiment's name cannot name a directory, nothing can be written there, another
+        process writes there, or the run cannot be resumed with this graph.
       RecordError: The graph holds a secret.
     """
     experiment = plan.program.experiment
-    path = RunDirectory.locate(experiment.records.directory, experiment.name, run_id(graph))
+    root, name = experiment.records.directory, experiment.name
+    path = RunDirectory.locate(root, name, run_id(graph))
     configuration(graph).files()
     # Whether it could be written is asked of the nearest folder that exists; nothing is made.
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
@@ -177,6 +184,26 @@ def check_place(graph: Graph, plan: Plan) -> None:
     refusal = refusal if there.is_dir() else errno.ENOTDIR
     if refusal:
         raise run_error("create", path, OSError(refusal, os.strerror(refusal)))
+    # As `_existing` and `_open` decide it; but copies in an object store are not brought back.
+    existing: RunDirectory | None = RunDirectory(path)
+    if request.run is not None:
+        existing = find(root, request.run)
+    elif request.new or not (path / "config.json").is_file():
+        existing = None
+    if existing is not None and experiment.checkpoints is None and _unsaved(existing, request):
+        existing = None
+    if existing is None:
+        return f"would start a new run in {Path(root) / name}"
+    if (writer := existing.writer()) is not None:
+        remedy = "wait for it, or start a separate run with --new"
+        raise RunError(Problem(f"{existing.path} is being written by {writer}", remedy=remedy))
+    run = f"{existing.name}/{existing.id}"
+    if existing.read_plan() is None:
+        return f"would start the run {run}"
+    is_over, _ = _check(existing, graph, plan, request, [])
+    if is_over:
+        return f"run {run} is finished: nothing would be trained"
+    return f"would resume the run {run} from step {existing.read_status().saved_step or 0}"
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, crash, events
 from luthier.trainer import failures
-from luthier.trainer.checks import DocumentLimit, require_documents, vocabulary
+from luthier.trainer.checks import DocumentLimit, open_sets, require_documents, vocabulary
 from luthier.trainer.feed import Feed
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
 from luthier.trainer.loop import CompiledStep, Loop, Position, Rates, TrainStep
@@ -653,13 +653,14 @@ def _over(opened: Opened) -> Result:
 
 def _look_at_data(plan: Plan) -> None:
     """Read what is needed of the data now, so that bad data leaves nothing behind."""
-    experiment = plan.program.experiment
+    graph, experiment = plan.program.graph, plan.program.experiment
     # Making the iterator opens the data and checks the batch size; the thread that fetches starts
     # with the first `next`.
-    _feed(plan).close()
-    for evaluation in experiment.evaluations.values():
-        evaluation.data.num_rows  # noqa: B018
-    require_documents(plan.program.graph, experiment)
+    sets: dict[str, Callable[[], Any]] = {"data": lambda: _feed(plan).close()}
+    for name, evaluation in experiment.evaluations.items():
+        sets[f"evaluations.{name}.data"] = functools.partial(getattr, evaluation.data, "num_rows")
+    open_sets(graph, sets)
+    require_documents(graph, experiment)
 
 
 def _look_at_disk(plan: Plan, directory: Path | None) -> None:

@@ -28,7 +28,9 @@ from luthier.cli.commands import launch
 from luthier.errors import EXIT_DONE, EXIT_REQUEUE, Problem
 
 if TYPE_CHECKING:
+    from luthier.checkpoint import Restoration
     from luthier.graph import Graph
+    from luthier.trainer import Request
 
 WANDB_MODES = ("off", "offline", "online")
 
@@ -73,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--operative-gin", action="store_true", help="save the whole config as gin in the run"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check and plan only; train and write nothing"
+        "--dry-run",
+        action="store_true",
+        help="plan, read the first batches, check the run and weights to restore; write nothing",
     )
     parser.add_argument(
         "--check-determinism",
@@ -171,7 +175,16 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
         graph = _with_wandb(graph, arguments.wandb)
     run, new = _run_of_reference(arguments, graph, packages)
     if arguments.dry_run:
-        return _dry_run(graph, hosts.devices())
+        from luthier.trainer import Request
+
+        request = Request(
+            run,
+            new,
+            extend=arguments.extend or arguments.yes,
+            packages=packages,
+            accept_changes=arguments.accept_changes,
+        )
+        return _dry_run(graph, hosts.devices(), request, problems)
     if arguments.check_determinism:
         return _check_determinism(graph, hosts.devices())
     from luthier import trainer
@@ -246,20 +259,27 @@ def _resume_command(words: list[str]) -> str:
     return shlex.join(["luthier", "train", *(word for word in words if word not in once)])
 
 
-def _dry_run(graph: Graph, devices: list[Any]) -> int:
+def _dry_run(graph: Graph, devices: list[Any], request: Request, problems: Problems) -> int:
     """Check everything that training checks before its first step, and print the plan."""
-    # Also what only a real start would find: a run directory that cannot be written, and initial
-    # weights that do not fit the model. They are opened, not restored.
+    # Also what only a real start would find: data that is missing or does not fit, a run that does
+    # not exist or cannot be resumed, a directory that cannot be written, and initial weights that
+    # do not fit the model. They are opened, not restored.
     from luthier import planner
     from luthier.parallel import format_bytes
     from luthier.program import WarmStart
-    from luthier.trainer.opening import check_place
+    from luthier.trainer import check_data, check_place
 
     plan = planner.make(graph, devices)
     planner.require_fit(plan)
-    check_place(graph, plan)
-    with WarmStart(plan.program) as warm:
+    start, sets = "", dict[str, tuple[int, int]]()
+    restored: Restoration | None = None
+    with problems.collected():
+        start = check_place(graph, plan, request)
+    with problems.collected():
+        sets = check_data(plan)
+    with problems.collected(), WarmStart(plan.program) as warm:
         restored = warm.open()
+    problems.raise_any()
     sizes = plan.program.sizes.items()
     mesh = ", ".join(f"{axis} {size}" for axis, size in sizes if size != 1)
     counts = {"trained": plan.trained_parameters, "active for each token": plan.active_parameters}
@@ -273,7 +293,12 @@ def _dry_run(graph: Graph, devices: list[Any]) -> int:
         + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),
         str(planner.predict(plan)),
         *map(str, plan.pipelines),
+        *(
+            f"{path}: {rows:,} rows; read the first batch of {size:,}"
+            for path, (rows, size) in sets.items()
+        ),
         *([] if restored is None else restored.render().splitlines()),
+        start,
         "nothing was trained or written (--dry-run)",
     ]
     print("\n".join(lines))
