@@ -24,6 +24,7 @@ GROUPS = {
         "init": "create a project of your own",
         "list": "list experiments or components",
         "show": "show an experiment's config, parameters or shardings",
+        "check": "check experiments and studies without training, as in CI",
     },
     "run": {
         "train": "train an experiment, or resume its run",
@@ -60,11 +61,11 @@ _PACKAGES = {
 _MODULES = {"import": "importing"}
 # Commands that build graphs which somebody else may have recorded; these take --trust.
 _READS_RECORDS = (
-    *("diff", "evaluate", "export", "generate", "plan", "runs", "show", "sweep", "train"),
+    *("check", "diff", "evaluate", "export", "generate", "plan", "runs", "show", "sweep", "train"),
 )
 # Commands that write nothing and hold no file or connection open, so that their processes may end
 # without the interpreter's cleanup (see `console`).
-_READERS = ("diff", "plan", "show")
+_READERS = ("check", "diff", "plan", "show")
 
 # Failures of the machine, not of the program: one line and no traceback.
 _MACHINE_ERRORS = {
@@ -114,6 +115,7 @@ def _usage() -> str:
           luthier train configs.lm.quickstart
           luthier train configs.lm.quickstart optimizer.learning_rate.peak=1e-2 fiddler:bf16
           luthier plan configs.lm.quickstart --slice v5e-16
+          luthier init my_models --from quickstart
         """
     ).format(commands="\n\n".join(groups))
 

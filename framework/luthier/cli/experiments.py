@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from luthier.cli import flags, project
 from luthier.cli.arguments import Problems, UnknownOption
-from luthier.errors import BadInput, Problem, RunError
+from luthier.errors import BadInput, Problem, RunError, UnknownReference
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
@@ -287,6 +287,29 @@ def _resolve(
             return read(text, trust.packages_for(reference, text, packages), reference)
         return load_reference(reference, packages)
     return None
+
+
+def with_function(reference: str | None) -> str | None:
+    """Return a reference with `:study` added to a module that makes a study and no experiment.
+
+    Args:
+      reference: `sweeps.lm_learning_rate`, or any other reference, which is returned as it is.
+    """
+    if not reference or not all(part.isidentifier() for part in reference.split(".")):
+        return reference
+    from luthier import graph as graphs
+
+    try:
+        module = graphs.load_module(reference)
+    except UnknownReference:  # reported where the reference is resolved
+        return reference
+    # An experiment that the module only imports, as the base of its study, does not count.
+    own = [
+        name
+        for name in ("study", "experiment")
+        if getattr(getattr(module, name, None), "__module__", None) == module.__name__
+    ]
+    return f"{reference}:study" if own == ["study"] else reference
 
 
 def _text(file: str) -> str:

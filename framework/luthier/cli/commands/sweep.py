@@ -35,7 +35,6 @@ from luthier.errors import (
     EXIT_REQUEUE,
     BadInput,
     Problem,
-    UnknownReference,
 )
 
 if TYPE_CHECKING:
@@ -235,9 +234,8 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
     if arguments.reference and experiments.is_override(arguments.reference):
         problems.add(f"{arguments.reference!r} is an override, and no study or experiment is given")
         return None
-    graph, _ = experiments.load(
-        _with_function(arguments.reference), overrides, problems, command="sweep", checked=False
-    )
+    reference = experiments.with_function(arguments.reference)
+    graph, _ = experiments.load(reference, overrides, problems, command="sweep", checked=False)
     from luthier import graph as graphs
     from luthier.study import study as studies
 
@@ -258,25 +256,6 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
         graph = graphs.apply(graph, changes, "option") if changes else graph
         graph = _with_options(arguments, graph)
     return graph
-
-
-def _with_function(reference: str | None) -> str | None:
-    """Return a reference with `:study` added to a module that makes a study and no experiment."""
-    if not reference or not all(part.isidentifier() for part in reference.split(".")):
-        return reference
-    from luthier import graph as graphs
-
-    try:
-        module = graphs.load_module(reference)
-    except UnknownReference:  # reported where the reference is resolved
-        return reference
-    # An experiment that the module only imports, as the base of its study, does not count.
-    own = [
-        name
-        for name in ("study", "experiment")
-        if getattr(getattr(module, name, None), "__module__", None) == module.__name__
-    ]
-    return f"{reference}:study" if own == ["study"] else reference
 
 
 def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -> Graph:
