@@ -6,7 +6,7 @@ import sys
 import fiddle as fdl
 import pytest
 
-from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.errors import BadInput, Problem, UnknownReference, UserCodeError
 from luthier.graph import resolve
 
 
@@ -91,9 +91,11 @@ def test_failures_in_the_users_code_are_reported_by_file_and_line():
         "broken_import.py:3: ModuleNotFoundError: No module named 'graph_toys.not_there'"
         in reported
     )
-    reported = message("graph_toys.experiments:failing")
-    assert "graph_toys.experiments:failing failed: " in reported
-    assert "experiments.py:29: KeyError: 'no such size'" in reported
+    with pytest.raises(UserCodeError) as caught:
+        resolve("graph_toys.experiments:failing")
+    failed = "graph_toys.experiments:failing failed: KeyError: 'no such size'"
+    assert str(caught.value) == failed
+    assert "experiments.py:29, in failing: raise KeyError" in caught.value.details[0]
 
 
 def test_a_syntax_error_is_reported_by_file_and_line(tmp_path: pathlib.Path, monkeypatch):

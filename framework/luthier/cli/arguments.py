@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, Problem, UserCodeError
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -140,6 +140,7 @@ class Problems:
 
     def __init__(self, problems: Sequence[Problem] = ()):
         self._problems = list(problems)
+        self._failed: UserCodeError | None = None
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -162,10 +163,18 @@ class Problems:
         try:
             yield
         except BadInput as error:
+            self.note(error)
             self._problems.extend(error.problems)
+
+    def note(self, error: BadInput) -> None:
+        """Remember the error whose problems are added, for its details if it stays the only one."""
+        if isinstance(error, UserCodeError):
+            self._failed = error
 
     def raise_any(self) -> None:
         """Raise all problems as one `BadInput`, if there are any."""
+        if self._failed is not None and len(self._problems) == 1:
+            raise self._failed
         if self._problems:
             raise BadInput(self._problems)
 

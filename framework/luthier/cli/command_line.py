@@ -282,6 +282,8 @@ def main(argv: Sequence[str]) -> int:
         if end.code != errors.EXIT_REQUEUE:
             raise
         return errors.EXIT_REQUEUE
+    except errors.UserCodeError as error:
+        return _print_exception(error, debug)
     except errors.LuthierError as error:
         if debug:
             traceback.print_exc()
@@ -305,29 +307,33 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print_exception(error: Exception, debug: bool) -> int:
-    """Print an error of the user's code in one line, and one of our own with its traceback."""
-    # Three cases. An exception whose innermost frame of a project is the user's is theirs: one line
-    # with its place, and the traceback on request. A failure of the machine or of data (`faults`)
-    # has no traceback that would help. Everything else is a bug of ours, and its traceback is shown
-    # at once, unless a run has written it into a file already.
+    """Print an error of the user's code in a few lines, and one of our own with its traceback."""
+    # Three cases. An exception with a frame in the user's code, or from a call that does not fit
+    # it, is theirs: its place and what was called, and the traceback on request. A failure of the
+    # machine or of data (`faults`) has no traceback that would help. Everything else is a bug of
+    # ours, and its traceback is shown at once, unless a run has written it into a file already.
+    from luthier import user_code
     from luthier.records import crash
 
-    place, path = crash.place(error), crash.path_of(error)
-    is_ours = not place and faults.classify(error) is faults.Fault.CODE
+    path, where = crash.path_of(error), crash.graph_path_of(error)
+    if isinstance(error, errors.UserCodeError):
+        is_users, line, details = True, str(error), error.details
+    else:
+        details = tuple(user_code.details(error))
+        is_users = bool(details or where)
+        line = user_code.summary(error) if is_users else crash.summary(error)
+        line = f"{where}: {line}" if where else line
+    is_ours = not is_users and faults.classify(error) is faults.Fault.CODE
     if debug or (is_ours and path is None):
         traceback.print_exception(error)
-    line = crash.summary(error)
-    if where := crash.graph_path_of(error):
-        line = f"{where}: {line}"
-    if place:
-        line += f" ({place})"
-    elif is_ours:
+    if is_ours:
         line = f"this is a bug in luthier: {line}"
-    if path is not None:
+    if path is not None and not details:
         line += f"; traceback: {path}"
-    elif place and not debug:
-        line += "; to see the traceback, add --debug"
-    _print_error(line)
+    for text in (line, *details):
+        _print_error(text)
+    if details and not debug:
+        _print_error(f"traceback: {path}" if path else "to see the traceback, add --debug")
     return errors.EXIT_BUG
 
 

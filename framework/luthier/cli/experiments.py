@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luthier.cli import flags, project
+from luthier.cli import flags, project, schedule_lengths
 from luthier.cli.arguments import Problems, UnknownOption
 from luthier.errors import BadInput, Problem, RunError
 
@@ -155,10 +155,13 @@ def load(
                 recorded=_recorded(packages),
             )
         except BadInput as error:
+            problems.note(error)
             problems.extend(flags.with_hints(error.problems, overrides))
         if checked and len(problems) == problems_before:
-            with problems.collected():
+            try:
                 graphs.validate(graph, packages)
+            except BadInput as error:
+                problems.extend(schedule_lengths.with_fix(error.problems, graph, base, overrides))
     problems.raise_any()
     return graph, packages
 

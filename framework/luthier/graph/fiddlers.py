@@ -17,7 +17,8 @@ from typing import Any
 import fiddle as fdl
 import typing_extensions
 
-from luthier.errors import BadInput, Problem
+from luthier import user_code
+from luthier.errors import BadInput, Problem, UserCodeError
 from luthier.graph import copies, entry_points, origins, setting, signatures
 from luthier.graph.grammar import call_arguments, names
 from luthier.graph.grammar.statements import Unreadable
@@ -42,8 +43,9 @@ def run_fiddler(
       packages: Modules that arguments may name.
 
     Raises:
-      Unreadable: There is no such fiddler, its arguments are wrong, its code fails, or it returns
-        something else than a graph.
+      Unreadable: There is no such fiddler, its arguments are wrong, or it returns something else
+        than a graph.
+      UserCodeError: Its code raised an exception.
       BadInput: The fiddler itself raised it.
     """
     name, bracket, rest = written.partition("(")
@@ -57,6 +59,9 @@ def run_fiddler(
     except BadInput:
         raise
     except Exception as error:  # whatever somebody else's code raises
+        if user_code.frames(error):
+            problem = Problem(f"{name} failed: {user_code.summary(error, 110)}")
+            raise UserCodeError(problem, user_code.details(error)) from error
         raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error
     returned = changed if returned is None else returned
     if not isinstance(returned, fdl.Buildable):

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from luthier.errors import BadInput, OverrideError, Problem
+from luthier.errors import BadInput, OverrideError, Problem, UserCodeError
 from luthier.graph import (
     aliases,
     copies,
@@ -90,11 +90,13 @@ def apply(
 
     Raises:
       OverrideError: One or more cannot be read or applied; all problems are in it.
+      UserCodeError: Nothing is wrong but that the code of a fiddler raised an exception.
     """
     # Reading comes first, as a whole: a misspelt fifth override is reported with the others instead
     # of after the first four were applied. A statement that fails is skipped and the next ones are
     # still tried on the copy, for their problems; the copy is dropped then.
     problems: list[Problem] = []
+    failed: UserCodeError | None = None
     statements = list(_read_all(overrides, origin, problems))
     around = expressions.Surroundings(packages=tuple(packages))
     editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
@@ -116,8 +118,15 @@ def apply(
                 near = error.problem.nearest or editor.meant_value(statement)
                 problem = dataclasses.replace(error.problem, nearest=near)
                 problems.append(dataclasses.replace(problem, origin=where))
+            except UserCodeError as error:  # a fiddler's
+                (problem,) = error.problems
+                failed = UserCodeError(dataclasses.replace(problem, origin=where), error.details)
+                failed.__cause__ = error.__cause__
+                problems += failed.problems
             except BadInput as error:
                 problems += [dataclasses.replace(p, origin=where) for p in error.problems]
+    if failed is not None and len(problems) == 1:
+        raise failed
     if problems:
         raise OverrideError(problems)
     return editor.graph

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import fiddle as fdl
 
-from luthier import folders
-from luthier.errors import BadInput, Problem, UnknownReference, listed
+from luthier import folders, user_code
+from luthier.errors import BadInput, Problem, UnknownReference, UserCodeError, listed
 from luthier.folders import EXPERIMENT_FOLDERS
 from luthier.graph import copies, origins, signatures
 from luthier.graph.grammar import names
@@ -40,8 +40,9 @@ def resolve(reference: str) -> fdl.Config:
       The graph that the function makes. The module is looked for on `sys.path`.
 
     Raises:
-      UnknownReference: There is no such module or function, its code fails (reported by file and
-        line), its arguments are wrong, or it returns something else than a graph.
+      UnknownReference: There is no such module or function, its module cannot be imported, its
+        arguments are wrong, or it returns something else than a graph.
+      UserCodeError: The function raised an exception.
     """
     try:
         return _resolve(reference.strip())
@@ -298,4 +299,7 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[Any, Any]) ->
     except BadInput:
         raise
     except Exception as error:  # whatever the user's code raises
+        if user_code.frames(error):
+            problem = Problem(f"{name} failed: {user_code.summary(error, 110)}")
+            raise UserCodeError(problem, user_code.details(error)) from error
         raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error

@@ -45,6 +45,8 @@ def refuse_on_node(
         return
     if value is None and types.fits(None, annotation):
         return
+    if values.is_deferred(old) and types.fits(value, annotation):
+        return  # `training.steps=100` where steps were written in epochs
     if callable(value) and not isinstance(value, type) and not values.is_value_node(value):
         return
     target = old.__fn_or_cls__ if is_real_node(old) else type(old)

@@ -578,6 +578,24 @@ def _frozen(problem: Problem) -> Problem:
     return dataclasses.replace(problem, nearest=tuple(problem.nearest))
 
 
+def declared_problems(graph: Graph) -> list[Problem]:
+    """Return the violations of `RANGES`, `RELATIONS` and `READ_WHEN` of all nodes of a graph.
+
+    Args:
+      graph: The root node.
+    """
+    owners: dict[int, Any] = {}
+    declared = Declared(graph, owners)
+    found = list(declared.problems("", graph))
+    for place in walk(graph, defaults=False, once=True):
+        if not is_container(place.value) or id(place.value) in owners:
+            continue
+        owners[id(place.value)] = place.owner
+        if isinstance(place.value, fdl.Buildable):
+            found += declared.problems(place.path, place.value)
+    return found
+
+
 class _Checker:
     """Walks a graph once, and yields the problems of each node."""
 
@@ -642,11 +660,16 @@ class _Checker:
     def _value_node(self, path: str, node: fdl.Config) -> Iterator[Problem]:
         try:
             found = values.evaluate(node)
+        except values.Deferred:
+            return
         except (ValueError, ArithmeticError, TypeError) as error:
             what = f"{values.expression(node)} cannot be computed: {error}"
             yield self._at(path, Problem(what))
             return
-        yield from self._leaf(path, found)
+        if values.is_deferred(found):
+            yield from self._node(path, found)
+        else:
+            yield from self._leaf(path, found)
 
     def _node(self, path: str, node: fdl.Buildable) -> Iterator[Problem]:
         target = node.__fn_or_cls__

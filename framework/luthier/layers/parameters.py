@@ -35,7 +35,8 @@ def create(template: Template, **offered: Any) -> Any:
 
     A child lists the arguments that it takes from its parent in `INHERITED`; a callable without
     that attribute gets the offered values that its signature names. Arguments that the template
-    binds itself (`dtype=jnp.float32` on a norm) are left alone.
+    binds itself (`dtype=jnp.float32` on a norm) are left alone. Settings of the child are not
+    offered but bound: `create(functools.partial(Convolution, kernel_size=5), dim=dim, rngs=rngs)`.
 
     Args:
       template: A class, function, or partial of one.
@@ -43,6 +44,9 @@ def create(template: Template, **offered: Any) -> Any:
 
     Returns:
       The result of the template, usually an `nnx.Module`.
+
+    Raises:
+      TypeError: An offered argument is a setting of the child, which it does not inherit.
     """
     # The parent offers everything it has, and does not know which child is in its place: a norm
     # without `rngs`, a user's own layer and an `Experts` are called alike. A list in the class
@@ -54,10 +58,17 @@ def create(template: Template, **offered: Any) -> Any:
     # Within the partial, Fiddle wraps the class of an `fdl.Partial` with `ArgFactory` arguments,
     # which are made afresh by each call; the wrapper holds the class as `func`.
     target = getattr(target, "func", target)
-    names = getattr(target, "INHERITED", None)
-    if names is None:
-        signed = target.__init__ if inspect.isclass(target) else target
-        names = inspect.signature(signed).parameters
+    taken = inspect.signature(target.__init__ if inspect.isclass(target) else target).parameters
+    names = getattr(target, "INHERITED", taken)
+    # It would be dropped without a message, and the child would have its default.
+    settings = [name for name in offered if name in taken and name not in (*names, *bound)]
+    if settings:
+        name = getattr(target, "__name__", str(target))
+        written = ", ".join(f"{setting}=..." for setting in settings)
+        raise TypeError(
+            f"{name} does not inherit {', '.join(settings)}; bind what is not passed down: "
+            f"create(functools.partial({name}, {written}), ...)"
+        )
     return template(**{k: v for k, v in offered.items() if k in names and k not in bound})
 
 

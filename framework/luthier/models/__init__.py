@@ -4,7 +4,7 @@ from luthier.models.copies import Held, WithCopy, hold
 from luthier.models.decoder import Cache, Decoder
 from luthier.models.encoder import Encoder
 from luthier.models.encoder_decoder import EncoderDecoder, SourceLayers, TargetCache, TargetLayers
-from luthier.models.generate import generate
+from luthier.models.generate import generate, part_without_cache
 from luthier.models.language_model import LanguageModel
 from luthier.models.resnet import ResNet
 from luthier.models.sampling import restrict, sample
@@ -27,6 +27,7 @@ __all__ = [
     "WithCopy",
     "generate",
     "hold",
+    "part_without_cache",
     "restrict",
     "sample",
     "transduce",

@@ -97,7 +97,7 @@ def generate(
     tokens = _continue(
         graphdef,
         prefill,
-        has_cache(model),
+        not part_without_cache(model),
         state,
         tokens,
         lengths,
@@ -112,17 +112,21 @@ def generate(
     return [_until(row[n : n + max_new_tokens], stop_tokens) for row, n in rows]
 
 
-def has_cache(model: LanguageModel) -> bool:
-    """Return whether all parts of a model have a cache of earlier tokens."""
+def part_without_cache(model: LanguageModel) -> str:
+    """Return the class of a part without a cache of earlier tokens; empty if all have one.
+
+    Args:
+      model: The language model, with or without arrays.
+    """
     # Asked by trying, abstractly: `init_cache` goes through all parts, and a part that has none
     # raises AttributeError from deep inside. Other AttributeErrors are bugs of a part.
     try:
         jax.eval_shape(lambda: model.init_cache(1, 1))
     except AttributeError as error:
-        if "init_cache" in str(error):
-            return False
+        if error.name == "init_cache":
+            return type(error.obj).__name__
         raise
-    return True
+    return ""
 
 
 def _decode_all(model: LanguageModel, tokens_BT: jax.Array, length: jax.Array | int) -> jax.Array:

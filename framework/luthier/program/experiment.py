@@ -129,7 +129,8 @@ class Training:
     """Length of training, batch size, and safeguards.
 
     Args:
-      steps: Optimizer steps of the whole run.
+      steps: Optimizer steps of the whole run. In overrides it may be written in passes over the
+        training data, `training.steps=Epochs(3)`; schedules that share it follow.
       global_batch_size: Examples per optimizer step over all devices.
       accumulation: Microbatches that a step is cut into; does not change the gradient.
       stop: Ends training earlier, in the unit of the duration; None means after `steps`.

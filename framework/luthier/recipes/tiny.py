@@ -97,7 +97,8 @@ def shorten(changed: fdl.Buildable, steps: int) -> None:
         steps = max(squeezed.values())
         for number, put in numbers:
             put(squeezed[number])
-    if graph.evaluate(changed.training.steps) > steps:
+    given = graph.evaluate(changed.training.steps)
+    if graph.is_deferred(given) or given > steps:  # in epochs: only the data knows how many
         graph.set_value(changed, "training.steps", steps)
     _come_often(changed, max(1, graph.evaluate(changed.training.steps) // 2))
 

@@ -7,10 +7,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from luthier import graph as graphs
-from luthier.errors import BadInput, DataError, Problem, ValidationError
+from luthier import user_code
+from luthier.errors import BadInput, DataError, Problem, UserCodeError, ValidationError
 from luthier.graph import Graph
 from luthier.parallel import Share
 from luthier.planner import Plan
@@ -241,3 +243,43 @@ def _bits(program: Program, batches: list[dict[str, Any]]) -> dict[str, list[byt
 def _shards(array: Any) -> list[bytes]:
     # Bytes and not values: NaN differs from itself, and 0.0 equals -0.0.
     return [np.asarray(shard.data).tobytes() for shard in array.addressable_shards]
+
+
+# What data promised in its `batch_spec`, which the step was compiled for, and what it gave.
+
+
+def check_spec(
+    batch: Mapping[str, Any],
+    entries: Mapping[str, jax.ShapeDtypeStruct],
+    num_rows: int,
+    data: Any,
+    path: str = "data",
+) -> None:
+    """Refuse a batch that is not what the data's `batch_spec` returned.
+
+    Args:
+      batch: Host arrays by name, [num_rows, ...] each.
+      entries: Shape and dtype of the entries of the global batch.
+      num_rows: Rows that this process reads.
+      data: The data node.
+      path: Where the data stands in the graph.
+
+    Raises:
+      UserCodeError: An entry is missing, or has another shape or dtype.
+    """
+    for name, entry in entries.items():
+        expected = jax.ShapeDtypeStruct((num_rows, *entry.shape[1:]), entry.dtype)
+        if name not in batch:
+            what = f"a batch has no {name}, which batch_spec has; it has {', '.join(batch)}"
+        else:
+            array = batch[name] if hasattr(batch[name], "dtype") else np.asarray(batch[name])
+            # Without x64, JAX narrows 64 bits to 32 when it takes an array, as it does here.
+            found = jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+            if (found.shape, found.dtype) == (expected.shape, expected.dtype):
+                continue
+            what = (
+                f"a batch has {name} {user_code.described(found)}, and batch_spec has "
+                f"{user_code.described(expected)}"
+            )
+        details = user_code.definition(type(data), "batch_spec")
+        raise UserCodeError(Problem(f"{type(data).__qualname__}: {what}", path), details)

@@ -329,6 +329,7 @@ def _check(
         raise RunError([*error.problems, *map(Problem, defaults)]) from error
     notices += defaults
     status = directory.read_status()
+    notices += _check_epochs(directory, recorded, plan, request)
     longer = status.step < plan.program.experiment.training.steps
     # A finished run is reopened only for more steps, and only by consent: its schedules have
     # reached their end.
@@ -351,6 +352,24 @@ def _check(
             directory.write_code(request.packages)
 
     return False, record
+
+
+def _check_epochs(
+    directory: RunDirectory, recorded: Graph, plan: Plan, request: Request
+) -> list[str]:
+    """Refuse a number of epochs that has become another number of steps, since the data has."""
+    steps = graphs.evaluate(graphs.get(recorded, "training.steps"))
+    now, had = plan.program.experiment.training.steps, directory.read_status().total_steps
+    if not graphs.is_deferred(steps) or had is None or had == now:
+        return []
+    what = f"{graphs.expression(steps)} was {had:,} steps when the run began, and is {now:,} now"
+    if not request.extend:
+        remedy = (
+            f"restore the data, write training.steps={had}, or add --extend to resume with the "
+            "schedules of the new number"
+        )
+        raise RunError(Problem(what, "training.steps", remedy=remedy))
+    return [what]
 
 
 def _require_known_position(directory: RunDirectory) -> None:
@@ -395,6 +414,8 @@ def _taken_over(lock: Lock) -> list[str]:
 def _siblings(root: Path, name: str, graph: Graph, packages: Sequence[str]) -> list[str]:
     """Return a notice about the run that differs from `graph` in its number of steps only."""
     steps = graphs.evaluate(graphs.get(graph, "training.steps"))
+    if not isinstance(steps, int):
+        return []  # in epochs: how many steps that were in the other run depends on its data
     # Another number of steps is another graph, and so another id: users who wanted to extend a run
     # would start a new one without noticing.
     runs = [s for s in list_runs(root) if s.directory.name == name and s.status.saved_step]
@@ -405,7 +426,7 @@ def _siblings(root: Path, name: str, graph: Graph, packages: Sequence[str]) -> l
             same = graphs.apply(other, [f"training.steps={json.dumps(steps)}"])
         except LuthierError:
             continue
-        if had != steps and run_id(same) == run_id(graph):
+        if isinstance(had, int) and had != steps and run_id(same) == run_id(graph):
             id = summary.directory.id
             return [
                 f"run {id} differs in training.steps only ({had} there, {steps} here); "

@@ -290,10 +290,19 @@ def _reshaped(recorded: Graph, graph: Graph) -> list[str]:
 def _leaves(graph: Graph) -> dict[str, Any]:
     """Return the numbers of the optimizer that stand at value nodes, by path."""
     return {
-        path: graphs.evaluate(value)
+        path: _value(value)
         for path, value in graphs.paths(graph)
         if _below(path, "optimizer") and graphs.is_value_node(value)
     }
+
+
+def _value(node: Any) -> Any:
+    """Return the number of a value node; as text where it is written in epochs."""
+    try:
+        value = graphs.evaluate(node)
+    except ValueError:
+        return graphs.expression(node)
+    return graphs.expression(value) if graphs.is_deferred(value) else value
 
 
 def misfits(

@@ -33,7 +33,7 @@ from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, crash, events
 from luthier.trainer import failures
-from luthier.trainer.checks import DocumentLimit, require_documents, vocabulary
+from luthier.trainer.checks import DocumentLimit, check_spec, require_documents, vocabulary
 from luthier.trainer.feed import Feed
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
 from luthier.trainer.loop import CompiledStep, Loop, Position, Rates, TrainStep
@@ -42,7 +42,7 @@ from luthier.trainer.opening import Opened, Request, open_run, run_id
 from luthier.trainer.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
 from luthier.trainer.profile import ProfiledSteps, Profiler
 from luthier.trainer.results import FINISHED, Result, next_steps
-from luthier.trainer.trained import final_sample
+from luthier.trainer.trained import final_sample, slow_sampling
 from luthier.trainer.watchdog import Watch
 
 
@@ -625,11 +625,15 @@ def _sample(
     try:
         # All steps are done and saved. A block without a cache, or one whose code fails when it
         # generates, must not turn a trained run into a failed one.
-        return final_sample(program, leaves)
+        text = final_sample(program, leaves)
+        if text and (notice := slow_sampling(program)):
+            recorder.notice(notice)
+        return text
     except Exception as error:
         path = failures.write(directory.path, error, program.graph, phase="sampling", step=step)
         where = f"; traceback: {directory.path / path}" if path else ""
-        recorder.notice(f"no sample: {crash.summary(error)}{where}")
+        at = f"{found}: " if (found := crash.graph_path_of(error)) else ""
+        recorder.notice(f"no sample: {at}{crash.summary(error)}{where}")
         return ""
 
 
@@ -684,7 +688,12 @@ def _feed(plan: Plan, agreeing: Agreeing | None = None) -> Feed:
     # Data that cannot tell beforehand how many documents its rows have is checked batch by batch,
     # in the thread of the feed, where it costs the step nothing.
     limit = DocumentLimit.of(plan.program.graph)
-    check = None if limit is None else functools.partial(limit.check, data="data")
+
+    def check(host_batch: Mapping[str, Any]) -> None:
+        check_spec(host_batch, batch, len(share.rows), experiment.data)
+        if limit is not None:
+            limit.check(host_batch, data="data")
+
     return Feed(
         iterator,
         share,
@@ -806,6 +815,7 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
             "plan": str(planner.predict(plan)),
             "restored": restored.summary,
             "checkpoints": _without_guards(experiment),
+            "schedule": _ends_early(experiment),
         },
     )
 
@@ -820,6 +830,18 @@ def _without_guards(experiment: Experiment) -> str:
     if experiment.training.guard is None and experiment.training.divergence is None:
         off.append("continues with a loss that is not finite (guard=None, divergence=None)")
     return "; ".join(off)
+
+
+def _ends_early(experiment: Experiment) -> str:
+    """Return a note where the learning rate has reached its end long before the run; or nothing."""
+    # Not an error: a constant tail is wanted now and then. More often `training.steps` was raised,
+    # and the schedule has a number of its own.
+    steps = experiment.training.steps
+    total = getattr(experiment.optimizer.learning_rate, "total_steps", None)
+    if not isinstance(total, int) or total > 0.9 * steps:
+        return ""
+    path = "optimizer.learning_rate.total_steps"
+    return f"the learning rate reaches its end at step {total:,} of {steps:,} ({path})"
 
 
 def _trained(plan: Plan) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,12 +16,14 @@ from luthier.checkpoint import Store
 from luthier.errors import Problem, RunError, ShardingError
 from luthier.graph import Graph
 from luthier.metrics import Metric
-from luthier.models import generate
+from luthier.models import generate, part_without_cache
 from luthier.program import Exported, Program, Weights, export
-from luthier.program.program import Leaves, Values
+from luthier.program.materialize import abstract_model
+from luthier.program.program import Leaves, Values, users_errors
 from luthier.program.state import model_arrays, split
 from luthier.program.step import rngs_of
 from luthier.records import RunDirectory, find
+from luthier.tasks import LanguageModelling
 from luthier.trainer.evaluate import Evaluator
 from luthier.trainer.resume import settle_defaults
 
@@ -77,6 +79,10 @@ def load_run(
     graph = graphs.from_json(directory.read_config(), packages=packages)
     # A run means what it meant when it was recorded, also where defaults have changed since.
     notices = settle_defaults(directory, graph)
+    total_steps = directory.read_status().total_steps
+    if total_steps and graphs.is_deferred(graphs.evaluate(graphs.get(graph, "training.steps"))):
+        # As many as they were: the training data need not be here, or what it was.
+        graphs.set_value(graph, "training.steps", total_steps)
     if overrides:
         graph = graphs.apply(graph, overrides, shelves=shelves, packages=packages)
         graphs.validate(graph, packages)
@@ -142,9 +148,15 @@ def evaluate_run(
         # A copy with other weights, and not an override of the graph: the state fits any of them.
         if weights is not None:
             evaluation = dataclasses.replace(evaluation, weights=weights)
-        evaluator = Evaluator(trained.program, evaluation, f"evaluations.{name}")
-        metrics[name] = evaluator(trained.values, trained.leaves)
+        path = f"evaluations.{name}"
+        with users_errors(trained.program.graph, path):
+            evaluator = Evaluator(trained.program, evaluation, path)
+            metrics[name] = evaluator(trained.values, trained.leaves)
     return trained, metrics
+
+
+def _silent(notice: str) -> None:
+    pass
 
 
 def sample_run(
@@ -154,6 +166,7 @@ def sample_run(
     weights: Weights = Weights.PARAMETERS,
     stop: str = "",
     options: dict[str, Any],
+    on_notice: Callable[[str], None] = _silent,
     **where: Any,
 ) -> list[str]:
     """Let a run's language model continue prompts.
@@ -164,6 +177,7 @@ def sample_run(
       weights: The trained parameters, or their moving average.
       stop: Text at which a continuation ends; empty for none.
       options: As for `luthier.models.generate`: `max_new_tokens`, `temperature`, `seed`, ...
+      on_notice: Takes a line about how the text is sampled, if there is anything to know.
       **where: As for `load_run`.
 
     Raises:
@@ -171,12 +185,15 @@ def sample_run(
     """
     trained = load_run(run, **where)
     if not can_generate(trained.program):
-        remedy = "sampling needs data with a tokenizer and a model with init_cache and decode"
+        remedy = "sampling needs data with a tokenizer and a model with hidden and logits"
         raise RunError(Problem(f"{trained.directory.id} cannot generate text", "", "", remedy))
     _check_average(trained, weights)
-    return sample_text(
-        trained.program, trained.leaves, prompts, weights=weights.value, stop=stop, **options
-    )
+    with users_errors(trained.program.graph, "model"):
+        if notice := slow_sampling(trained.program):
+            on_notice(notice)
+        return sample_text(
+            trained.program, trained.leaves, prompts, weights=weights.value, stop=stop, **options
+        )
 
 
 def export_run(
@@ -257,8 +274,26 @@ def can_generate(program: Program) -> bool:
     # The model is a partial (`functools.partial`) of its class.
     kind = getattr(make, "func", make)
     # A model that encodes a source has nothing to continue: `luthier.models.transduce` is for it.
-    return all(hasattr(kind, name) for name in ("init_cache", "decode")) and not hasattr(
-        kind, "encode"
+    if hasattr(kind, "encode"):
+        return False
+    if all(hasattr(kind, name) for name in ("init_cache", "decode")):
+        return True
+    # Without a cache, a token is computed from all those before it. It is right where the model is
+    # causal, which only the task shows.
+    task = getattr(experiment.task, "task", experiment.task)
+    is_causal = isinstance(task, LanguageModelling)
+    return is_causal and all(hasattr(kind, name) for name in ("hidden", "logits"))
+
+
+def slow_sampling(program: Program) -> str:
+    """Return a line about sampling that computes each token from all before it; or nothing.
+
+    Args:
+      program: The program of an experiment that can generate.
+    """
+    part = part_without_cache(abstract_model(program.experiment))
+    return (
+        f"sampling recomputes every token: {part} has no cache (init_cache, decode)" if part else ""
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from luthier.durations import Epochs
 from luthier.errors import Problem
 from luthier.graph import signatures, values
 from luthier.graph.grammar import names, types
@@ -333,6 +334,8 @@ class ExpressionReader:
             raise
 
     def _find(self, name: str, annotation: Any) -> Any:
+        if name == Epochs.__name__ and int in types.members(annotation):
+            return Epochs  # `training.steps=Epochs(3)`, as in `training.stop=Epochs(3)`
         return names.find_object(name, annotation, self._around.near, self._around.packages)
 
     def _call(self, tree: ast.Call, annotation: Any) -> fdl.Buildable:

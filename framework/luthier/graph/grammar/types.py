@@ -183,8 +183,12 @@ def fits(value: Any, annotation: Any) -> bool:
       value: A value, node or value node.
       annotation: A resolved annotation.
     """
-    if values.is_value_node(value):
+    try:
         value = values.evaluate(value)
+    except values.Deferred:
+        return int in members(annotation)
+    if values.is_deferred(value) and int in members(annotation):
+        return True  # a number of steps, once the length of the data is known
     if value is signatures.UNSET or (annotation in _PLAIN and type(value) is annotation):
         return True
     if is_dtype_annotation(annotation) and not isinstance(value, fdl.Buildable):

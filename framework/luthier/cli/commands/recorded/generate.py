@@ -89,6 +89,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
             "top_p": arguments.top_p,
             "seed": arguments.seed,
         },
+        on_notice=lambda notice: print(f"note: {notice}", file=sys.stderr),
         **chosen,
     )
     samples = list(zip(prompts, texts, strict=True))
