@@ -18,7 +18,7 @@ class DeferredSteps(NamedTuple):
     """`Epochs(n)` in the place of a number of steps.
 
     Args:
-      path: Its path; that of the first user of a shared value.
+      path: Its path; that of the last user of a shared value.
       owner: The node to set the number in.
       part: The path in `owner`.
       node: The `Epochs` node.
@@ -36,7 +36,7 @@ def deferred_steps(graph: Graph) -> Iterator[DeferredSteps]:
     Args:
       graph: An experiment graph.
     """
-    seen: set[int] = set()
+    shared: dict[int, DeferredSteps] = {}
     for place in walk(graph, defaults=False, once=True):
         if values.is_deferred(place.value):
             # Elsewhere, as in `training.stop`, the duration itself is wanted.
@@ -45,9 +45,10 @@ def deferred_steps(graph: Graph) -> Iterator[DeferredSteps]:
             continue
         for constant in _constants(place.value):
             held = constant.__arguments__.get("value")
-            if values.is_deferred(held) and id(constant) not in seen:
-                seen.add(id(constant))
-                yield DeferredSteps(place.path, constant, "value", held)
+            # At the last path to the constant itself, `training.steps`, not in arithmetic on it.
+            if values.is_deferred(held) and (constant is place.value or id(constant) not in shared):
+                shared[id(constant)] = DeferredSteps(place.path, constant, "value", held)
+    yield from shared.values()
 
 
 def _constants(value: Any) -> Iterator[fdl.Config]:

@@ -209,7 +209,8 @@ def _expression(node: Any, outer: int) -> str:
         name = node.__arguments__.get("name", "")
         return name or _expression(node.__arguments__.get("value"), outer)
     if is_deferred(node):
-        return f"Epochs({_expression(node.__arguments__.get('count'), 0)})"
+        count = evaluate(node.__arguments__.get("count"))
+        return f"Epochs({count:g})" if isinstance(count, float) else f"Epochs({count})"
     if not is_operation(node):
         return repr(node)
     symbol, binding = OPERATIONS[node.__fn_or_cls__]

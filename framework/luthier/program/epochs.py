@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from luthier import graph as graphs
-from luthier.errors import Problem, ValidationError
+from luthier.errors import BadInput, Problem, ValidationError
 from luthier.graph import Graph
 
 
@@ -42,8 +42,13 @@ def with_known_steps(graph: Graph, data: Any = None) -> Graph:
         if not isinstance(num_rows, int) or num_rows < 1:
             what = f"{graphs.expression(node)} cannot be counted in steps: the data has no end"
             raise ValidationError(Problem(what, path, origin, "write a number of steps"))
+        try:
+            count = graphs.build(node).count
+        except BadInput as error:
+            what = error.problems[0].what.rpartition(": ")[2]
+            raise ValidationError(Problem(what, path, origin)) from error
         # As it is written, in decimals: 0.1 is a tenth here, and not the nearest binary fraction.
-        epochs = fractions.Fraction(str(graphs.build(node).count))
+        epochs = fractions.Fraction(str(count))
         steps = math.ceil(epochs * num_rows / batch_size)
         graphs.set_value(owner, part, steps, origin)
     if problems := graphs.declared_problems(changed):
