@@ -86,8 +86,9 @@ def _shrink_training(changed: Any) -> None:
         and type(place.value) is int
         and isinstance(place.owner, fdl.Buildable)
     ]
-    if graph.is_deferred(steps):  # in epochs: how many they are only the data knows
-        steps = max([STEPS, *(place.value for place in plain)])
+    if graph.is_deferred(steps):
+        # In epochs: only the data knows how many. Warmups are a tenth of the steps, mostly.
+        steps = 10 * max([STEPS, *(place.value for place in plain)])
         graph.set_value(changed, "training.steps", steps)
     for place in plain:
         graph.set_value(changed.optimizer, place.path, place.value * STEPS // steps)

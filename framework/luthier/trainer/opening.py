@@ -329,7 +329,7 @@ def _check(
         raise RunError([*error.problems, *map(Problem, defaults)]) from error
     notices += defaults
     status = directory.read_status()
-    notices += _check_epochs(directory, recorded, plan, request)
+    _check_epochs(directory, recorded, plan)
     longer = status.step < plan.program.experiment.training.steps
     # A finished run is reopened only for more steps, and only by consent: its schedules have
     # reached their end.
@@ -354,22 +354,15 @@ def _check(
     return False, record
 
 
-def _check_epochs(
-    directory: RunDirectory, recorded: Graph, plan: Plan, request: Request
-) -> list[str]:
-    """Refuse a number of epochs that has become another number of steps, since the data has."""
+def _check_epochs(directory: RunDirectory, recorded: Graph, plan: Plan) -> None:
+    """Refuse epochs that have become another number of steps, because the data has changed."""
     steps = graphs.evaluate(graphs.get(recorded, "training.steps"))
     now, had = plan.program.experiment.training.steps, directory.read_status().total_steps
     if not graphs.is_deferred(steps) or had is None or had == now:
-        return []
+        return
     what = f"{graphs.expression(steps)} was {had:,} steps when the run began, and is {now:,} now"
-    if not request.extend:
-        remedy = (
-            f"restore the data, write training.steps={had}, or add --extend to resume with the "
-            "schedules of the new number"
-        )
-        raise RunError(Problem(what, "training.steps", remedy=remedy))
-    return [what]
+    remedy = "restore the data that it began with, or start a separate run with --new"
+    raise RunError(Problem(what, "training.steps", remedy=remedy))
 
 
 def _require_known_position(directory: RunDirectory) -> None:

@@ -15,7 +15,9 @@ from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, PRUNED
 
 FINISHED = "finished"
 # Options that the command for more steps replaces.
-_LENGTH = re.compile(r" (--run[ =]\S+|--extend|--new|training\.steps=\S+)(?!\S)")
+_LENGTH = re.compile(
+    r" (--run[ =]\S+|--extend|--new|'training\.steps=[^']*'|training\.steps=\S+)(?!\S)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
