@@ -38,8 +38,10 @@ def with_fix(
     solved = [p for p in problems if str(p) in set(map(str, gone))]
     if not solved:
         return list(problems)
-    typed = [word for word in overrides if word.startswith((f"{_STEPS}=", "optimizer."))]
-    typed = [word for word in typed if word.partition("=")[0] not in fix]
+    typed = [
+        word for word in overrides if word.startswith((f"{_STEPS}=", f"{_STEPS}:=", "optimizer."))
+    ]
+    typed = [word for word in typed if word.partition("=")[0].rstrip(":") not in fix]
     words = [*typed, *(f"{path}={value}" for path, value in fix.items())]
     remedy = f"write {shlex.join(words)}"
     longest = next((path for path in fix if path.endswith(".total_steps")), "")
