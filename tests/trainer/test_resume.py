@@ -14,8 +14,9 @@ def _compare(graph, *overrides):
     return compare(graph, graphs.apply(graph, overrides))
 
 
-def _check(comparison, arrays=None, placements=None, extend=False):
-    return check_continuation(comparison, arrays or {}, placements or {}, run="a/b", extend=extend)
+def _check(comparison, arrays=None, placements=None, **options):
+    options = {"run": "a/b", "extend": False, **options}
+    return check_continuation(comparison, arrays or {}, placements or {}, **options)
 
 
 def test_the_same_graph_changes_nothing(graph):
@@ -60,6 +61,9 @@ def test_another_run_of_it_is_refused_with_the_reason(graph, override, reason):
     first, second = caught.value.problems
     assert "cannot be continued" in str(first)
     assert "leave out --run" in str(first)
+    with pytest.raises(RunError) as caught:
+        _check(_compare(graph, override), named=False)
+    assert str(caught.value.problems[0]).endswith("to start a separate run, add --new")
     assert override.partition("=")[0] in str(second)
     assert reason in str(second)
 

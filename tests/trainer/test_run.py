@@ -142,11 +142,13 @@ def test_a_full_disk_is_seen_before_the_start(tiny, tmp_path, monkeypatch):
 
 def test_what_is_next_fits_the_model(finished):
     directory = RunDirectory(finished.directory)
-    message = next_steps(directory, "finished", "luthier train x", 12, can_sample=True)
+    message = next_steps(directory, "finished", "luthier train x", 12, prompt="To be")
     assert message.splitlines() == [
         f"to extend: luthier train x training.steps=24 --run {directory.id} --extend",
-        f'to sample: luthier generate {directory.id} --prompt "To be"',
+        f"to sample: luthier generate {directory.id} --prompt 'To be'",
     ]
+    message = next_steps(directory, "finished", "luthier train x", 12, prompt="")
+    assert message.endswith(f"\nto sample: luthier generate {directory.id}")
     before = "luthier train x training.steps=12 --run 0123 --extend --new optimizer.b2=0.9"
     assert next_steps(directory, "finished", before, 12) == (
         "to extend: luthier train x optimizer.b2=0.9 training.steps=24 "

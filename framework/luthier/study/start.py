@@ -96,7 +96,7 @@ def run(
     directory = StudyDirectory(pathlib.Path(study.directory, study.name))
     _set_aside(directory)
     if directory.exists:
-        remedy = f"resume it: --resume {directory.path}; or give this one another name=..."
+        remedy = f"resume it: --resume {directory.path}; or give this one another name (--name)"
         raise BadInput(Problem(f"there is a study in {directory.path}", remedy=remedy))
     return _drive(_StudyRequest(graph, study, editing, directory, is_new=True), view, engine)
 
@@ -233,7 +233,7 @@ def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
         if change.is_effective and change.path.split(".")[0].split("[")[0] not in studies.FREE
     ]
     if changes:
-        remedy = "resume without the change, or give the changed study another name=..."
+        remedy = "resume without the change, or give the changed study another name (--name)"
         problems = [
             Problem(f"differs from the study in {path}: {change}", change.path, remedy=remedy)
             for change in changes

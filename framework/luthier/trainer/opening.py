@@ -324,6 +324,7 @@ def _check(
             plan.program.placements,
             run=f"{directory.name}/{directory.id}",
             extend=request.extend,
+            named=request.run is not None,
         )
     except RunError as error:
         raise RunError([*error.problems, *map(Problem, defaults)]) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def next_steps(
     status: str,
     command: str,
     steps: int,
-    can_sample: bool = False,
+    prompt: str | None = None,
     is_saved: bool = True,
 ) -> str:
     """Return the next commands for a run: resume, extend or sample it.
@@ -70,7 +71,7 @@ def next_steps(
       status: Its final status.
       command: The command that started it; empty in a notebook.
       steps: Optimizer steps of the whole run.
-      can_sample: Whether the model writes text.
+      prompt: Text that a sample continues, may be empty; None where the model writes no text.
       is_saved: Whether there is a checkpoint of its last step.
     """
     # Never "to resume" without a checkpoint: the same command would start again at step 1, and a
@@ -89,6 +90,8 @@ def next_steps(
     # run and its length go: they would contradict those that are added.
     longer = f"{_LENGTH.sub('', again)} training.steps={2 * steps}"
     extend = f"to extend: {longer} --run {directory.id} --extend"
-    if not can_sample:
+    if prompt is None:
         return extend
-    return f'{extend}\nto sample: luthier generate {directory.id} --prompt "To be"'
+    # A prompt of other text than the model was trained on shows nothing: only that of the config.
+    words = ["luthier", "generate", directory.id, *(["--prompt", prompt] if prompt else [])]
+    return f"{extend}\nto sample: {shlex.join(words)}"

@@ -92,6 +92,7 @@ def check_continuation(
     *,
     run: str,
     extend: bool,
+    named: bool = True,
 ) -> list[str]:
     """Reject changes that cannot be resumed with, and list the others.
 
@@ -101,6 +102,7 @@ def check_continuation(
       placements: The arrays that the graph asks for.
       run: The run, as the user names it.
       extend: Whether the user agreed to reshaped schedules.
+      named: Whether the user asked for this run, and not for the run of this graph.
 
     Returns:
       One line for every change that is let through.
@@ -108,6 +110,7 @@ def check_continuation(
     Raises:
       RunError: The run cannot be continued with this graph; holds every reason.
     """
+    separate = "leave out --run" if named else "add --new"
     problems = [Problem(line) for line in comparison.refused]
     # `arrays` come from the plan that the run recorded: this is decided before a checkpoint is
     # read.
@@ -117,7 +120,7 @@ def check_continuation(
     }
     problems += misfits(arrays, wanted)
     if problems:
-        remedy = "start a separate run: leave out --run"
+        remedy = f"to start a separate run, {separate}"
         what = f"{run} cannot be continued with this graph"
         raise RunError([Problem(what, remedy=remedy), *problems])
     # A learning-rate schedule over N steps is another curve over 2N: the steps already taken
@@ -127,7 +130,7 @@ def check_continuation(
         what = f"another number of steps reshapes {', '.join(comparison.reshaped)}"
         remedy = (
             "steps already taken followed the old curve: add --extend to continue with the new "
-            "one, or leave out --run to start a new run"
+            f"one; to start a new run, {separate}"
         )
         raise RunError(Problem(what, "training.steps", remedy=remedy))
     # Listed only, since an override that changes a setting was typed for this very start; code and

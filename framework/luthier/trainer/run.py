@@ -611,11 +611,16 @@ def _end(
         status,
         command,
         program.experiment.training.steps,
-        can_sample=bool(sample),
+        prompt=_prompt(program) if sample else None,
         is_saved=is_saved,
     )
     recorder.emit(events.Ended(status, step, summary, message))
     return Result(directory.path, status, step, loop.metrics, sample, message, is_saved=is_saved)
+
+
+def _prompt(program: Program) -> str:
+    samples = program.experiment.records.samples
+    return samples.prompts[0] if samples is not None and samples.prompts else ""
 
 
 def _sample(

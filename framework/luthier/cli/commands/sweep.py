@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FORMS = ("overrides", "python", "json")
 # Options that describe a study, so that they would be ignored with a recorded one.
-_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler")
+_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler", "pruner")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sampler", metavar="NAME", help="the sampler: tpe, random, quasi-random, grid, ..."
+    )
+    parser.add_argument(
+        "--pruner",
+        metavar="NAME",
+        help="the pruner, which ends trials early: median, hyperband, ...",
     )
     parser.add_argument(
         "--trials",
@@ -299,7 +304,7 @@ def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -
 
 
 def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
-    """Return the study with the sampler, the objectives and the engine of the command line."""
+    """Return the study with the sampler, the pruner and the objectives of the command line."""
     from luthier import graph as graphs
     from luthier.study import samplers
     from luthier.study.checks import evaluations_of
@@ -307,6 +312,8 @@ def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
     changes: list[tuple[str, Any]] = []
     if arguments.sampler:
         changes.append(("sampler", samplers.sampler(arguments.sampler)))
+    if arguments.pruner:
+        changes.append(("pruner", samplers.pruner(arguments.pruner)))
     if arguments.objective:
         evaluations = evaluations_of(graphs.get(study, "base"))
         found = [samplers.objective(word, evaluations) for word in arguments.objective]
