@@ -18,6 +18,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from luthier import folders
 from luthier.errors import Problem, RecordError
 from luthier.graph import entry_points
 
@@ -408,6 +409,9 @@ def load_object(
         _check_home(name, loaded, packages)
     elif parts[0] in libraries() or parts[0] in entry_points.packages():
         loaded = _load_listed(name, parts, roles)
+    elif folders.is_experiment(name):
+        what = f"records cannot name {parts[0]!r}, a folder of experiments"
+        _refuse(what, "move it to a package")
     else:
         what = f"{name!r} may not be imported: {parts[0]!r} is not on the list"
         _refuse(what, _remedy(parts[0]))

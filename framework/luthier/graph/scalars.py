@@ -64,6 +64,8 @@ def refuse_on_node(
     else:
         meant = _meant(fields, [field for field in fields if admits(field)])
     near = [f"{meant.path}{written}"] if meant is not None else []
+    if near:
+        remedy = ""  # one line is to be read at a glance, and the suggestion shows the way
     article = "an" if name[:1] in "AEIOUaeiou" else "a"
     what = f"is {article} {name} node, which {given} cannot replace"
     raise Unreadable(Problem(what, path=place.path, remedy=remedy, nearest=near))

@@ -480,8 +480,8 @@ def own_streams(graph: Graph, path: str, node: fdl.Buildable) -> Iterator[Proble
     is_template = isinstance(node, fdl.Partial) and "rngs" in node.__arguments__
     if is_template and "rngs" in signatures.inherited(node.__fn_or_cls__):
         at = join(path, "rngs")
-        what = "is set, so that all modules made of this template draw the same numbers"
-        remedy = "leave it out: the parent hands over streams that come from the experiment's seed"
+        what = "is set: all modules made of this template draw the same numbers"
+        remedy = "leave it out: the parent passes its own"
         yield Problem(what, at, origins.origin_of(graph, at), remedy)
 
 

@@ -221,9 +221,7 @@ def test_all_that_is_wrong_is_reported_at_once():
         "did you mean model.num_heads?",
         "optimizer.learning_rate: is a Cosine node, which 0.0003 cannot replace "
         "[set by config_dict: optimizer.learning_rate=0.0003]; "
-        "did you mean optimizer.learning_rate.peak=0.0003?; set one of its fields "
-        "(optimizer.learning_rate.peak, optimizer.learning_rate.warmup_steps, "
-        "optimizer.learning_rate.total_steps)",
+        "did you mean optimizer.learning_rate.peak=0.0003?",
         "wandb: does not exist [set by config_dict: wandb]; "
         "the root has name, model, optimizer, data, evaluations, rules, kind, mode, steps, seed, "
         "note, extra, callback, duration",
