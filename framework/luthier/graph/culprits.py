@@ -52,7 +52,7 @@ def culprit_of(error: BaseException, graph: Graph) -> Culprit:
             if user_code.is_users_component(component):
                 names[component.__qualname__] = key
         # The innermost frame that belongs to a node: outer ones are of the nodes that contain it.
-        keys = []
+        keys: list[Any] = []
         for frame, _ in reversed(user_code.frames(error)):
             keys += [frame.f_code, type(frame.f_locals.get("self"))]
         keys.append(names.get(user_code.miscalled(error)[0]))

@@ -60,6 +60,8 @@ Symbols for files, which shells would interpret: `**.x` for `any:x`, `@Name.x` f
 `@run:` for `run:`.
 
 - A value is parsed by the annotation of its argument, or by its default if there is no annotation.
+  A number of steps can be written in passes over the training data, `training.steps=Epochs(3)`;
+  schedules that share it follow.
   An int can be written `1e3`, a `bool` only `true` or `false`, in any case.
 - A bare name is looked up next to the current value, then in luthier, then as a full name. Only
   luthier, jax, flax, optax, grain, orbax, optuna, numpy, the packages of the nodes at hand, and

@@ -42,7 +42,7 @@ which yield tables of overrides, and tries their product.
 
 {samplers}
 
-`--sampler NAME`; in a study any sampler of Optuna is a node
+`--sampler NAME`, `--pruner NAME`; in a study any sampler of Optuna is a node
 (`sampler=optuna.samplers.TPESampler(n_startup_trials=6)`).
 
 ## Objectives
