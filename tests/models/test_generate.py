@@ -4,7 +4,7 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.layers import PreNormBlock
-from luthier.models import generate
+from luthier.models import generate, part_without_cache
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [4]]
 
@@ -23,7 +23,9 @@ def test_a_model_without_a_cache_is_computed_anew_for_each_token(make_decoder, m
     options = {"max_new_tokens": 20, "seed": 1}
     with_cache = generate(make_decoder(), PROMPTS, **options)
     model = make_decoder()
+    assert part_without_cache(model) == ""
     monkeypatch.delattr(PreNormBlock.__base__, "init_cache")
+    assert part_without_cache(model) == "PreNormBlock"
     assert generate(model, PROMPTS, **options) == with_cache
 
 
