@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from luthier import errors, faults
 from luthier.cli import arguments, flags
-from luthier.terminal import printable, protect
+from luthier.terminal import clear_stage, printable, protect
 
 # Titles of the groups in `luthier --help`, with their commands.
 GROUPS = {
@@ -248,6 +248,7 @@ def _print_error(message: str) -> None:
     # Messages can hold values of a graph, such as the key of a W&B node.
     from luthier.records.redaction import redact
 
+    clear_stage()
     for line in redact(message).split("\n"):
         print(f"luthier: {printable(line)}", file=sys.stderr)
 
@@ -265,8 +266,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         with _working_directory_importable():
             return _run(argv)
-    except KeyboardInterrupt:
-        _print_error("interrupted")
+    except KeyboardInterrupt as interrupt:
+        _print_error(str(interrupt) or "interrupted")
         return errors.EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has seen enough (`luthier list | head`). The interpreter flushes
@@ -347,9 +348,11 @@ def console() -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if sys.argv[1:2] and sys.argv[1] in _READERS:
+    # Nothing is left to do for readers, and JAX takes seconds to take down the thousands of virtual
+    # devices that a plan may have made. After Ctrl-C everything was closed on the way here, and the
+    # interpreter would wait for the thread that compiles.
+    is_reader = sys.argv[1:2] and sys.argv[1] in _READERS
+    if is_reader or code == errors.EXIT_INTERRUPTED:
         sys.stderr.flush()
-        # Nothing is left to do, and JAX takes seconds to take down the thousands of virtual devices
-        # that a plan may have made.
         os._exit(code)
     sys.exit(code)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luthier.cli import flags, project
+from luthier import project
+from luthier.cli import flags
 from luthier.cli.arguments import Problems, UnknownOption
 from luthier.errors import BadInput, Problem, RunError
 
@@ -21,6 +22,32 @@ RUN = "run:"
 STUDY = "study:"
 RUNS = "runs"
 """The folder in which runs are looked up."""
+
+
+def experiment(reference: str, overrides: Sequence[str] = ()) -> Graph:
+    """Return the config that a reference names, with overrides applied.
+
+    It takes what `luthier show` takes, and finds the same project: its experiments, those that come
+    with luthier, its packages and its fiddlers.
+
+        experiment("quickstart", ["training.steps=200", "fiddler:debug"])
+        experiment("run:last")
+
+    Args:
+      reference: A full or short name (`configs.lm.quickstart`, `quickstart`), `package.module:name`
+        for another function than `experiment`, a run (`run:ID`, its folder), a trial
+        (`study:NAME/7`) or a file of a config.
+      overrides: Overrides as on the command line, applied in order.
+
+    Returns:
+      The config: an `fdl.Config` of an `Experiment` or of a `Study`.
+
+    Raises:
+      BadInput: There is nothing of that name, or an override cannot be applied; all problems at
+        once.
+    """
+    graph, _ = load(reference, overrides, Problems(), command="show", checked=False)
+    return graph
 
 
 def load_reference(reference: str, packages: Sequence[str] = ()) -> Graph:
@@ -95,9 +122,6 @@ GIN_ROOT = "gin_root:"
 TARGETS = ("hydra:", "konfig:")
 CONFIG_DICT = ("config_dict:", "config_dict_rename:")
 
-SHELVES = ("luthier.recipes",)
-"""Modules whose fiddlers can be named without their module, in addition to the project's."""
-
 
 def load(
     reference: str | None,
@@ -149,7 +173,7 @@ def load(
             graph = graphs.apply(
                 graph,
                 overrides,
-                shelves=(*SHELVES, *found.fiddlers),
+                shelves=found.shelves,
                 packages=allowed,
                 # All packages: for a run, its own record decides which of them it may name.
                 recorded=_recorded(packages),

@@ -17,6 +17,7 @@ from typing import Any
 import fiddle as fdl
 import typing_extensions
 
+from luthier import project
 from luthier.errors import BadInput, Problem
 from luthier.graph import copies, entry_points, origins, setting, signatures
 from luthier.graph.grammar import call_arguments, names
@@ -29,7 +30,11 @@ from luthier.graph.values import Graph
 
 
 def run_fiddler(
-    graph: Graph, written: str, where: str, shelves: Sequence[str], packages: Sequence[str] = ()
+    graph: Graph,
+    written: str,
+    where: str,
+    shelves: Sequence[str] | None,
+    packages: Sequence[str] = (),
 ) -> Any:
     """Return the result of a fiddler on a copy of a graph, with `where` as origin of its changes.
 
@@ -38,7 +43,8 @@ def run_fiddler(
       written: `scale_width(2.0)`, `my_project.fiddlers.shrink(layers=2)`.
       where: Who called it, for the history: `argument 2: fiddler:scale_width(2.0)`. The file and
         line inside the fiddler follow it.
-      shelves: Modules whose fiddlers may be named without their module.
+      shelves: Modules whose fiddlers may be named without their module; None means
+        `luthier.recipes` and those of the project.
       packages: Modules that arguments may name.
 
     Raises:
@@ -69,12 +75,13 @@ def run_fiddler(
     return made
 
 
-def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
+def find_fiddler(name: str, shelves: Sequence[str] | None) -> Callable[..., Any]:
     """Return the fiddler of this name.
 
     Args:
       name: `scale_width`, `my_project.fiddlers.shrink` or `my_project.fiddlers:shrink`.
-      shelves: Modules whose fiddlers may be named without their module.
+      shelves: Modules whose fiddlers may be named without their module; None means
+        `luthier.recipes` and those of the project.
 
     Raises:
       Unreadable: There is none; the problem holds the nearest names.
@@ -87,7 +94,7 @@ def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
     if "." in name or ":" in name:
         return _find_in_module(name)
     known: dict[str, Callable[..., Any]] = {}
-    for shelf in shelves:
+    for shelf in project.shelves_of(shelves):
         # A later shelf wins: the command line lists those of the project behind luthier's own.
         known |= dict(fiddlers_of(find_module(shelf)))
     if name not in known:

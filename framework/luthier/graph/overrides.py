@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from luthier import project
 from luthier.errors import BadInput, OverrideError, Problem
 from luthier.graph import (
     aliases,
@@ -68,9 +69,9 @@ def apply(
     graph: Graph,
     overrides: Sequence[Override],
     origin: str = "argument",
-    shelves: Sequence[str] = (),
+    shelves: Sequence[str] | None = None,
     *,
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | None = None,
     recorded: references.Recorded | None = None,
 ) -> Any:
     """Return a copy of `graph` with every override applied, in order.
@@ -82,9 +83,11 @@ def apply(
       origin: Name of the overrides in the history and in errors: the third one is
         `argument 3: optimizer.b2=0.95`. If it ends in a colon, as `trial 7:`, they are not
         counted. An override from a file is `FILE:LINE: ...`.
-      shelves: Modules whose fiddlers may be named without their module.
+      shelves: Modules whose fiddlers may be named without their module; None means
+        `luthier.recipes` and those of the project (`[tool.luthier] fiddlers`).
       packages: Modules that values may name, beside luthier, jax and the like, and those of the
-        nodes around the value.
+        nodes around the value; None means those of the project (`[tool.luthier] packages`), or
+        none where an override reads a file, which somebody else may have written.
       recorded: Returns the graph of a recorded run, for `model=run:ID.model`; None where there are
         no runs.
 
@@ -95,6 +98,8 @@ def apply(
     # of after the first four were applied. A statement that fails is skipped and the next ones are
     # still tried on the copy, for their problems; the copy is dropped then.
     problems: list[Problem] = []
+    if packages is None:
+        packages = () if any(map(_reads_file, overrides)) else project.find().packages
     statements = list(_read_all(overrides, origin, problems))
     around = expressions.Surroundings(packages=tuple(packages))
     editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
@@ -177,6 +182,13 @@ def _read_all(
                 problems.append(dataclasses.replace(error.problem, origin=f"{place}: {word}"))
 
 
+def _reads_file(override: Override) -> bool:
+    """Return whether an override reads a file: of overrides, or of a front end."""
+    text = override.strip() if isinstance(override, str) else ""
+    selector = text.partition(":")[0]
+    return text.startswith(override_files.FILE) or front_ends.words_of(selector) is not None
+
+
 def _front_end(statement: Statement) -> str:
     """Return the selector of a front end's statement; empty for the grammar's own statements."""
     return statement.selector if front_ends.words_of(statement.selector) else ""
@@ -220,7 +232,7 @@ class _Editor:
         self,
         graph: Graph,
         around: expressions.Surroundings,
-        shelves: Sequence[str],
+        shelves: Sequence[str] | None,
         recorded: references.Recorded | None,
     ):
         self.graph = graph

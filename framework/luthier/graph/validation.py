@@ -14,7 +14,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier import folders
+from luthier import folders, project
 from luthier.errors import Problem, RecordError, ValidationError
 from luthier.graph import copies, origins, public_names, signatures, values
 from luthier.graph.grammar import types
@@ -552,19 +552,20 @@ def _problem_of_sharing(first: str, second: str, node: fdl.Buildable) -> Problem
 # The check of a whole graph: names, types, declarations, sharing, seeds, and recording.
 
 
-def validate(graph: Graph, packages: Sequence[str] = ()) -> None:
+def validate(graph: Graph, packages: Sequence[str] | None = None) -> None:
     """Check that a graph can be recorded and built.
 
     Args:
       graph: The root node.
-      packages: The user's packages that a recorded graph may name (`[tool.luthier] packages`).
+      packages: The user's packages that a recorded graph may name; None means those of the
+        project (`[tool.luthier] packages` of the nearest pyproject.toml).
 
     Raises:
       ValidationError: It cannot. All problems are listed, each with its path, its origin and the
         remedy.
     """
     copies.renew(graph)  # nodes from before the signature shim took any keyword
-    checker = _Checker(graph, tuple(packages))
+    checker = _Checker(graph, project.packages_of(packages))
     problems = [
         *checker.problems(),
         *shared_between_parts(graph),

@@ -13,6 +13,7 @@ import jax
 
 from luthier import graph as graphs
 from luthier import program as programs
+from luthier import project
 from luthier.data.sources.remote import offline
 from luthier.errors import Problem, ValidationError
 from luthier.graph import Graph
@@ -66,7 +67,7 @@ def plan(
     *,
     slice: str,
     level: str = "compile",
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | None = None,
     search: bool = False,
     on_progress: ProgressCallback = silent,
 ) -> Report: ...
@@ -79,7 +80,7 @@ def plan(
     hoist: Sequence[str] = (),
     slice: str | None = None,
     level: str = "compile",
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | None = None,
     search: bool = False,
     on_progress: ProgressCallback = silent,
 ) -> Plan | Report:
@@ -91,7 +92,8 @@ def plan(
       hoist: Paths of numeric leaves that the compiled step takes as arguments (devices only).
       slice: A slice to plan for instead, such as `v5e-16`, `h100:8` or `cpu:8`.
       level: `shapes` or `compile` (slices only).
-      packages: The user's modules that a graph may name (slices only).
+      packages: The user's modules that a graph may name (slices only); None means those of the
+        project (`[tool.luthier] packages`).
       search: Whether to search for better layouts although this one fits (slices only).
       on_progress: Takes messages about the progress (slices only).
 
@@ -106,6 +108,7 @@ def plan(
         return make(graph, devices, hoist)
     if devices is not None or hoist:
         raise TypeError("plan() takes devices and hoist, or a slice, not both")
+    packages = project.packages_of(packages)
     return process.plan_apart(
         graph, slice, level=level, packages=packages, search=search, on_progress=on_progress
     )

@@ -60,6 +60,18 @@ class Outcome:
     stopped: str = ""
     stopped_by: Literal["", "failures", "place"] = ""
 
+    @property
+    def best(self) -> list[str] | None:
+        """The overrides of the best complete trial; None where none is complete.
+
+        With several objectives, those of the first trial that no other beats.
+        """
+        from luthier.study.views.text import read_status
+
+        standing = read_status(self.directory)
+        best = standing.best()
+        return list(self.ledger.settings[best[0].setting].words) if best else None
+
 
 class _Silent:
     def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:

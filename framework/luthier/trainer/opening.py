@@ -397,7 +397,7 @@ def _siblings(root: Path, name: str, graph: Graph, packages: Sequence[str]) -> l
     steps = graphs.evaluate(graphs.get(graph, "training.steps"))
     # Another number of steps is another graph, and so another id: users who wanted to extend a run
     # would start a new one without noticing.
-    runs = [s for s in list_runs(root) if s.directory.name == name and s.status.saved_step]
+    runs = [s for s in list_runs(root) if s.name == name and s.record.saved_step]
     for summary in reversed(runs[-NUM_SIBLINGS:]):
         try:
             other = graphs.from_json(summary.directory.read_config(), packages=packages)

@@ -11,17 +11,16 @@ import jax
 from flax import nnx
 
 from luthier import graph as graphs
-from luthier import planner
+from luthier import planner, project
 from luthier.checkpoint import Store
 from luthier.errors import Problem, RunError, ShardingError
 from luthier.graph import Graph
-from luthier.metrics import Metric
 from luthier.models import generate
 from luthier.program import Exported, Program, Weights, export
 from luthier.program.program import Leaves, Values
 from luthier.program.state import model_arrays, split
 from luthier.program.step import rngs_of
-from luthier.records import RunDirectory, find
+from luthier.records import RunDirectory, find, trust
 from luthier.trainer.evaluate import Evaluator
 from luthier.trainer.resume import settle_defaults
 
@@ -48,14 +47,14 @@ class Trained:
 
 
 def load_run(
-    run: str,
+    run: str | os.PathLike[str],
     *,
     root: str = "runs",
     step: int | str | None = None,
     devices: Sequence[jax.Device] | None = None,
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
-    shelves: Sequence[str] = (),
+    shelves: Sequence[str] | None = None,
 ) -> Trained:
     """Rebuild a run from its directory alone.
 
@@ -65,16 +64,22 @@ def load_run(
       step: The checkpoint: a step, `best`, or None for the latest.
       devices: Where the state goes; None means all devices of the default backend. Where they do
         not make up the run's mesh, the first of them serves alone.
-      packages: The user's modules that the recorded graph may name.
+      packages: The user's modules that the recorded graph may name; None means those of the
+        project, if the run is one of its own or trusted (`--trust`, LUTHIER_TRUST).
       overrides: Changes of the recorded graph that leave the arrays of the state as they are, such
         as `fiddler:int8`.
-      shelves: Modules whose fiddlers may be named without their module.
+      shelves: Modules whose fiddlers may be named without their module; None means
+        `luthier.recipes` and those of the project.
 
     Raises:
       BadInput: There is no such run or checkpoint, it is damaged, or it does not fit the changes.
     """
     directory = find(root, run)
-    graph = graphs.from_json(directory.read_config(), packages=packages)
+    text = directory.read_config()
+    if packages is None:
+        own = project.find().packages
+        packages = trust.packages_for(directory.config_path, text, own)
+    graph = graphs.from_json(text, packages=packages)
     # A run means what it meant when it was recorded, also where defaults have changed since.
     notices = settle_defaults(directory, graph)
     if overrides:
@@ -99,29 +104,48 @@ def load_run(
 
 
 def evaluate_run(
-    run: str,
+    run: str | os.PathLike[str],
     *,
     evaluations: Sequence[str] = (),
     weights: Weights | None = None,
-    **where: Any,
-) -> tuple[Trained, dict[str, dict[Metric, float]]]:
+    root: str = "runs",
+    step: int | str | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    packages: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
+    shelves: Sequence[str] | None = None,
+) -> tuple[Trained, dict[str, dict[str, float]]]:
     """Evaluate a run on its named sets, every row once.
 
     Args:
       run: The run's directory, id, or name.
       evaluations: Names of the sets; none means all.
       weights: The trained parameters or their moving average; None as each set says.
-      **where: As for `load_run`.
+      root: Where runs are kept.
+      step: The checkpoint; this argument and the following ones are those of `load_run`.
+      devices: Where the state goes.
+      packages: The user's modules that the recorded graph may name; None means those of the
+        project, if the run is one of its own or trusted (`--trust`, LUTHIER_TRUST).
+      overrides: Changes of the recorded graph that leave its arrays as they are.
+      shelves: Modules whose fiddlers may be named without their module.
 
     Returns:
-      The run, and the metrics of every set.
+      The run, and the metrics of every set by their names: `metrics["held_out"]["loss"]`.
 
     Raises:
       BadInput: There is no such run, checkpoint, set, or moving average.
     """
     # Loaded first, names checked after: overrides may add sets, and only the built experiment knows
     # them all.
-    trained = load_run(run, **where)
+    trained = load_run(
+        run,
+        root=root,
+        step=step,
+        devices=devices,
+        packages=packages,
+        overrides=overrides,
+        shelves=shelves,
+    )
     known = trained.program.experiment.evaluations
     problems = [
         Problem(
@@ -143,12 +167,13 @@ def evaluate_run(
         if weights is not None:
             evaluation = dataclasses.replace(evaluation, weights=weights)
         evaluator = Evaluator(trained.program, evaluation, f"evaluations.{name}")
-        metrics[name] = evaluator(trained.values, trained.leaves)
+        values = evaluator(trained.values, trained.leaves)
+        metrics[name] = {metric.name: value for metric, value in values.items()}
     return trained, metrics
 
 
 def sample_run(
-    run: str,
+    run: str | os.PathLike[str],
     prompts: Sequence[str] = ("",),
     *,
     weights: Weights = Weights.PARAMETERS,
@@ -180,7 +205,7 @@ def sample_run(
 
 
 def export_run(
-    run: str,
+    run: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
     *,
     weights: Weights = Weights.PARAMETERS,

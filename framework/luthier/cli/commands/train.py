@@ -26,6 +26,7 @@ from luthier.cli import experiments, hosts, launcher, reruns
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.errors import EXIT_DONE, EXIT_REQUEUE, Problem
+from luthier.terminal import clear_stage, show_stage
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
@@ -146,6 +147,8 @@ def _requeued() -> Iterator[None]:
 
 def _train(arguments: argparse.Namespace, problems: Problems) -> int:
     """Load the experiment and train it in this process."""
+    # Imports take seconds before there is anything to print; each of these lines replaces the last.
+    show_stage(f"luthier train {arguments.reference or ''}: starting JAX")
     # Devices first: whatever touches JAX after this has to see the devices of --devices.
     reference = _reference(arguments, problems)
     with problems.collected():
@@ -163,17 +166,21 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
 
     # An error on one host (a file that only it cannot read) has to end all of them: the others
     # would wait for it in the first collective.
+    show_stage("reading the config")
     with distributed.together():
         graph, packages = experiments.load(
             reference, arguments.overrides, problems, command="train"
         )
+    clear_stage()
     if arguments.wandb:
         graph = _with_wandb(graph, arguments.wandb)
     run, new = _run_of_reference(arguments, graph, packages)
     if arguments.dry_run:
+        show_stage("planning")
         return _dry_run(graph, hosts.devices())
     if arguments.check_determinism:
         return _check_determinism(graph, hosts.devices())
+    show_stage("starting the trainer")
     from luthier import trainer
 
     result = trainer.run(
@@ -276,6 +283,7 @@ def _dry_run(graph: Graph, devices: list[Any]) -> int:
         *([] if restored is None else restored.render().splitlines()),
         "nothing was trained or written (--dry-run)",
     ]
+    clear_stage()
     print("\n".join(lines))
     return EXIT_DONE
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luthier.cli import experiments, project
+from luthier import project
+from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.operands import recorded, revisions
 from luthier.cli.operands.operand import Operand, of_graph

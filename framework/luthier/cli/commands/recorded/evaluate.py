@@ -15,7 +15,7 @@ import argparse
 import sys
 from typing import Any
 
-from luthier.cli import experiments, project
+from luthier import project
 from luthier.cli.arguments import Problems
 from luthier.cli.commands.recorded.runs import add_directory
 from luthier.cli.commands.train import add_devices
@@ -67,22 +67,18 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         evaluations=arguments.evaluation or (),
         weights=Weights.EMA if arguments.ema else None,  # None: those that each evaluation names
         overrides=arguments.overrides,
-        shelves=(*experiments.SHELVES, *project.find().fiddlers),
+        shelves=project.find().shelves,
         **chosen,
     )
     for line in trained.notices:
         print(f"luthier: {line}", file=sys.stderr)
-    by_set = {
-        name: {metric.name: value for metric, value in values.items()}
-        for name, values in metrics.items()
-    }
     if arguments.json:
-        print_json({"step": trained.step, "evaluations": by_set})
+        print_json({"step": trained.step, "evaluations": metrics})
         return EXIT_DONE
     print(cell(f"{trained.directory.name}/{trained.directory.id}, step {trained.step}"))
     rows = [
         (name, metric, f"{value:.6g}")
-        for name, values in by_set.items()
+        for name, values in metrics.items()
         for metric, value in values.items()
     ]
     print("\n".join(table(["evaluation", "metric", "value"], rows)))
