@@ -71,7 +71,7 @@ def _interrupt_at_step(kernel, folder, step):
             for path in folder.glob("runs/notebook/*/metrics.jsonl"):
                 if f'"step": {step},' in path.read_text():
                     return kernel.interrupt()
-            time.sleep(0.1)
+                time.sleep(0.1)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -82,24 +82,24 @@ def _interrupt_at_step(kernel, folder, step):
 @pytest.mark.filterwarnings("default")
 def test_the_example_notebook_in_a_kernel(kernel, tmp_path):
     kernel.ask(STATE + "before = state()")
-    assert "model.dim" in kernel.run("config")[1] or "dim" in kernel.run("config")[1]
+    assert "training" in kernel.run("config")[1]
 
     watching = _interrupt_at_step(kernel, tmp_path, 20)
     outputs, shown = kernel.run("train")
     watching.join()
     assert "interrupted at step" in shown
     step = int(shown.split("\ninterrupted ")[-1].split()[0])
-    assert 20 <= step < 600
+    assert 20 <= step < 300
     # One output is updated while it trains; lines are not appended.
     assert sum(_text(output).lstrip().startswith("step ") for output in outputs) <= 2
     (run,) = (tmp_path / "runs" / "notebook").iterdir()
 
     _, shown = kernel.run("train")
     assert f"resumed at step {step}" in shown
-    assert "finished 600" in shown
+    assert "finished 300" in shown
     assert "held_out" in shown
     _, shown = kernel.run("train")
-    assert "finished 600" in shown, "a rerun of a finished cell has its metrics"
+    assert "finished 300" in shown, "a rerun of a finished cell has its metrics"
     assert "held_out" in shown
     assert list((tmp_path / "runs" / "notebook").iterdir()) == [run]
 
@@ -108,8 +108,8 @@ def test_the_example_notebook_in_a_kernel(kernel, tmp_path):
     assert "1 change" in shown
     assert "optimizer.learning_rate.peak" in shown
     _, shown = kernel.run("plot")
-    assert shown.count("finished, step 600/600") == 2
-    assert "step 600" in shown.splitlines()[-3]
+    assert shown.count("finished, step 300/300") == 2
+    assert "step 300" in shown.splitlines()[-3]
     _, shown = kernel.run("sweep")
     assert sum(line.startswith("trial ") for line in shown.splitlines()) == 3
 

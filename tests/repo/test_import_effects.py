@@ -50,9 +50,12 @@ luthier.install()
 print(changes(installed))
 undo()
 print(changes(before))
+luthier.install()
+luthier.install()()  # whoever installed them
+print(changes(before))
 """
     installed = "['lowerings', 'signatures', 'metaclass', 'locations of fiddle']"
-    assert _run(code).splitlines() == [installed, "[]", "[]"]
+    assert _run(code).splitlines() == [installed, "[]", "[]", "[]"]
 
 
 def test_nodes_from_before_get_their_names_when_they_are_checked():
