@@ -107,7 +107,8 @@ def _settings(path: Path, changed: int) -> dict[str, tuple[str, ...]]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(Problem(f"cannot read {path}: {error}")) from error
     # An unknown name is an error: a misspelt `packages` would silently forbid what the user allows.
-    ours = settings.get("tool", {}).get("luthier", {})
+    tool = settings.get("tool")
+    ours = tool.get("luthier", {}) if isinstance(tool, dict) else {}
     origin = f"[tool.luthier] in {path}"
     if not isinstance(ours, dict):
         raise BadInput(Problem("tool.luthier is not a table", origin=origin))

@@ -64,7 +64,7 @@ def install() -> Callable[[], None]:
       A function that restores JAX's own lowering. Compiled programs stay as they are.
     """
     # `register_lowering` is public, but only the private table has the rule that was registered
-    # before, which undoing needs. Installing twice must not take our own rule for JAX's, and undoing
+    # before, which undoing needs. Installing twice must not take our own rule for JAX's. Undoing
     # works whoever installed it: every function that compiles does.
     rules = mlir_registry._platform_specific_lowerings["cpu"]
     before = rules.get(threefry2x32_p)

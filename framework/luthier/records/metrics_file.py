@@ -365,7 +365,7 @@ def read_last(
 
 def sample_steps(
     path: str | os.PathLike[str], most: int = 24, window_bytes: int = 1 << 13
-) -> list[Recorded]:
+) -> list[Step]:
     """Return some of the recorded steps, evenly spread over the file, in order.
 
     Of a long file it reads `most` short pieces and parses a line of each: a list of a thousand runs
@@ -393,14 +393,14 @@ def sample_steps(
                     chosen += [raw for raw in piece if _is_step(raw) and raw.endswith(b"\n")][:1]
     except OSError:
         return []
-    steps: dict[int, Recorded] = {}
+    steps: dict[int, Step] = {}
     for raw in chosen:
         # A torn line and a damaged one are left out, as everywhere.
         if (line := parse(raw)) is not None and _is_event(line.record):
             with contextlib.suppress(RunError, KeyError):
                 recorded = decode_event(line.record)
-                assert recorded is not None
-                steps[recorded.step] = recorded
+                if recorded is not None and isinstance(recorded.event, Step):
+                    steps[recorded.step] = recorded.event
     return [steps[step] for step in sorted(steps)]
 
 

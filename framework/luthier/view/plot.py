@@ -100,9 +100,9 @@ def lines_of(
         marks[label] = f"\x1b[{color}m{mark}\x1b[0m" if has_colors else mark
     corner, across, along, tick = "└─│┤" if has_braille else "+-||"
     lines = [cell(title)]
-    for number, row in enumerate(rows):
+    for number, cells in enumerate(rows):
         axis = tick if number in ticks else along
-        lines.append(f"{ticks.get(number, ''):>{indent}} {axis}{''.join(row).rstrip()}")
+        lines.append(f"{ticks.get(number, ''):>{indent}} {axis}{''.join(cells).rstrip()}")
     lines.append(f"{'':{indent}} {corner}{across * columns}")
     first, last = f"{x_range[0]:,.0f}", f"step {x_range[1]:,.0f}"
     lines.append(f"{'':{indent}}  {first}{last:>{max(1, columns - len(first))}}")

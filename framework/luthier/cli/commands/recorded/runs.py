@@ -438,7 +438,7 @@ def _loss_curve(directory: RunDirectory) -> str:
 
     # Some of the steps, not all: a list of runs should not read gigabytes.
     steps = records.sample_steps(directory.metrics_path, 16)
-    losses = [float(at.event.values.get("loss", math.nan)) for at in steps]
+    losses = [float(step.values.get("loss", math.nan)) for step in steps]
     return sparkline(losses) if can_print("▁") else ""
 
 
