@@ -23,7 +23,7 @@ def _start(folder, **streams):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.3, 1, 2, 3, 5, 8, 12, 16, 20, 25, 30])
+@pytest.mark.parametrize("seconds", [0.5, 1, 2, 3, 5, 8, 12, 16, 20, 25, 30])
 def test_an_interrupt_ends_a_start_soon_with_one_line(tmp_path, seconds):
     process = _start(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(seconds)
