@@ -413,8 +413,12 @@ class ConsoleLog(ConsoleSink):
         self._file.close()
 
     def _print(self, text: str, style: str = "") -> None:
-        self._fence()
-        super()._print(text, style)
+        try:
+            self._fence()
+            super()._print(text, style)
+        except Exception:
+            self._file.close()  # the recorder lets go of a sink that fails
+            raise
 
 
 def _width(parts: Mapping[str, tuple[int, str]]) -> int:
