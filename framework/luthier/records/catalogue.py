@@ -9,7 +9,14 @@ import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from luthier.errors import BadInput, LuthierError, Problem, RunError, UnknownReference
+from luthier.errors import (
+    BadInput,
+    LuthierError,
+    Problem,
+    RunError,
+    UnknownReference,
+    listed,
+)
 from luthier.records.directory import RunDirectory
 from luthier.records.events import MFU, STEPS_PER_SECOND, TOKENS_PER_SECOND, Evaluation
 from luthier.records.metrics_file import read_last
@@ -95,8 +102,9 @@ def _by(metric: str, runs: Sequence[Run]) -> list[Run]:
     if runs and all(value is None for value in values.values()):
         known = list(dict.fromkeys(each for run in reversed(runs) for each in _metrics_of(run)))
         near = difflib.get_close_matches(metric, known)
-        there = f"there are {', '.join(known)}" if known else "they have recorded nothing yet"
-        raise BadInput(Problem(f"no run has a metric {metric!r}", nearest=near, remedy=there))
+        there = f"there are {listed(known)}" if known else "they have recorded nothing yet"
+        what = f"no run has a metric {metric!r}"
+        raise BadInput(Problem(what, nearest=near, remedy="" if near else there))
     sign = -1.0 if _direction(metric, runs) == "higher" else 1.0
 
     def key(run: Run) -> tuple[bool, float]:

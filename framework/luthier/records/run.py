@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from luthier.errors import BadInput, LuthierError, Problem, RunError
+from luthier.errors import BadInput, LuthierError, Problem, RunError, listed
 from luthier.records.directory import RunDirectory
 from luthier.records.events import Evaluation, Step
 from luthier.records.metrics_file import read_events, read_last
@@ -244,7 +244,10 @@ class _Table:
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> Problem:
     near = difflib.get_close_matches(name, known)
-    return Problem(what, nearest=near, remedy=f"it has {', '.join(known) or 'none yet'}")
+    # A list of all would hide the nearest in a line that nobody reads.
+    return Problem(
+        what, nearest=near, remedy="" if near else f"it has {listed(known) or 'none yet'}"
+    )
 
 
 def summarize(directory: RunDirectory) -> Run:

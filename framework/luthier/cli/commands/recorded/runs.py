@@ -347,7 +347,7 @@ def _list(summaries: list[Run], arguments: argparse.Namespace) -> int:
         print_json([_as_json(each, queued.get(each.directory.path)) for each in summaries])
         return EXIT_DONE
     if not summaries:
-        is_selected = any(getattr(arguments, name) is not None for name in _SELECTING)
+        is_selected = arguments.name is not None or arguments.status is not None
         print(f"no {'matching ' if is_selected else ''}runs in {arguments.directory}/")
         return EXIT_DONE
     rows = [
@@ -427,7 +427,7 @@ def _evaluation_rows(run: Run) -> list[tuple[str, str]]:
         with contextlib.suppress(RunError):  # damage is reported; the last values are known
             curves = run.metrics(evaluation, lambda text: None)
         for name, value in values.items():
-            bars = sparkline(curves[name]) if name in curves and can_print("▁") else ""
+            bars = _bars(curves.get(name, ()))
             rows.append((f"{evaluation}/{name}", f"{_number(value)}  {bars}"))
     return rows
 
@@ -439,7 +439,12 @@ def _loss_curve(directory: RunDirectory) -> str:
     # Some of the steps, not all: a list of runs should not read gigabytes.
     steps = records.sample_steps(directory.metrics_path, 16)
     losses = [float(step.values.get("loss", math.nan)) for step in steps]
-    return sparkline(losses) if can_print("▁") else ""
+    return _bars(losses)
+
+
+def _bars(values: Sequence[float]) -> str:
+    """Return values as small bars; nothing for a single one, or where they cannot be printed."""
+    return sparkline(values) if len(values) > 1 and can_print("▁") else ""
 
 
 def _as_json(summary: Run, queued: tuple[Any, Any] | None) -> dict[str, Any]:
