@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="ID", help="the run to show")
     parser.add_argument("--name", metavar="NAME", help="list runs of this name; `*` is any text")
     parser.add_argument(
-        "--status", choices=STATUSES, metavar="STATUS", help="list runs of this status: finished"
+        "--status", choices=STATUSES, metavar="STATUS", help="list runs of this status, as failed"
     )
     parser.add_argument("--sort", metavar="METRIC", help="list the best run first")
     parser.add_argument(
