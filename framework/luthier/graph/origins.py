@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
+import linecache
 import os
 import sys
 from typing import Any
@@ -197,7 +199,7 @@ def stamp_graph_since(start: int, graph: Graph, origin: str) -> None:
 
 
 def _led_by(origin: str, entry: history.HistoryEntry) -> history.HistoryEntry:
-    location = history.Location(f"{origin}, {location_text(entry.location)}", 0, None)
+    location = history.Location(f"{origin}, {entry_text(entry)}", 0, None)
     return dataclasses.replace(entry, location=location)
 
 
@@ -209,6 +211,41 @@ def location_text(location: history.Location) -> str:
     if not location.line_number:
         return location.filename
     return f"{short_file(location.filename)}:{location.line_number}"
+
+
+def entry_text(entry: history.HistoryEntry) -> str:
+    """Return the location of an entry of a history as text, at the line of its own argument.
+
+    Fiddle records the line at which a call begins. Of a call over several lines, the line of the
+    keyword is looked up in the source.
+    """
+    location = entry.location
+    if not location.line_number:
+        return location.filename
+    found = _keyword_lines(location.filename).get((location.line_number, str(entry.param_name)), ())
+    # Two calls that begin at one line may have the same keyword at different lines.
+    (line,) = found if len(found) == 1 else (location.line_number,)
+    return f"{short_file(location.filename)}:{line}"
+
+
+@functools.lru_cache(maxsize=256)
+def _keyword_lines(filename: str) -> dict[tuple[int, str], set[int]]:
+    """Return the lines of keywords by the line at which their call begins, and their name."""
+    # `linecache` knows the cells of notebooks, too. A file that was edited after its import may
+    # lead to a line nearby, as in tracebacks of Python.
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[tuple[int, str], set[int]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            # A call of a method that is on a line of its own begins there, by Python's account.
+            for begin in {node.lineno, node.func.end_lineno or node.lineno}:
+                for keyword in node.keywords:
+                    if keyword.arg:
+                        found.setdefault((begin, keyword.arg), set()).add(keyword.lineno)
+    return found
 
 
 def short_file(name: str) -> str:
@@ -265,7 +302,7 @@ def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
 def origin_of(graph: Graph, path: str) -> str:
     """Return the origin of `path` in `graph`: `file:line` or an argument; "" for a default."""
     entry = entry_of(graph, path)
-    return location_text(entry.location) if entry is not None else ""
+    return entry_text(entry) if entry is not None else ""
 
 
 def made_at(node: fdl.Buildable) -> str:

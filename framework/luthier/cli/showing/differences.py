@@ -52,6 +52,10 @@ def show(before: Operand, after: Operand, arguments: argparse.Namespace) -> bool
         print(json.dumps(document, indent=1))
     elif arguments.as_overrides:
         _print_overrides(comparison)
+    elif arguments.markdown:
+        from luthier.cli.showing import pull_request
+
+        pull_request.print_pair(before, after, comparison, effects, why=arguments.why)
     elif not (arguments.patch or arguments.html or arguments.open):
         print_difference(comparison, effects, why=arguments.why)
     return bool(comparison["changes"])
@@ -235,15 +239,27 @@ def matrix_of(
         for operand in operands
     ]
     title = f"{len(others)} against {first.title}"
-    return matrix.matrix(title, columns, comparisons, _objectives(operands))
+    nouns = {_noun(operand) for operand in operands}
+    noun = nouns.pop() if len(nouns) == 1 else "config"
+    return matrix.matrix(title, columns, comparisons, _objectives(operands), noun)
+
+
+def _noun(operand: Operand) -> str:
+    """Return the kind of an operand, for labels."""
+    if operand.title.startswith("study:"):
+        return "trial"
+    return "config" if operand.metrics_path is None else "run"
 
 
 def _objectives(operands: Sequence[Operand]) -> list[dict[str, Any]]:
     """Return the results of runs and trials: those objectives that all of them have."""
     # Operands without any result (an experiment, a trial that has not ended) get empty cells. A
-    # metric that only some of the others have cannot be compared, and is left out.
+    # metric that only some of the others have cannot be compared, and is left out; so are the
+    # results of a single run among experiments.
     by_operand = [{one.name: one for one in operand.objectives} for operand in operands]
     having = [found for found in by_operand if found]
+    if len(having) < 2:
+        return []
     names = [name for name in (having[0] if having else ()) if all(name in h for h in having)]
     found = []
     for name in names:
@@ -375,7 +391,7 @@ def _sets(graph: Graph) -> list[_Set]:
             # The class of a node, and the value of a shared value, are set at the path of the node.
             inside = () if key in ("__fn_or_cls__", "value") else parse_path(str(key))
             found += [
-                _Set(entry.sequence_id, (*at, *inside), origins.location_text(entry.location))
+                _Set(entry.sequence_id, (*at, *inside), origins.entry_text(entry))
                 for entry in entries
             ]
     return found

@@ -208,6 +208,13 @@ def head(node: ConfigNode) -> str:
     return node.name or node.kind
 
 
+def heading(node: ConfigNode | None) -> str | None:
+    """Return a node by its class, or a list or tuple by its length; None for None."""
+    if node is None or node.is_node:
+        return None if node is None else head(node)
+    return f"a {node.kind} of {len(node.parts)}"
+
+
 def leaf_text(data: Any) -> str:
     """Return the output of `encode_leaf` in readable form.
 
