@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -83,7 +84,16 @@ def repository(tmp_path, monkeypatch):
     _write("same", 0.5)
     _commit("Main has gone on")
     _git("switch", "--quiet", "change")
-    return folder
+    # The working tree is imported by this process: its packages must neither be others nor stay.
+    kept = _take_modules()
+    yield folder
+    _take_modules()
+    sys.modules.update(kept)
+
+
+def _take_modules():
+    names = [name for name in sys.modules if name.partition(".")[0] in ("configs", "mine")]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 def _printed(capsys, *words):
@@ -105,7 +115,7 @@ def test_all_that_is_not_the_same_is_listed_once(repository, capsys):
         *("configs.changed", "configs.added", "configs.removed", "configs.broken"),
         "configs.repaired",
     }
-    assert "1 changed" in table["configs.changed"]
+    assert "2 changes: 2 changed" in table["configs.changed"]
     assert table["configs.added"] == "| `configs.added` | added |"
     assert table["configs.removed"] == "| `configs.removed` | removed |"
     # A bar in an error does not end the cell of the table.
