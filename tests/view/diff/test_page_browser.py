@@ -496,7 +496,8 @@ def test_a_long_value_is_shown_in_whole_and_the_rows_below_it_are_where_they_sho
     cell = page.locator(".rows .before").first
     assert cell.evaluate("cell => cell.scrollHeight <= cell.clientHeight")
     before = boxes[0]["height"]
-    page.set_viewport_size({"width": 800, "height": 850})
+    page.set_viewport_size({"width": 480, "height": 850})
+    page.wait_for_timeout(50)
     assert page.locator(".rows .row").first.bounding_box()["height"] > before
 
 
@@ -509,7 +510,8 @@ def test_arrow_keys_walk_the_tree_before_it_has_the_focus_and_after_the_help(pag
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("?")
     page.keyboard.press("Escape")
-    page.wait_for_function("document.activeElement.id === 'changes'")
+    page.wait_for_timeout(50)  # the dialog closes first
+    assert page.evaluate("document.activeElement.id") == "changes"
     page.keyboard.press("/")
     page.keyboard.press("Escape")
     assert page.evaluate("document.activeElement.id") == "changes"

@@ -240,13 +240,6 @@ function marked(text) {
   return found;
 }
 
-/** A class without its module, unless both sides have classes of that name in different modules. */
-function short(text, other) {
-  const bare = (name) => /^(?:[a-z]+ )?(?:[A-Za-z_]\w*\.)+([A-Za-z_]\w*)$/.exec(name)?.[1];
-  const own = bare(text);
-  return own && (text === other || other === null || own !== bare(other)) ? own : text;
-}
-
 /** The values of a row as they are shown; null where a side has none. */
 function valuesOf({ before, after }) {
   return [before === null ? null : short(before, after), after === null ? null : short(after, before)];

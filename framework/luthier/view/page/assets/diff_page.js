@@ -170,8 +170,11 @@ function sideCard(side, number) {
 }
 
 const help = helpDialog(DIFF_KEYS);
-// A dialog gives the focus back to the element that had it; where none had, that is none.
-help.addEventListener("close", () => { if (document.activeElement === document.body) focusTree(); });
+// A dialog gives the focus back to the element that had it. Where none had, it keeps the focus for a
+// moment, and then none has it.
+help.addEventListener("close", () => {
+  if (document.activeElement === document.body || help.contains(document.activeElement)) focusTree();
+});
 const idle = changes.filter((change) => !change.effective).length;
 const summary = !changes.length ? "Nothing differs"
   : `${plural(changes.length, "change")}${idle ? `, ${idle} of them without effect on the built objects` : ""}`;

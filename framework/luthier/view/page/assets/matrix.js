@@ -30,7 +30,7 @@ function categories(texts) {
 function matrixLine(row, isObjective) {
   const values = row.values.map((v) => (typeof v === "number" ? v : null));
   const full = isObjective ? values.map((v) => (v === null ? "" : String(v))) : row.texts;
-  const texts = full.map((text, i) => (values[i] === null ? text : Number.isInteger(values[i]) ? formatNumber(values[i]) : significant(values[i], 4)));
+  const texts = full.map((text, i) => (values[i] === null ? short(text, full[0]) : Number.isInteger(values[i]) ? formatNumber(values[i]) : significant(values[i], 4)));
   const isNumeric = values.some((v) => v !== null);
   const isLower = row.direction !== "higher";
   const numbers = values.filter((v) => v !== null);
