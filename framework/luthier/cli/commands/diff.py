@@ -6,8 +6,8 @@ A REF is one of
   study:NAME/7 for a trial, study:NAME for all trials of a study
   HEAD~1:configs.lm.quickstart, an experiment of a git revision
   a config.json, an offline folder of W&B, or - for JSON on the standard input
-Two are compared as a tree; three or more are listed as a matrix. BASE..HEAD compares all
-experiments in configs/ at two git revisions.
+Two are compared as a tree; three or more are listed as a matrix.
+BASE..HEAD compares all experiments in configs/ at two git revisions.
 
 examples:
   luthier diff configs.lm.quickstart run:last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -322,7 +323,11 @@ def lines_of(text: str, source: str) -> list[str]:
 # these entries at its path, above it, or inside of it.
 
 _ARGUMENT = re.compile(r"(?P<override>\S+ \d+: .*?)(?:, (?P<line>[^\s,]+:\d+))?")
-_PATH = re.compile(r"\S+ \d+: (?P<path>[^=:~\s]+?)\s*(?::|\*|\+|-)?=")
+# `argument 3: training.steps*=2`, `small.gin:3: held_out/Packed.length = 32`, and a gin binding that
+# is an argument itself.
+_PATH = re.compile(
+    r"\S+[: ]\d+: (?:gin_bindings:)?(?:[^=:~\s]*/)?(?P<path>[^=:~\s]+?)\s*(?::|\*|\+|-)?="
+)
 _LINE_OF_CODE = re.compile(r"[^\s,]+:\d+")
 _ELSEWHERE = "not set on the command line"
 
@@ -420,15 +425,18 @@ def _cause(sets: list[_Set], change: Any) -> _Set | None:
 def _written_path(after: Graph, change: Any, title: str) -> str:
     """Return the path that the user wrote for a shared value, instead of its first path."""
     # A shared value has several paths, and a change is listed under the first. The user should find
-    # the one of the override again, if it is the same value.
+    # the one of the override again, if it is the same value. A gin file has a class where the graph
+    # has a path: of `Training.steps`, the name of the argument decides.
     from luthier.errors import UnknownReference
-    from luthier.graph.paths import find
+    from luthier.graph.paths import find, walk
 
     match = _PATH.match(title)
     if match is None or not change.shared_as:
         return change.path
-    try:
-        is_same = find(after, match["path"]).value is find(after, change.path).value
-    except UnknownReference:
-        return change.path
-    return match["path"] if is_same else change.path
+    written, value = match["path"], find(after, change.path).value
+    with contextlib.suppress(UnknownReference):
+        if find(after, written).value is value:
+            return written
+    argument = written.rpartition(".")[2]
+    users = (place.path for place in walk(after, defaults=False) if place.value is value)
+    return next((path for path in users if path.rpartition(".")[2] == argument), change.path)

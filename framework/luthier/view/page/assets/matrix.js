@@ -72,7 +72,7 @@ function matrixLegend(lines, base) {
   const settings = lines.filter((line) => !line.isObjective);
   const facts = [
     base !== null ? `· the same as ${base}` : null,
-    lines.some((line) => line.shades) ? "the darker, the larger within its row" : null,
+    lines.some((line) => line.shades) ? "the stronger the colour, the larger within its row" : null,
     settings.some((line) => line.kinds) ? "one colour for each text of a row" : null,
     lines.some((line) => line.best !== null) ? "the best result is underlined" : null,
   ].filter(Boolean);
