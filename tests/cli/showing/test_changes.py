@@ -108,8 +108,8 @@ def test_removed_keys_nested_keys_and_lost_sharing_belong_to_their_override(
         ("words.txt", "training.steps=100\n", "file:"),
         (
             "small.py",
-            "import ml_collections\n\n\ndef get_config():\n    config = ml_collections.ConfigDict()\n"
-            "    config.training = ml_collections.ConfigDict({'steps': 100})\n    return config\n",
+            "import ml_collections\n\n\ndef get_config():\n"
+            "    return ml_collections.ConfigDict({'training': {'steps': 100}})\n",
             "config_dict:",
         ),
         ("", "", "gin_bindings:Training.steps = 100"),

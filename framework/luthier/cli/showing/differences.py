@@ -323,8 +323,8 @@ def lines_of(text: str, source: str) -> list[str]:
 # these entries at its path, above it, or inside of it.
 
 _ARGUMENT = re.compile(r"(?P<override>\S+ \d+: .*?)(?:, (?P<line>[^\s,]+:\d+))?")
-# `argument 3: training.steps*=2`, `small.gin:3: held_out/Packed.length = 32`, and a gin binding that
-# is an argument itself.
+# `argument 3: training.steps*=2`, `small.gin:3: held_out/Packed.length = 32`, and a gin binding on
+# the command line.
 _PATH = re.compile(
     r"\S+[: ]\d+: (?:gin_bindings:)?(?:[^=:~\s]*/)?(?P<path>[^=:~\s]+?)\s*(?::|\*|\+|-)?="
 )

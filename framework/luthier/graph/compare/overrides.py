@@ -228,6 +228,15 @@ class OverridePatch:
     reasons: Mapping[int, str]
 
 
+_SHARING_IS_LOST = "the override sets the value only: its sharing between several places is lost"
+
+
+def _is_whole_list(edit: Edit) -> bool:
+    """Return whether the override of an edit writes a list as a whole."""
+    # No override inserts or removes an element.
+    return edit.node.kind == "list" and (edit.form != "set" or isinstance(edit.part, slice))
+
+
 @dataclasses.dataclass
 class _EditOverride:
     """An edit with its override, or the reason why it has none; with both where it has a part."""
@@ -304,32 +313,57 @@ class _Writer:
                 one.reason = str(error)
                 self._set_value_alone(edit, one)
             written.append(one)
+            if one.override and _is_whole_list(edit):
+                written += self._at_other_places(edit, one)
         return written
+
+    def _at_other_places(self, edit: Edit, one: _EditOverride) -> list[_EditOverride]:
+        """Return the override of a whole list for the other places that hold the list.
+
+        An override puts a new list where the old one was, and leaves it at its other places.
+        """
+        text = one.override.removeprefix(f"{one.path}=")
+        after = self.edits.differ.kept_a[id(edit.node)]
+        if self.edits.places.get(id(after), 1) > 1:
+            one.reason = _SHARING_IS_LOST
+        found = []
+        for owner, part in self.edits.holders[id(edit.node)]:
+            parts = (*self.edits.parts(owner), part)
+            if format_path(parts) != one.path and id(owner) in self.edits.differ.kept_a:
+                other = _EditOverride(format_path(parts), reason=one.reason)
+                try:
+                    other.override = f"{override_path(other.path, parts)}={text}"
+                except Inexpressible as error:
+                    other.reason = str(error)
+                found.append(other)
+        return found
 
     def _set_value_alone(self, edit: Edit, one: _EditOverride) -> None:
         """Write the override that sets the value of a shared value, without its sharing.
 
         The value matters most: overrides that left it out would train another model.
         """
-        # Only where the value can be set at a path of its own: not for tags or list elements, and
-        # not inside of arithmetic or dataclass instances, into which no path leads.
-        if edit.form != "set" or edit.tag or isinstance(edit.part, slice):
+        # Only where the value can be set at a path of its own: not for tags, and not inside of
+        # arithmetic or dataclass instances, into which no path leads.
+        is_list = _is_whole_list(edit)
+        if edit.tag or not (is_list or edit.form == "set"):
             return
         around = (edit.node, *self._around(edit.node))
         if any(node.is_value_node or node.kind == "instance" for node in around):
             return
-        new = self.edits.differ.kept_a[id(edit.node)].by_part.get(edit.part)
+        after = self.edits.differ.kept_a[id(edit.node)]
+        new = after if is_list else after.by_part.get(edit.part)
         data = None if new is None else self.edits.plain(new)
         if data is None:
             return
-        old = edit.node.by_part.get(edit.part)
+        old = None if is_list else edit.node.by_part.get(edit.part)
         try:
             text = self._speller(edit, old).value(data)
             written = override_path(one.path, self._parts(edit))
         except Inexpressible:
             return
         one.override = f"{written}{':=' if old is not None and old.is_node else '='}{text}"
-        one.reason = "the override sets the value only: its sharing between several places is lost"
+        one.reason = _SHARING_IS_LOST
 
     def _parts(self, edit: Edit) -> tuple[Any, ...]:
         """Return the path of an edit in parts; for a constant, the place of the constant."""
@@ -349,7 +383,7 @@ class _Writer:
         if edit.node.is_value_node:
             return self._constant_override(edit, parts, path)
         written = override_path(path, parts)
-        if edit.node.kind == "list" and (edit.form != "set" or isinstance(edit.part, slice)):
+        if _is_whole_list(edit):
             return f"{written}={self._list_text(edit)}"
         old = edit.node.by_part.get(edit.part)
         if edit.form == "del":
@@ -485,7 +519,9 @@ def _drop_wrong(
         left = [draft for draft in differ.drafts if draft.kind != "tags"]
         # A shared node is changed by its first path, but the differ may meet it by another path
         # only, once the place of the first is gone.
-        paths = [path for draft in left for path in _both_paths(draft.path_a, comparison.a)]
+        # What is left to be added has no place in the first graph.
+        ends = [draft.path_a or draft.path_b for draft in left]
+        paths = [path for end in ends for path in _both_paths(end, comparison.a)]
         wrong = [one for one in (_about(path, written) for path in paths) if one is not None]
         # One with a reason sets the value alone, by intention: that its sharing differs is known.
         wrong = [one for one in wrong if one.override and not one.reason]
