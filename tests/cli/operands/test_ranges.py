@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -105,8 +106,10 @@ def _printed(capsys, *words):
 def test_all_that_is_not_the_same_is_listed_once(repository, capsys):
     text = _printed(capsys, "main...change", "--markdown")
     lines = text.splitlines()
+    # From where the branch began: what main has changed since is not listed.
+    fork, end = (_git("rev-parse", name)[:8] for name in ("main~1", "change"))
     assert lines[:3] == [
-        "### Configs: main → change",
+        f"### Configs: main ({fork}) → change ({end})",
         "",
         "1 changed, 1 added, 1 removed, 1 not resolving, 1 resolving again.",
     ]
@@ -137,13 +140,49 @@ def test_a_range_of_two_dots_compares_the_ends_and_an_open_one_the_working_tree(
     assert "`configs.same`" in capsys.readouterr().out
     _write("changed", 0.7)
     text = _printed(capsys, "change..", "--markdown")
-    assert text.startswith("### Configs: change → the working tree\n\n1 changed.\n")
+    head, _, counts = text.splitlines()[:3]
+    assert re.fullmatch(r"### Configs: change \(\w{8}\) → the working tree", head)
+    assert counts == "1 changed."
     assert "~ rate: 0.2 -> 0.7" in text
 
 
 def test_nothing_changed(repository, capsys):
     text = _printed(capsys, "change..change", "--markdown", "--exit-code")
-    assert text.startswith("### Configs: change → change\n\nNo config changed.\n")
+    assert text.splitlines()[2:] == [
+        "No config changed.",
+        "",
+        "- 2 resolve at neither end: configs.broken, configs.never",
+        "- 1 need arguments and are left out: configs.sized",
+    ]
+
+
+REAL = """from luthier.shipped.configs.lm import quickstart
+
+
+def experiment():
+    graph = quickstart.experiment()
+    graph.model.block.mlp.hidden_dim = {hidden_dim}
+    graph.optimizer.b2 = {b2}
+    return graph
+"""
+
+
+@pytest.mark.full
+def test_a_changed_experiment_has_its_parameters_flops_and_what_becomes_of_checkpoints(
+    repository, capsys
+):
+    Path("configs/rate.py").write_text(REAL.format(hidden_dim=384, b2=0.98))
+    Path("configs/wide.py").write_text(REAL.format(hidden_dim=384, b2=0.98))
+    _commit("Real ones")
+    Path("configs/rate.py").write_text(REAL.format(hidden_dim=384, b2=0.9))
+    Path("configs/wide.py").write_text(REAL.format(hidden_dim=768, b2=0.98))
+    lines = _printed(capsys, "HEAD..", "--markdown").splitlines()
+    rows = {line.split(" | ")[0]: line.split(" | ")[2:] for line in lines if line[:3] == "| `"}
+    assert rows["| `configs.rate`"] == ["the same", "the same", "yes |"]
+    parameters, flops, checkpoint = rows["| `configs.wide`"]
+    assert re.fullmatch(r"821,376 → [\d,]+ \(x1\.\d+\)", parameters)
+    assert re.fullmatch(r"\S+ FLOPs → \S+ FLOPs \(x1\.\d+\)", flops)
+    assert checkpoint == "no |"
 
 
 @pytest.mark.parametrize(

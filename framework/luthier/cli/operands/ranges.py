@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FOLDER = "configs"
 WORKING_TREE = "the working tree"
+_DIGITS = 8
+"""The length of a hash of git, for readers."""
 _RANGE = re.compile(r"(?P<base>[^\s:]+?)(?P<dots>\.{2,3})(?P<head>[^\s:]*)")
 
 Built = Mapping[str, Operand | BadInput]
@@ -31,8 +33,8 @@ class RevisionRange:
     """The experiments of a project at two revisions.
 
     Args:
-      base: The name of the first revision.
-      head: The name of the second, or `WORKING_TREE`.
+      base: The name and hash of the first revision.
+      head: The name and hash of the second, or `WORKING_TREE`.
       before: The experiments of the first.
       after: The experiments of the second.
       with_arguments: Those that have required arguments and cannot be built without them.
@@ -76,8 +78,13 @@ def read(word: str) -> RevisionRange:
     if not (before or after or needy or others):
         what = f"there are no experiments in {FOLDER}/ at either end of {word}"
         raise BadInput(Problem(what, remedy="run luthier in the folder of the project"))
-    head = WORKING_TREE if second is None else second.name
-    return RevisionRange(first.name, head, before, after, tuple(dict.fromkeys([*needy, *others])))
+    head = WORKING_TREE if second is None else _shown(second)
+    with_arguments = tuple(dict.fromkeys([*needy, *others]))
+    return RevisionRange(_shown(first), head, before, after, with_arguments)
+
+
+def _shown(revision: revisions.Revision) -> str:
+    return f"{revision.name} ({revision.commit[:_DIGITS]})"
 
 
 def _listed(folder: Path) -> tuple[list[str], list[str]]:

@@ -54,9 +54,9 @@ def show(before: Operand, after: Operand, arguments: argparse.Namespace) -> bool
     elif arguments.as_overrides:
         _print_overrides(comparison)
     elif arguments.markdown:
-        from luthier.cli.showing import pull_request
+        from luthier.view.diff import markdown
 
-        pull_request.print_pair(before, after, comparison, effects, why=arguments.why)
+        print(markdown.render_pair(comparison, effects, why=arguments.why), end="")
     elif not (arguments.patch or arguments.html or arguments.open):
         print_difference(comparison, effects, why=arguments.why)
     return bool(comparison["changes"])

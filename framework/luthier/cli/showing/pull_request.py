@@ -1,11 +1,10 @@
-"""Output of `luthier diff --markdown`: what changed in configs, for a pull request."""
+"""Output of `luthier diff BASE..HEAD --markdown`: all configs that a pull request changes."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from luthier.cli.operands import building, ranges
 from luthier.cli.operands.operand import Operand
@@ -17,28 +16,6 @@ from luthier.view.diff.markdown import ConfigReport
 # Effects take seconds for each config, and the text has room for the details of few. A change of a
 # recipe can change all configs of a project.
 _MOST_EFFECTS = 20
-
-
-def print_pair(
-    before: Operand,
-    after: Operand,
-    comparison: Mapping[str, Any],
-    effects: Mapping[str, Any] | None,
-    *,
-    why: bool,
-) -> None:
-    """Print the comparison of two operands as Markdown.
-
-    Args:
-      before: The first operand.
-      after: The second operand.
-      comparison: The JSON of their comparison.
-      effects: The JSON of its effects; None to leave them out.
-      why: Whether to show what set both sides of each change.
-    """
-    changed = [ConfigReport(after.title, "changed", comparison, effects)]
-    reports = changed if comparison["changes"] else []
-    print(markdown.render(f"{before.title} → {after.title}", reports, why=why), end="")
 
 
 def show_range(word: str, arguments: argparse.Namespace) -> bool:
@@ -117,8 +94,10 @@ def _with_effects(
         assert isinstance(after, Operand)
         try:
             effects = building.effects_of(before, after, devices)
-        except LuthierError as error:
-            made[report.reference] = dataclasses.replace(report, note=f"no effects: {error}")
+        except Exception as error:  # the user's code, too: one config must not hide the others
+            kind = "" if isinstance(error, LuthierError) else f"{type(error).__name__}: "
+            line = str(error).partition("\n")[0]
+            made[report.reference] = dataclasses.replace(report, note=f"no effects: {kind}{line}")
         else:
             made[report.reference] = dataclasses.replace(report, effects=effects)
     return made

@@ -51,6 +51,21 @@ class ConfigReport:
     note: str = ""
 
 
+def render_pair(
+    comparison: Mapping[str, Any], effects: Mapping[str, Any] | None = None, *, why: bool = False
+) -> str:
+    """Return the comparison of two configs as Markdown.
+
+    Args:
+      comparison: The JSON of the comparison.
+      effects: The JSON of its effects; None to leave them out.
+      why: Whether to show what set both sides of each change.
+    """
+    before, after = (side["title"] for side in comparison["sides"])
+    changed = [ConfigReport(after, "changed", comparison, effects)]
+    return render(f"{before} → {after}", changed if comparison["changes"] else [], why=why)
+
+
 def render(
     title: str,
     reports: Sequence[ConfigReport],
@@ -151,7 +166,10 @@ def _quantity(one: Mapping[str, Any] | None) -> str:
 
 def _details(report: ConfigReport, comparison: Mapping[str, Any], why: bool) -> str:
     """Return the changes and effects of a config, folded."""
-    drawn = terminal.rendered(terminal.difference(comparison, why), width=terminal.UNBOUNDED)
+    # Without the details of the sides: the heading names the revisions, once for all configs.
+    sides = [{**side, "detail": ""} for side in comparison["sides"]]
+    tree = terminal.difference({**comparison, "sides": sides}, why)
+    drawn = terminal.rendered(tree, width=terminal.UNBOUNDED)
     if report.effects is not None:
         drawn += terminal.rendered(terminal.consequences(report.effects), width=terminal.UNBOUNDED)
     elif report.note:
