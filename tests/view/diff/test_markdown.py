@@ -7,10 +7,12 @@ from luthier.view.diff.markdown import ConfigReport
 from tests.view.diff import comparisons
 
 
+def _change(path, before):
+    return {**comparisons.change("changed", path, before, "2"), "told": f"{before} -> 2"}
+
+
 def _reports(count, changes=1, effects=None):
-    made = [
-        comparisons.change("changed", f"a.b{n}", "1", "2", told="1 -> 2") for n in range(changes)
-    ]
+    made = [_change(f"a.b{n}", "1") for n in range(changes)]
     comparison = comparisons.comparison(made, [])
     return [ConfigReport(f"configs.c{n}", "changed", comparison, effects) for n in range(count)]
 
@@ -50,9 +52,8 @@ def test_a_report_fits_into_a_comment_and_names_what_it_leaves_out(count, change
 
 def test_values_cannot_end_the_block_or_the_table():
     nasty = "``` </details> | <script> \n# x"
-    change = comparisons.change("changed", "a", nasty, "2", told=f"{nasty} -> 2")
     report = ConfigReport(
-        "configs.a|b", "changed", comparisons.comparison([change], [], (nasty, nasty))
+        "configs.a|b", "changed", comparisons.comparison([_change("a", nasty)], [], (nasty, nasty))
     )
     broken = ConfigReport("configs.c", "broken", note=nasty)
     lines = markdown.render(nasty, [report, broken]).splitlines()

@@ -80,20 +80,19 @@ def _with_effects(
     reports: Sequence[ConfigReport], found: ranges.RevisionRange, devices: str | None
 ) -> dict[str, ConfigReport]:
     """Return the reports with their effects, or why there are none, by reference."""
-    pairs = {
-        report.reference: (found.before[report.reference], found.after[report.reference])
-        for report in reports
-    }
+    pairs: dict[str, tuple[Operand, Operand]] = {}
+    for report in reports:
+        before, after = found.before[report.reference], found.after[report.reference]
+        assert isinstance(before, Operand)  # or there would be nothing to compare
+        assert isinstance(after, Operand)
+        pairs[report.reference] = (before, after)
     # The devices of a process are fixed once JAX has started: as many as the largest mesh needs.
     if devices is None:
         building.reserve([side for pair in pairs.values() for side in pair])
     made = {}
     for report in reports:
-        before, after = pairs[report.reference]
-        assert isinstance(before, Operand)
-        assert isinstance(after, Operand)
         try:
-            effects = building.effects_of(before, after, devices)
+            effects = building.effects_of(*pairs[report.reference], devices)
         except Exception as error:  # the user's code, too: one config must not hide the others
             kind = "" if isinstance(error, LuthierError) else f"{type(error).__name__}: "
             line = str(error).partition("\n")[0]

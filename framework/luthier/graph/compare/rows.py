@@ -70,7 +70,7 @@ class _Rows:
             for is_before, (node, path, document) in sides:
                 if holds_node(node) and _first(node, path, document) == path:
                     for part, child in node.parts:
-                        yield is_before, part, child, join(path, part)
+                        yield is_before, part, child, join(path, part)  # type: ignore[arg-type]
 
     def _sides(self, pair: Pair) -> Iterator[tuple[ConfigNode, str, Document]]:
         assert pair.a is not None
