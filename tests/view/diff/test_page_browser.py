@@ -460,7 +460,9 @@ def _long_effects():
 
 def _quickstart_and_gemma():
     gemma = graphs.resolve("configs.lm.families:gemma")
-    return luthier.diff(graphs.resolve("configs.lm.quickstart"), gemma).as_json()
+    found = luthier.diff(graphs.resolve("configs.lm.quickstart"), gemma).as_json()
+    found["sides"][1]["title"] = f"configs.lm.families:gemma {' '.join(found['overrides'])}"
+    return found
 
 
 @pytest.mark.full

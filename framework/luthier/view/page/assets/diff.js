@@ -143,13 +143,19 @@ function isShort(item) {
 
 // ---- the list ------------------------------------------------------------------------------
 
+/** A side without its overrides, which are on top of the page. */
+function nameOf(side) {
+  const [name, ...overrides] = side.title.split(" ");
+  return overrides.length ? `${name} …` : name;
+}
+
 const body = el("div", { class: "rows", role: "rowgroup" });
 const count = el("p", { class: "muted", role: "status", "aria-live": "polite", id: "count" });
 const grid = el("div", { class: "panel long tree split", role: "treegrid", tabindex: "0", id: "changes", "aria-label": "Settings of both sides" },
   el("div", { class: "row head", role: "row", "aria-rowindex": "1" },
     el("span", { role: "columnheader" }, "Setting"),
-    el("span", { role: "columnheader", class: "before" }, el("b", { class: "side-0" }, "A"), ` ${comparison.sides[0].title}`),
-    el("span", { role: "columnheader", class: "after" }, el("b", { class: "side-1" }, "B"), ` ${comparison.sides[1].title}`),
+    el("span", { role: "columnheader", class: "before" }, el("b", { class: "side-0" }, "A"), ` ${nameOf(comparison.sides[0])}`),
+    el("span", { role: "columnheader", class: "after" }, el("b", { class: "side-1" }, "B"), ` ${nameOf(comparison.sides[1])}`),
     el("span", { role: "columnheader" }, "Change")),
   body);
 let drawn = [0, 0];
