@@ -16,7 +16,7 @@ from luthier.program.experiment import Experiment
 from luthier.program.precision import MASTERS
 from luthier.program.program import Leaves, Program, Values
 from luthier.program.state import split
-from luthier.program.step import init_state, rngs_of
+from luthier.program.step import init_state, model_of
 from luthier.recipes.foreign.comparison import compare
 
 
@@ -98,7 +98,7 @@ def targets(program: Program) -> dict[str, Target]:
 
 def abstract_model(experiment: Experiment) -> Any:
     """Return the model of an experiment without arrays."""
-    return nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+    return nnx.eval_shape(lambda: model_of(experiment))
 
 
 def limits(model: Any) -> dict[str, int]:

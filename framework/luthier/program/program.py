@@ -25,6 +25,7 @@ from luthier.errors import BadInput, LuthierError, Problem, ValidationError
 from luthier.graph import Graph
 from luthier.parallel import (
     ArrayInfo,
+    AxisType,
     Placement,
     XlaOptions,
     activation_rules,
@@ -431,7 +432,10 @@ def make(graph: Graph, devices: Sequence[jax.Device], hoist: Sequence[str] = ())
     shapes, axes = _abstract_state(graph, hoist)
     if problems := list(precisions.problems(graph, experiment.precision, shapes)):
         raise ValidationError(problems)
-    placements = _place_state(shapes, axes, experiment.parallelism.rules.parameters, sizes)
+    parallelism = experiment.parallelism
+    # With explicit axes a layer that does not know of its split parameter could not be traced.
+    splits = parallelism.mesh.axis_type is not AxisType.EXPLICIT
+    placements = _place_state(shapes, axes, parallelism.rules.parameters, sizes, splits)
     training = experiment.training
     rows = "training.global_batch_size"
     batch = _abstract_batch(
@@ -535,6 +539,7 @@ def _place_state(
     axes: Mapping[str, tuple[str | None, ...]],
     rules: Mapping[str, Sequence[str]],
     sizes: Mapping[str, int],
+    splits_by_size: bool,
 ) -> dict[str, Placement]:
     # Names in the state are paths that end in the name of the parameter they belong to
     # (`parameters/W`, `ema/W`, `optimizer/stages/1/first_moment/W`), so an array of the state with
@@ -546,9 +551,14 @@ def _place_state(
     shape_of = {name: shapes[f"parameters/{name}"].shape for name in parameters}
     for name, aval in shapes.items():
         own = name.rpartition("/")[2]
+        is_like_parameter = own in shape_of and aval.shape == shape_of[own]
         # A name with axes that no parameter has is of a variable, of which nothing is derived.
-        known = own in axes and (own not in shape_of or aval.shape == shape_of[own])
-        own_axes = axes[own] if known else None
+        if own in axes and (own not in shape_of or is_like_parameter):
+            own_axes: tuple[str | None, ...] | None = axes[own]
+        elif is_like_parameter and splits_by_size:
+            own_axes = None
+        else:  # counters, statistics and variables of the model are whole on every device
+            own_axes = (None,) * len(aval.shape)
         infos[name] = ArrayInfo(aval.shape, aval.dtype, axes.get(name, own_axes))
     # Parameters alone first, for their errors: a dimension that the mesh does not divide is
     # reported once by the name in the model, not again for each array of the optimizer.

@@ -28,6 +28,7 @@ from luthier.faults import Fault, classify
 from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
 from luthier.planner import Plan
+from luthier.planner.checks import unsplit
 from luthier.program import Data, Experiment, Program, WarmStart
 from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
@@ -803,6 +804,7 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
         notes={
             "trained": _trained(plan),
             "state": format_bytes(plan.state_bytes),
+            "parallelism": unsplit(plan.program),
             "plan": str(planner.predict(plan)),
             "restored": restored.summary,
             "checkpoints": _without_guards(experiment),

@@ -20,7 +20,7 @@ from luthier.models import generate
 from luthier.program import Exported, Program, Weights, export
 from luthier.program.program import Leaves, Values
 from luthier.program.state import model_arrays, split
-from luthier.program.step import rngs_of
+from luthier.program.step import model_of
 from luthier.records import RunDirectory, find
 from luthier.trainer.evaluate import Evaluator
 from luthier.trainer.resume import settle_defaults
@@ -239,7 +239,7 @@ def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> 
     """
     experiment = program.experiment
     # Only the structure of the model is made here; its arrays are those of the state.
-    abstract = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+    abstract = nnx.eval_shape(lambda: model_of(experiment))
     state = program.named(leaves)
     return split(abstract)[0].merge(model_arrays(state, weights))
 
