@@ -42,13 +42,16 @@ def test_what_was_predicted_is_recorded_beside_what_was_measured(finished):
     kinds = plan["bytes_per_device"]
     assert predicted["held_bytes"] == sum(kinds.values()) - kinds["gradients"]
     assert measured["num_steps"] == 12 - 2
-    assert measured["step_seconds"] >= predicted["step_seconds"] > 0
+    # The products of a model as small as this one take less than starting a step does.
+    assert predicted["step_seconds"] is None
+    assert predicted["reason"].startswith("too small to estimate")
+    assert measured["step_seconds"] > 0
     assert measured["memory_bytes"] > measured["compiled_bytes_per_device"] > 0
     (header,) = _lines(finished, "header")
     assert "held on each device" in header["notes"]["plan"]
     (line,) = [n["text"] for n in _lines(finished, "notice") if n["text"].startswith("plan: ")]
     assert line.startswith("plan: a step took ")
-    assert "(median of 10), predicted at least" in line
+    assert "(median of 10), too small to estimate beforehand; " in line
     assert "predicted by the compiler" in line
 
 

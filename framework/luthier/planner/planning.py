@@ -20,7 +20,7 @@ from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
 from luthier.planner import process
 from luthier.planner import report as reports
-from luthier.planner.checks import check, unsaved_residuals
+from luthier.planner.checks import check, unsaved_residuals, unsplit
 from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic
 from luthier.planner.compiled.hlo import parse
 from luthier.planner.compiled.memory import CompiledMemory, memory_of, refusal
@@ -178,6 +178,7 @@ class _Job:
             self._chip = self._slice.chip or cpu_chip(self._slice.num_devices)
             program = checked_program(graph, self._devices, self._notes)
             fields = reports.outline(graph, program, self._slice, self._chip)
+            self._notes += filter(None, [unsplit(program)])
             if is_compiled and _has_kernels(graph):
                 start = (
                     "kernels are compiled by their abstract forms, which move more bytes than the "
@@ -275,6 +276,7 @@ class _Job:
             self._notes += notes
         if is_proved:
             rows = self._proved_rows(graph, rows, report)
+        rows = [reports.proposal_of(row) for row in rows]
         return dataclasses.replace(report, proposals=rows, notes=self._notes)
 
     def _proved_rows(
@@ -290,7 +292,7 @@ class _Job:
         fitting: list[dict[str, Any]] = []
         best: list[dict[str, Any]] = []
         # A refusal may lack the bytes: then no layout counts as better, and all are tried.
-        own = report.memory.needed_bytes or 0, report.step["step_seconds"]
+        own = report.memory.needed_bytes or 0, reports.roofline_seconds(report.step)
         limit = report.memory.limit_bytes
         is_modelled = bool(report.memory.refusal) or report.subject.level != COMPILE
         for number, row in enumerate(rows, 1):
@@ -321,7 +323,7 @@ class _Job:
         if parts.get("refusal"):
             return None
         needed = parts.get("needed_bytes", row["needed_bytes"])
-        seconds = parts["step"]["step_seconds"]
+        seconds = reports.roofline_seconds(parts["step"])
         return row | {"needed_bytes": needed, "step_seconds": seconds, "is_compiled": True}
 
     def _program(self, graph: Graph) -> programs.Program:
