@@ -9,6 +9,7 @@ examples:
   luthier show configs.lm.quickstart
   luthier show configs.lm.quickstart optimizer --defaults
   luthier show configs.lm.quickstart fiddler:fsdp --sharding --devices cpu:8
+  luthier show luthier.recipes.decoders:llama_7b --params
   luthier show configs.lm.quickstart --why optimizer.learning_rate.peak
 """
 
@@ -65,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show what set the value at PATH, or every value",
     )
     parser.add_argument("--changes", action="store_true", help="show what the OVERRIDEs change")
-    parser.add_argument("--params", action="store_true", help="list the parameters of the model")
+    parser.add_argument(
+        "--params", action="store_true", help="list the parameters of an experiment or recipe"
+    )
     parser.add_argument(
         "--sharding", action="store_true", help="list the sharding of every array, and its rule"
     )
@@ -73,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices",
         metavar="KIND[:N]",
-        help="for --sharding and --params: cpu:8 simulates 8 devices",
+        help="for --sharding, and to shard --params: cpu:8 simulates 8 devices",
     )
 
 
@@ -187,11 +190,18 @@ def _show_plan(graph: Graph, arguments: argparse.Namespace) -> int:
     # Nothing is computed: both come from the shapes of an abstract initialization.
     from luthier.parallel import hosts, sharding_table
 
-    hosts.configure(arguments.devices)
     if arguments.params:
-        parameters.print_parameters(graph, hosts.devices(), arguments.json)
+        # Without --devices no mesh is made, and no backend of JAX is started: an experiment for 512
+        # accelerators is counted on a laptop.
+        devices = None
+        if arguments.devices:
+            hosts.configure(arguments.devices)
+            devices = hosts.devices()
+        parameters.print_parameters(graph, devices, arguments.json)
         return EXIT_DONE
+    hosts.configure(arguments.devices)
     from luthier import planner
+    from luthier.planner.checks import unsplit
 
     plan = planner.make(graph, hosts.devices())
     if arguments.json:
@@ -199,6 +209,8 @@ def _show_plan(graph: Graph, arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     named = [dataclasses.replace(p, name=name) for name, p in plan.placements().items()]
     print(sharding_table(named, plan.program.sizes))
+    if note := unsplit(plan.program):
+        print(f"note: {note}")
     for pipeline in plan.pipelines:
         print(pipeline)
     return EXIT_DONE
