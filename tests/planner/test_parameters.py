@@ -79,6 +79,15 @@ def test_a_model_for_hundreds_of_devices_is_shown_on_one(capsys):
     assert {parameter["spec"] for parameter in report["parameters"]} == {""}
 
 
+@pytest.mark.parametrize("reference", ["decoders:mixtral_8x7b", "encoders:t5_small"])
+def test_a_recipe_is_shown_by_its_name(reference, capsys):
+    assert main(["show", f"luthier.recipes.{reference}", "--params"]) == 0
+    *_, parts, vocabulary, total = capsys.readouterr().out.splitlines()
+    assert "%)" in parts
+    assert vocabulary.startswith("with a dimension for the vocabulary: ")
+    assert f"{PUBLISHED[reference.partition(':')[2]]:,} scalars" in total
+
+
 def test_frozen_parameters_and_embeddings_are_counted_apart():
     graph = graphs.resolve("configs.lm.quickstart")
     graph = graphs.apply(graph, ["fiddler:lora(rank=2)"], shelves=("luthier.recipes",))

@@ -88,7 +88,7 @@ flags of other frameworks:
                   --fdl_config_file, --fdl_help, --exp, --job_log_dir
   Gin             --gin_file, --gin_bindings, --gin.NAME.ARGUMENT=VALUE, --gin_search_paths,
                   --gin_root, --gin_skip_unknown
-  ConfigDict      --config_dict FILE.py[:ARG], --config_dict_rename
+  ConfigDict      --config_dict FILE.py[:ARG], --config_dict_rename, --config FILE.py[:ARG]
 """
 
 
@@ -207,7 +207,26 @@ def _parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[err
         words = [word for word in words if word != flags.HELP]
     spelled, problems = flags.translate(words, names_experiment)
     parsed, unknown = parser.parse(spelled, flags.flags(names_experiment))
+    if names_experiment:
+        _experiment_first(parsed)
     return parsed, problems + unknown
+
+
+def _experiment_first(parsed: argparse.Namespace) -> None:
+    """Take the first argument that is not an override as the experiment.
+
+    `luthier show --gin_file a.gin EXPERIMENT`: programs that use absl have their flags first, and
+    argparse takes the override that a flag became for the experiment.
+    """
+    from luthier.cli.experiments import is_override
+
+    others = parsed.words if hasattr(parsed, "words") else parsed.overrides
+    if not parsed.reference or not is_override(parsed.reference):
+        return
+    index = next((i for i, word in enumerate(others) if not is_override(word)), None)
+    if index is not None:
+        others.insert(0, parsed.reference)
+        parsed.reference = others.pop(index + 1)
 
 
 def _help(command: str, parsed: argparse.Namespace) -> int:

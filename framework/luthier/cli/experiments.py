@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from luthier.cli import flags, project
 from luthier.cli.arguments import Problems, UnknownOption
 from luthier.errors import BadInput, Problem, RunError
+from luthier.terminal import printable
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
@@ -153,6 +155,7 @@ def load(
                 packages=allowed,
                 # All packages: for a run, its own record decides which of them it may name.
                 recorded=_recorded(packages),
+                on_note=_print_note,
             )
         except BadInput as error:
             problems.extend(flags.with_hints(error.problems, overrides))
@@ -161,6 +164,11 @@ def load(
                 graphs.validate(graph, packages)
     problems.raise_any()
     return graph, packages
+
+
+def _print_note(note: str) -> None:
+    # On the standard error: the output of `show --to gin > FILE` stays a file of gin.
+    print(f"note: {printable(note)}", file=sys.stderr)
 
 
 def _as_override(problem: Problem, graph: Graph) -> Problem:

@@ -72,6 +72,7 @@ def apply(
     *,
     packages: Sequence[str] = (),
     recorded: references.Recorded | None = None,
+    on_note: front_ends.OnNote = front_ends.drop_note,
 ) -> Any:
     """Return a copy of `graph` with every override applied, in order.
 
@@ -87,6 +88,8 @@ def apply(
         nodes around the value.
       recorded: Returns the graph of a recorded run, for `model=run:ID.model`; None where there are
         no runs.
+      on_note: Takes a line about what was not applied, such as bindings that `gin_skip_unknown:`
+        skipped.
 
     Raises:
       OverrideError: One or more cannot be read or applied; all problems are in it.
@@ -102,7 +105,7 @@ def apply(
     # files and bindings as a whole, in an order of their own.
     for selector, group in itertools.groupby(statements, key=lambda pair: _front_end(pair[0])):
         if selector:
-            _apply_words(editor, selector, list(group), statements, packages, problems)
+            _apply_words(editor, selector, list(group), statements, packages, problems, on_note)
             continue
         for statement, where in group:
             try:
@@ -189,6 +192,7 @@ def _apply_words(
     statements: Sequence[tuple[Statement, str]],
     packages: Sequence[str],
     problems: list[Problem],
+    on_note: front_ends.OnNote,
 ) -> None:
     """Apply neighbouring statements of a front end, which are meant as one."""
     # The front end also sees all of its statements (`every`), since some count wherever they are:
@@ -198,7 +202,7 @@ def _apply_words(
     words = [(statement.target, where) for statement, where in group]
     every = [statement.target for statement, _ in statements if statement.selector == selector]
     try:
-        editor.change(lambda graph: apply_words(graph, words, every, packages))
+        editor.change(lambda graph: apply_words(graph, words, every, packages, on_note))
     except BadInput as error:
         problems += error.problems
 

@@ -517,7 +517,10 @@ def shared_between_parts(graph: Graph) -> Iterator[Problem]:
     # Fiddle builds a shared node once per `fdl.build`. The parts of an experiment are built by one
     # call each, so one node in the config would silently become two objects. Sharing within a part
     # is fine, hence the set per part. Value nodes may be shared, because both parts get an equal
-    # value; `is_container` does not count them.
+    # value; `is_container` does not count them. The template of a model, as recipes return it, is
+    # built by one call: its children may share settings.
+    if isinstance(graph, fdl.Partial):
+        return
     first: dict[int, tuple[str, Any]] = {}
     for part, child, is_default in children(graph):
         if is_default:

@@ -45,7 +45,8 @@ the OVERRIDEs:
 ```text
 {FILES["small.py"]}```
 
-`--config_dict FILE.py` or `--config_dict FILE.py:ARGUMENT`: every key sets the path of its name. A
+`--config_dict FILE.py` or `--config_dict FILE.py:ARGUMENT` (or `--config`, as such programs call it,
+with `--config.KEY=VALUE` for `config_dict:KEY=VALUE`): every key sets the path of its name. A
 table maps keys to other paths, to a list of paths, or to `false` to leave them out; it can also be
 in the file itself, as the dict `RENAMES`:
 

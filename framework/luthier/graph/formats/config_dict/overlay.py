@@ -19,6 +19,7 @@ from luthier.graph.formats.config_dict.references import References, is_referenc
 from luthier.graph.formats.config_dict.renames import Key, Renames, read_renames
 from luthier.graph.grammar import expressions, literals, types
 from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
+from luthier.graph.grammar.front_ends import OnNote, drop_note
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.overrides import annotation_at
 from luthier.graph.paths import (
@@ -398,6 +399,7 @@ def apply_words(
     words: Sequence[tuple[str, str]],
     every: Sequence[str],
     packages: Sequence[str] = (),
+    on_note: OnNote = drop_note,
 ) -> Any:
     """Return a copy of a graph with the ConfigDicts of overrides applied, one after another.
 
@@ -406,6 +408,7 @@ def apply_words(
       words: The overrides (`config_dict:FILE.py` and the like), each with its origin.
       every: All such overrides, for the renames, whose position does not matter.
       packages: Modules that strings may name.
+      on_note: Takes notes; there are none.
 
     Raises:
       OverrideError: A file cannot be read, or does not fit; all problems are listed.
