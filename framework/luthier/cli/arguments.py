@@ -109,6 +109,8 @@ class Parser(argparse.ArgumentParser):
         if name in _MULTIRUN:
             remedy = "to run several settings, write `luthier sweep REF --space PATH=choice(A,B)`"
         what = f"unknown option {name!r}"
+        if name in _EVALUATIONS:
+            return Problem(what, remedy="to evaluate a run, write `luthier evaluate RUN`")
         value = value or written
         return UnknownOption(what, remedy=remedy, nearest=nearest, option=name, value=value)
 
@@ -129,6 +131,7 @@ class UnknownOption(Problem):
 # A word after an unknown option that can only be its value.
 _VALUE = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|true|false|none", re.IGNORECASE)
 _MULTIRUN = ("-m", "--multirun")  # of Hydra
+_EVALUATIONS = ("--mode", "--eval_on_test", "--eval_only", "--eval-only")  # of Pax and others
 
 
 class Problems:

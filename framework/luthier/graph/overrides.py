@@ -58,6 +58,10 @@ _MOST_MEANT = 3  # suggestions for a path that does not exist
 # Each is tried on a copy of the graph: a graph of hundreds of blocks has as many places that end in
 # `num_heads`, and a study tries thousands of statements.
 _MOST_TRIED = 8
+_OF_YAML = {"none": "None", "nil": "None"} | dict.fromkeys(("yes", "on"), "true")
+_OF_YAML |= dict.fromkeys(("no", "off"), "false")
+# `optax.adam(1e-3)`
+_OPTAX = r"optax\.(\w+)\((?:learning_rate=)?([\d.e+-]+)\)"
 
 
 class UnknownPath(Unreadable):
@@ -116,8 +120,10 @@ def apply(
                 problem = dataclasses.replace(error.problem, nearest=near, remedy=remedy)
                 problems.append(dataclasses.replace(problem, origin=where))
             except Unreadable as error:
-                near = error.problem.nearest or editor.meant_value(statement)
-                problem = dataclasses.replace(error.problem, nearest=near)
+                meant = editor.meant_value(statement)
+                remedy = error.problem.remedy or (not meant and editor.sweep_of(statement)) or ""
+                near = meant or error.problem.nearest
+                problem = dataclasses.replace(error.problem, nearest=near, remedy=remedy)
                 problems.append(dataclasses.replace(problem, origin=where))
             except BadInput as error:
                 problems += [dataclasses.replace(p, origin=where) for p in error.problems]
@@ -322,11 +328,39 @@ class _Editor:
             return []
         path = statement.target
         values_meant = list(aliases.values(path, statement.text))
+        values_meant += filter(None, [_OF_YAML.get(statement.text.lower())])
         if interpolation := re.fullmatch(r"\$\{([\w.\[\]]+)\}", statement.text):  # of Hydra
             values_meant.append(f"ref:{interpolation[1]}")
-        words = (f"{path}={value}" for value in values_meant)
+        # `Evaluation(data=alias:data)`: inside of a call a reference begins with `$`.
+        inside = re.sub(r"(?<=[=(,\s])(alias:|ref:|&)(?=[A-Za-z_])", r"$", statement.text)
+        values_meant += [inside] if inside != statement.text else []
+        # `optimizer=optax.adam(1e-3)`: of its stages, with a learning rate that is recorded.
+        if called := re.fullmatch(_OPTAX, statement.text):
+            stage, rate = called.groups()
+            values_meant.append(f"luthier.optim.assemble([optax.scale_by_{stage}()], {rate})")
+        words = [f"{path}{statement.operator}{value}" for value in values_meant]
+        if statement.selector == "path" and statement.operator == "=":
+            # `steps=steps*2` and `length=2*dim`, as a program would write it.
+            if own := re.fullmatch(rf"{re.escape(path)}\s*([*+-])\s*(.+)", statement.text):
+                words.append(f"{path}{own[1]}={own[2]}")
+            if re.search(r"[A-Za-z_]\w*\.[A-Za-z_]", statement.text):
+                words.append(f"{path}=ref:{statement.text}")
+            # `precision=bf16`: the name of a function that edits the config.
+            if statement.text.isidentifier():
+                words.append(f"fiddler:{statement.text}")
         prefix = "any:" if statement.selector == "any" else ""
         return [f"{prefix}{word}" for word in words if self._accepts(f"{prefix}{word}")]
+
+    def sweep_of(self, statement: Statement) -> str:
+        """Return the remedy for `peak=1e-3,1e-4`, where each of the values would do."""
+        # As Hydra's --multirun writes it.
+        each = [text.strip() for text in statement.text.split(",")]
+        if statement.selector != "path" or len(each) < 2 or re.search(r"[\[({'\"]", statement.text):
+            return ""
+        if not all(text and self._accepts(f"{statement.target}={text}") for text in each):
+            return ""
+        space = f"{statement.target}=choice({','.join(each)})"
+        return f"to try each, write `luthier sweep REF --space '{space}'`"
 
     def _accepts(self, word: str) -> bool:
         copy = copies.copy_graph(self.graph)

@@ -57,7 +57,9 @@ def refuse_on_node(
     if not fields:
         remedy = "replace it by another node"
     meant = None
-    if isinstance(value, type):
+    if value is None and isinstance(place.owner, dict):
+        remedy = f"to take it out, write ~{place.path}"
+    elif isinstance(value, type):
         remedy = f"to replace the node, write {value.__name__}()"
     else:
         meant = _meant(fields, [field for field in fields if admits(field)])

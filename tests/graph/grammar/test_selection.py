@@ -33,7 +33,10 @@ def graph():
             ["model.layers[0].dropout", "model.layers[1].dropout", "model.dropout"],
         ),
         ("evaluations.*.batch_size", ["evaluations.held_out.batch_size"]),
-        ("evaluations[*].batch_size", ["evaluations['long text'].batch_size"]),
+        (
+            "evaluations[*].batch_size",
+            ["evaluations.held_out.batch_size", "evaluations['long text'].batch_size"],
+        ),
         (
             "any:length",
             [

@@ -40,7 +40,7 @@ Where a command takes an experiment, it also takes a file of dicts that name wha
 {FILES["optimizer.yaml"]}```
 
 A value that `${{...}}` refers to is one constant at all its places; `???` is a field that must be
-set. `${{oc.env:NAME}}` is the variable of the environment when the file is read; other resolvers are
+set. `${{oc.env:NAME}}` is a variable of the environment, read with the file; other resolvers are
 refused. Hydra composes files with `defaults`: print the composed config first. `konfig:FILE.json`
 reads what konfig of Kauldron writes:
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.showing import differences, forms, parameters
-from luthier.errors import EXIT_DONE, Problem
+from luthier.errors import EXIT_DONE, BadInput, Problem
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
@@ -173,9 +173,18 @@ def _show_graph(
     # Unknown paths are collected, too. The formats of a whole file, except JSON, take one path only
     # (`run` checks that), since two documents in a file could not be read back.
     nodes = []
-    for path in paths:
-        with problems.collected():
+    for index, path in enumerate(paths):
+        try:
             nodes.append(graphs.get(graph, path))
+        except BadInput as error:
+            # `optimizer.b2 0.95`, as argparse takes values.
+            near = [f"{paths[index - 1]}={path}"] if index and len(nodes) == index else []
+            applied = [word for word in near if _applies(graph, word)]
+            problems.extend(
+                [dataclasses.replace(error.problems[0], nearest=tuple(applied))]
+                if applied
+                else error.problems
+            )
     problems.raise_any()
     text = "".join(forms.written(node, form, arguments.defaults) for node in nodes or [graph])
     if arguments.output:
@@ -183,6 +192,16 @@ def _show_graph(
         print(f"{arguments.output}: {text.count(chr(10)):,} lines")
     else:
         print(text, end="")
+
+
+def _applies(graph: Graph, word: str) -> bool:
+    from luthier import graph as graphs
+
+    try:
+        graphs.apply(graph, [word])
+    except BadInput:
+        return False
+    return True
 
 
 def _show_plan(graph: Graph, arguments: argparse.Namespace) -> int:

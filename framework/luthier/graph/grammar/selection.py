@@ -105,6 +105,9 @@ def _regex(pattern: str) -> str:
             expression, position = expression + "(?:.+[.])?", position + 3
         elif pattern.startswith("**", position):
             expression, position = expression + ".+", position + 2
+        elif pattern.startswith("[*]", position):
+            # Keys that are names are written as `evaluations.held_out`, others in brackets.
+            expression, position = expression + r"(?:\[[^\]]*\]|[.][^.\[\]]+)", position + 3
         elif pattern[position] == "*":
             is_index = expression.endswith("\\[")
             expression, position = (

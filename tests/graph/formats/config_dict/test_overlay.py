@@ -273,8 +273,25 @@ def test_an_exported_graph_is_laid_over_its_like():
     exported = graphs.to_config_dict(graph)
     assert graphs.to_dict(apply_config_dict(parts.experiment(), exported)) == graphs.to_dict(graph)
     swapped = graphs.apply(graph, ["optimizer=adam(learning_rate=Constant(1.0))"])
-    with pytest.raises(OverrideError, match=r"is a node of .*adam, not of .*Optimizer"):
-        apply_config_dict(swapped, exported)
+    assert graphs.to_dict(apply_config_dict(swapped, exported)) == graphs.to_dict(graph)
+
+
+def test_another_class_in_a_dict_replaces_the_node():
+    config = {"optimizer": {"learning_rate": {"class": "graph_toys.parts.Constant", "rate": 0.5}}}
+    changed = apply_config_dict(parts.experiment(), config)
+    assert changed.optimizer.learning_rate == fdl.Config(parts.Constant, rate=0.5)
+    assert graphs.origin_of(changed, "optimizer.learning_rate.rate").startswith("config_dict: ")
+    (problem,) = _problems({"optimizer": {"class": "graph_toys.parts.Mlp"}})
+    assert problem.startswith("optimizer: Mlp(...) is not an Optimizer [set by config_dict")
+
+
+def test_a_table_is_proposed_for_keys_of_other_frameworks():
+    config = {"learning_rate": 0.5, "train": {"beta2": 0.9}, "nonsense": 1}
+    *_, proposal = _problems(config)
+    assert proposal == (
+        "2 of these keys have other names here [set by config_dict]; write in it: RENAMES = "
+        "{'learning_rate': 'optimizer.learning_rate.peak', 'train.beta2': 'optimizer.b2'}"
+    )
 
 
 _LEAVES = (

@@ -32,7 +32,7 @@ from luthier.graph.formats.gin.statements import (
     read_text,
 )
 from luthier.graph.formats.gin.values import REQUIRED, BindingTarget, Maker
-from luthier.graph.grammar import expressions
+from luthier.graph.grammar import expressions, literals
 from luthier.graph.grammar.front_ends import OnNote, drop_note
 from luthier.graph.grammar.statements import GIN, Unreadable
 from luthier.graph.paths import format_path, is_container, nearest, parse_path, walk
@@ -292,7 +292,7 @@ class Overlay:
         target = BindingTarget(node.__fn_or_cls__, argument)
         known = signatures.arguments(node.__fn_or_cls__)
         current = node.__arguments__.get(argument, known.defaults.get(argument, UNSET))
-        value = self._maker.value(binding.value, scope, binding.where)
+        value = self._value(binding, scope, target.annotation, current)
         # An export has the very values of a graph: `'gelu'` is text there, not a function.
         if not self.directives.is_export:
             value = fitted.fit(value, target.annotation, current, self.lookup)
@@ -309,6 +309,20 @@ class Overlay:
         with history.suspend_tracking():
             setattr(node, argument, value)
         origins.stamp(node, argument, value, binding.where)
+
+    def _value(self, binding: Binding, scope: str, annotation: Any, current: Any) -> Any:
+        try:
+            return self._maker.value(binding.value, scope, binding.where)
+        except Unreadable:
+            # `@relu` in the place of `jax.nn.silu`: as overrides do, it is also looked for beside
+            # what is there now.
+            value = binding.value
+            if not isinstance(value, GinReference) or value.is_called or not callable(current):
+                raise
+            around = expressions.Surroundings(near=[current], packages=self.lookup.packages)
+            with contextlib.suppress(Unreadable):
+                return literals.read(value.name, annotation, current, around)
+            raise
 
     def _finish(self, graph: Graph) -> None:
         """Report the bindings that no node uses, and settle the constants."""
