@@ -292,6 +292,8 @@ def _resolve(
             forms = {".json": graphs.from_json, ".gin": graphs.from_gin}
             read = forms.get(Path(reference).suffix, graphs.from_yaml)
             text = _text(reference)
+            if read is graphs.from_json and graphs.is_fiddle_json(text):
+                read = graphs.from_fiddle_json
             return read(text, trust.packages_for(reference, text, packages), reference)
         return load_reference(reference, packages)
     return None

@@ -22,6 +22,7 @@ from luthier.graph.formats.config_dict import (
     load_config_dict,
     to_config_dict,
 )
+from luthier.graph.formats.fiddle_json import from_fiddle_json, is_fiddle_json
 from luthier.graph.formats.gin import from_gin, to_gin
 from luthier.graph.formats.targets import from_hydra, from_konfig
 from luthier.graph.load import equal, from_json
@@ -95,6 +96,7 @@ __all__ = [
     "fingerprint",
     "floor_divide",
     "format_path",
+    "from_fiddle_json",
     "from_gin",
     "from_hydra",
     "from_json",
@@ -107,6 +109,7 @@ __all__ = [
     "is_alias",
     "is_constant",
     "is_container",
+    "is_fiddle_json",
     "is_node",
     "is_value_node",
     "join",

@@ -343,6 +343,20 @@ def _peek(name: str) -> Any:
         return None
 
 
+def is_listed_object(module: str, symbol: str) -> bool:
+    """Return whether a listed name leads to the object that a module defines under a name.
+
+    Args:
+      module: The module that defines it, which may be private: `optax._src.alias`.
+      symbol: Its qualified name there: `adamw`.
+    """
+    # Only candidates from the list are imported, never `module` itself.
+    head, last = module.partition(".")[0], symbol.rpartition(".")[2]
+    written = [name for name in _by_last_part().get(last, ()) if name.partition(".")[0] == head]
+    candidates = [found for name in written if (found := _peek(name)) is not None]
+    return any((home(found), _own_name(found)) == (module, symbol) for found in candidates)
+
+
 def _within(name: str, packages: Sequence[str]) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 

@@ -69,7 +69,7 @@ def model_parameters(graph: Graph, devices: Sequence[Any] | None = None) -> list
 
     # Shapes leave the trace as its result; names, axes and initializers are Python values of the
     # same trace, and leave it by `found`. The graph is built inside, because the node of a model
-    # that is no template makes its arrays as soon as it is built.
+    # that is not a template makes its arrays as soon as it is built.
     def outline() -> dict[str, jax.Array]:
         built = graphs.build(graph)
         precision, trainable = programs.Precision(), None

@@ -320,13 +320,14 @@ def roofline_seconds(step: Row) -> float:
     return float(max(step["seconds_by_term"].values()))
 
 
-def proposal_of(row: Row) -> Row:
+def proposal_of(row: Row) -> dict[str, Any]:
     """Return a proposal as it is reported: without a time that is too small to estimate.
 
     Args:
       row: A row of a search, whose `step_seconds` is a roofline.
     """
-    return {**row, "step_seconds": None} if row["step_seconds"] < LAUNCH_SECONDS else row
+    is_too_small = row["step_seconds"] < LAUNCH_SECONDS
+    return {**row, "step_seconds": None} if is_too_small else dict(row)
 
 
 def compiled_parts(

@@ -51,6 +51,9 @@ A file can name objects of luthier, jax, flax, optax and similar libraries, and 
 This is an import only: keep the config as JSON, Python or YAML (`--to json|py|yaml`), or pass it to
 code that takes a ConfigDict (`luthier help config_dict`). In Python: `luthier.graph.from_hydra` and
 `from_konfig`, which take dicts too.
+
+Fiddle's own JSON, the output of `fiddle.experimental.serialization.dump_json`, is read by its name,
+`luthier show FILE.json`, after `--fdl_config_file`, and by `luthier.graph.from_fiddle_json`.
 """
 
 

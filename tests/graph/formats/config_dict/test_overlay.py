@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import pathlib
 
@@ -292,6 +293,9 @@ def test_a_table_is_proposed_for_keys_of_other_frameworks():
         "2 of these keys have other names here [set by config_dict]; write in it: RENAMES = "
         "{'learning_rate': 'optimizer.learning_rate.peak', 'train.beta2': 'optimizer.b2'}"
     )
+    table = ast.literal_eval(proposal.partition("RENAMES = ")[2]) | {"nonsense": False}
+    changed = apply_config_dict(parts.experiment(), config, table)
+    assert (changed.optimizer.learning_rate.peak, changed.optimizer.b2) == (0.5, 0.9)
 
 
 _LEAVES = (

@@ -80,7 +80,7 @@ function workSection() {
   const names = { full: "3 × forward, attention over all pairs", causal: "the same, causal attention halved", six_n: "6 × active parameters × tokens", hardware: "as it is run" };
   if (plan.has_attention === false) names.full = "3 × forward";
   const flops = Object.entries(plan.flops).filter(([name]) => plan.has_attention !== false || name === "full" || name === "hardware").map(([name, n]) => [names[name], formatNumber(n), formatNumber(n / plan.tokens_per_step)]);
-  // Terms of a step that is too small to estimate are no times of anything.
+  // The terms of a step that is too small to estimate say nothing about its time.
   const terms = Object.entries(plan.step.step_seconds ? plan.step.seconds_by_term : {}).map(([term, s]) => [term, secondsText(s)]);
   return section("work", "Work of a step", [
     listing("FLOPs", ["FLOPs", "a step#", "a token#"], flops),
