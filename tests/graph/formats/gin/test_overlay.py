@@ -143,6 +143,7 @@ def test_all_that_is_wrong_is_reported_at_once():
 def test_unknown_names_are_left_out_on_request():
     words = ["gin_skip_unknown:true"]
     assert problems("Modle.dim = 3\nx/Mlp.hidden = 3\nimport nowhere.at_all", *words) == []
+    assert problems("import os.path\nimport graph_toys.broken_import", *words) == []
     assert len(problems("Model.dimm = 3", *words)) == 1
 
 
