@@ -219,3 +219,15 @@ def number_within(low: float, high: float, above: bool = False) -> Callable[[str
         return number
 
     return read
+
+
+def token_ids(text: str) -> list[int]:
+    """Parse token ids between commas or blanks, for argparse's `type=`.
+
+    Args:
+      text: The argument as it was typed.
+    """
+    ids = [whole(part) for part in text.replace(",", " ").split()]
+    if not ids:
+        raise argparse.ArgumentTypeError("it holds no token")
+    return ids

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from luthier.records import RunDirectory
 
 RUN = "run:"
+HUGGING_FACE = "hf:"
 STUDY = "study:"
 RUNS = "runs"
 """The folder in which runs are looked up."""
@@ -27,9 +28,9 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Graph:
     """Return the graph that a reference names.
 
     Args:
-      reference: `configs.lm.quickstart`, `package.module:function(a=1)`; a run that was recorded:
-        its folder, or `run:` with its id, the beginning of it, NAME/ID or `last`; or a trial of a
-        study, `study:NAME/17`.
+      reference: `configs.lm.quickstart`, `package.module:function(a=1)`; `hf:DIR`, the folder of a
+        pretrained model; a run that was recorded: its folder, or `run:` with its id, the beginning
+        of it, NAME/ID or `last`; or a trial of a study, `study:NAME/17`.
       packages: The user's packages that a recorded graph may name.
 
     Returns:

@@ -26,6 +26,8 @@ from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import nearest
 
 DEFAULT_FUNCTION = "experiment"
+HUGGING_FACE = "hf:"
+"""The beginning of a reference to a folder of the Hugging Face hub."""
 _INSTALLED = ("lib-dynload", "site-packages", "dist-packages")
 
 
@@ -34,7 +36,8 @@ def resolve(reference: str) -> fdl.Config:
 
     Args:
       reference: `package.module` (its function `experiment`), `package.module:function`, or with
-        arguments in the override grammar: `package.module:function(layers=2, name="small")`.
+        arguments in the override grammar: `package.module:function(layers=2, name="small")`; or
+        `hf:DIR`, the experiment that fine-tunes the model of a Hugging Face folder.
 
     Returns:
       The graph that the function makes. The module is looked for on `sys.path`.
@@ -51,6 +54,8 @@ def resolve(reference: str) -> fdl.Config:
 
 
 def _resolve(reference: str) -> fdl.Config:
+    if reference.startswith(HUGGING_FACE):
+        return _pretrained(reference.removeprefix(HUGGING_FACE))
     # At the bracket first, since arguments may contain colons.
     target, bracket, rest = reference.partition("(")
     module_name, _, name = target.partition(":")
@@ -75,6 +80,18 @@ def _resolve(reference: str) -> fdl.Config:
             Problem(f"{module_name}:{name} returned {kind}, not a config", remedy=remedy)
         )
     # Modules that were imported earlier may have made nodes without the shim.
+    copies.renew(graph)
+    return graph
+
+
+def _pretrained(directory: str) -> fdl.Config:
+    if not directory:
+        remedy = "write hf:DIR, the folder with config.json and the weights"
+        raise Unreadable(Problem("hf: names no folder", remedy=remedy))
+    signatures.install()
+    origins.install()
+    module = find_module(f"{folders.SHIPPED}.pretrained")
+    graph = _call(module.experiment, f"{HUGGING_FACE}{directory}", {"directory": directory})
     copies.renew(graph)
     return graph
 

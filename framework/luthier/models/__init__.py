@@ -6,6 +6,7 @@ from luthier.models.encoder import Encoder
 from luthier.models.encoder_decoder import EncoderDecoder, SourceLayers, TargetCache, TargetLayers
 from luthier.models.generate import generate
 from luthier.models.language_model import LanguageModel
+from luthier.models.pretrained import load
 from luthier.models.resnet import ResNet
 from luthier.models.sampling import restrict, sample
 from luthier.models.transduce import Conditional, transduce
@@ -27,6 +28,7 @@ __all__ = [
     "WithCopy",
     "generate",
     "hold",
+    "load",
     "restrict",
     "sample",
     "transduce",

@@ -50,9 +50,12 @@ from luthier.trainer.trained import (
     export_run,
     final_sample,
     load_run,
+    load_weights,
     module_of,
     sample_run,
     sample_text,
+    sample_tokens,
+    transduces,
 )
 from luthier.trainer.watchdog import Watch
 
@@ -107,6 +110,7 @@ __all__ = [
     "is_due",
     "is_over",
     "load_run",
+    "load_weights",
     "misfits",
     "module_of",
     "next_steps",
@@ -116,6 +120,8 @@ __all__ = [
     "run_id",
     "sample_run",
     "sample_text",
+    "sample_tokens",
     "stragglers",
     "tile",
+    "transduces",
 ]

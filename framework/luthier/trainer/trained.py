@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,11 +14,12 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import planner
 from luthier.checkpoint import Store
+from luthier.checkpoint.foreign.safetensors_folder import CONFIG
 from luthier.errors import Problem, RunError, ShardingError
 from luthier.graph import Graph
 from luthier.metrics import Metric
-from luthier.models import generate
-from luthier.program import Exported, Program, Weights, export
+from luthier.models import generate, transduce
+from luthier.program import Exported, Program, WarmStart, Weights, export, materialize
 from luthier.program.program import Leaves, Values
 from luthier.program.state import model_arrays, split
 from luthier.program.step import rngs_of
@@ -25,25 +27,33 @@ from luthier.records import RunDirectory, find
 from luthier.trainer.evaluate import Evaluator
 from luthier.trainer.resume import settle_defaults
 
+_TRAIN_NORMS = "training.trainable:=luthier.optim.Matching(pattern='norm')"
+
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A run's state, on the devices.
+    """A trained model's state, on the devices.
 
     Args:
-      directory: The run.
+      title: The run, or the folder of the weights, for the user.
+      directory: The run; None where the weights are not those of a run.
       program: Its program.
       values: Its hoisted scalars.
       leaves: The state.
       step: When it was saved.
+      tokenizer: The folder of the tokenizer that came with the weights, if there is one.
+      settings: The files of settings that came with them, by name.
       notices: Notices for the user, a line each.
     """
 
-    directory: RunDirectory
+    title: str
+    directory: RunDirectory | None
     program: Program
     values: Values
     leaves: Leaves
     step: int
+    tokenizer: pathlib.Path | None = None
+    settings: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     notices: Sequence[str] = ()
 
 
@@ -95,11 +105,46 @@ def load_run(
     finally:
         store.close()
     leaves = tuple(arrays[name] for name in plan.program.names)
-    return Trained(directory, plan.program, plan.program.values(), leaves, chosen, notices)
+    return Trained(
+        f"{directory.name}/{directory.id}",
+        directory,
+        plan.program,
+        plan.program.values(),
+        leaves,
+        chosen,
+        directory.tokenizer_path,
+        directory.read_restored(),
+        notices,
+    )
+
+
+def load_weights(graph: Graph, title: str, devices: Sequence[jax.Device] | None = None) -> Trained:
+    """Return the state that an experiment starts from, with the weights that `restore` names.
+
+    Args:
+      graph: The graph of the experiment.
+      title: The place of the weights, for the user.
+      devices: Where the state goes, as for `load_run`.
+
+    Raises:
+      BadInput: The weights do not exist, or do not fit the model.
+    """
+    # Nothing is trained here, and an optimizer's moments would take twice the memory of the model:
+    # they are kept for the norms only, of which every model has some.
+    graph = graphs.apply(graph, [_TRAIN_NORMS])
+    plan = _plan_here(graph, devices)
+    values = plan.program.values()
+    with WarmStart(plan.program) as warm:
+        restoration = warm.open()
+        if restoration is None:
+            raise RunError(Problem(f"{title} names no weights", "restore"))
+        leaves = materialize(plan.program, values, restoration=restoration)
+        settings, tokenizer = restoration.settings, restoration.tokenizer
+    return Trained(title, None, plan.program, values, leaves, 0, tokenizer, settings)
 
 
 def evaluate_run(
-    run: str,
+    run: str | Trained,
     *,
     evaluations: Sequence[str] = (),
     weights: Weights | None = None,
@@ -108,7 +153,7 @@ def evaluate_run(
     """Evaluate a run on its named sets, every row once.
 
     Args:
-      run: The run's directory, id, or name.
+      run: The run's directory, id, or name; or a state that is loaded already.
       evaluations: Names of the sets; none means all.
       weights: The trained parameters or their moving average; None as each set says.
       **where: As for `load_run`.
@@ -121,7 +166,7 @@ def evaluate_run(
     """
     # Loaded first, names checked after: overrides may add sets, and only the built experiment knows
     # them all.
-    trained = load_run(run, **where)
+    trained = run if isinstance(run, Trained) else load_run(run, **where)
     known = trained.program.experiment.evaluations
     problems = [
         Problem(
@@ -133,7 +178,7 @@ def evaluate_run(
         if name not in known
     ]
     if weights is Weights.EMA and trained.program.experiment.training.ema is None:
-        problems.append(Problem(f"{trained.directory.id} keeps no moving average", "training.ema"))
+        problems.append(Problem(f"{trained.title} keeps no moving average", "training.ema"))
     if problems:
         raise RunError(problems)
     metrics = {}
@@ -148,7 +193,7 @@ def evaluate_run(
 
 
 def sample_run(
-    run: str,
+    run: str | Trained,
     prompts: Sequence[str] = ("",),
     *,
     weights: Weights = Weights.PARAMETERS,
@@ -156,11 +201,11 @@ def sample_run(
     options: dict[str, Any],
     **where: Any,
 ) -> list[str]:
-    """Let a run's language model continue prompts.
+    """Let a run's language model continue prompts, or an encoder-decoder transduce them.
 
     Args:
-      run: The run's directory, id, or name.
-      prompts: Text to continue.
+      run: The run's directory, id, or name; or a state that is loaded already.
+      prompts: Text to continue, or to transduce.
       weights: The trained parameters, or their moving average.
       stop: Text at which a continuation ends; empty for none.
       options: As for `luthier.models.generate`: `max_new_tokens`, `temperature`, `seed`, ...
@@ -169,18 +214,49 @@ def sample_run(
     Raises:
       BadInput: There is no such run or checkpoint, or the model cannot generate.
     """
-    trained = load_run(run, **where)
-    if not can_generate(trained.program):
-        remedy = "sampling needs data with a tokenizer and a model with init_cache and decode"
-        raise RunError(Problem(f"{trained.directory.id} cannot generate text", "", "", remedy))
+    trained = run if isinstance(run, Trained) else load_run(run, **where)
+    _check_generates(trained)
+    if _tokenizer(trained.program) is None:
+        remedy = "give token ids (--tokens), or data with a tokenizer"
+        raise RunError(Problem(f"{trained.title} has no tokenizer", "data", remedy=remedy))
     _check_average(trained, weights)
     return sample_text(
         trained.program, trained.leaves, prompts, weights=weights.value, stop=stop, **options
     )
 
 
+def sample_tokens(
+    trained: Trained,
+    prompts: Sequence[Sequence[int]],
+    *,
+    weights: Weights = Weights.PARAMETERS,
+    options: dict[str, Any],
+) -> list[list[int]]:
+    """Let a language model continue rows of tokens, or an encoder-decoder transduce them.
+
+    Args:
+      trained: The state.
+      prompts: Token ids, at least one for each prompt; none is added.
+      weights: The trained parameters, or their moving average.
+      options: As for `sample_run`.
+
+    Raises:
+      BadInput: The model cannot generate, or a token is outside its vocabulary.
+    """
+    _check_generates(trained)
+    _check_average(trained, weights)
+    tokenizer = _tokenizer(trained.program)
+    model = module_of(trained.program, trained.leaves, weights.value)
+    if not transduces(trained.program):
+        return generate(model, prompts, **options)
+    # Without a tokenizer, the start is that of the settings, which T5 leaves at its padding, 0.
+    start = trained.settings.get(CONFIG, {}).get("decoder_start_token_id", 0)
+    start = start if tokenizer is None else tokenizer.bos
+    return transduce(model, prompts, start_token=start, **options)
+
+
 def export_run(
-    run: str,
+    run: str | Trained,
     output: str | os.PathLike[str] | None = None,
     *,
     weights: Weights = Weights.PARAMETERS,
@@ -191,7 +267,7 @@ def export_run(
     """Write a run's weights as a folder of safetensors that others can read.
 
     Args:
-      run: The run's directory, id, or name.
+      run: The run's directory, id, or name; or a state that is loaded already.
       output: The folder; None means `export-<step>` in the run's directory.
       weights: The trained parameters, or their moving average.
       family: Whose names and layouts; None finds it by the graph; `luthier` keeps our own names.
@@ -205,28 +281,68 @@ def export_run(
       BadInput: There is no such run, checkpoint or average, the model is of no family, or the
         folder cannot be written.
     """
-    trained = load_run(run, **where)
+    trained = run if isinstance(run, Trained) else load_run(run, **where)
     _check_average(trained, weights)
-    directory = trained.directory
     # The header of each file names the run and the step. Settings of the weights that the run
     # started from (a config.json with token ids, say) are kept, since the graph does not hold them.
     exported = export(
         trained.program,
         trained.leaves,
-        directory.path / f"export-{trained.step}" if output is None else output,
+        _export_place(trained) if output is None else output,
         weights=weights.value,
         family=family,
         merge=merge,
-        tokenizer=directory.tokenizer_path,
-        original=directory.read_restored(),
-        metadata={"run": f"{directory.name}/{directory.id}", "step": str(trained.step)},
+        tokenizer=trained.tokenizer,
+        original=trained.settings,
+        metadata=_provenance(trained),
     )
     return trained, exported
 
 
 def _check_average(trained: Trained, weights: Weights) -> None:
     if weights is Weights.EMA and trained.program.experiment.training.ema is None:
-        raise RunError(Problem(f"{trained.directory.id} keeps no moving average", "training.ema"))
+        raise RunError(Problem(f"{trained.title} keeps no moving average", "training.ema"))
+
+
+def _provenance(trained: Trained) -> dict[str, str]:
+    if trained.directory is None:
+        return {"source": trained.title}
+    return {"run": trained.title, "step": str(trained.step)}
+
+
+def _export_place(trained: Trained) -> pathlib.Path:
+    """Return the folder of an export of which nobody has named one: in the directory of the run."""
+    if trained.directory is not None:
+        return trained.directory.path / f"export-{trained.step}"
+    what = f"{trained.title} is not a run, in whose directory its weights could be written"
+    raise RunError(Problem(what, remedy="name a folder with --output"))
+
+
+def _check_generates(trained: Trained) -> None:
+    kind = _kind(trained.program)
+    if not all(hasattr(kind, name) for name in ("init_cache", "decode")):
+        what = f"{trained.title} cannot generate: {kind.__name__} is not a language model"
+        remedy = "sampling needs a model with init_cache and decode"
+        raise RunError(Problem(what, "model", remedy=remedy))
+
+
+def _kind(program: Program) -> Any:
+    """Return the class of the model."""
+    make = program.experiment.model
+    return getattr(make, "func", make)  # a partial (`functools.partial`) of its class
+
+
+def transduces(program: Program) -> bool:
+    """Return whether the model makes a target from a source, and does not continue a text.
+
+    Args:
+      program: The program of the experiment.
+    """
+    return hasattr(_kind(program), "encode")
+
+
+def _tokenizer(program: Program) -> Any:
+    return getattr(program.experiment.data, "tokenizer", None)
 
 
 def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> Any:
@@ -250,16 +366,10 @@ def can_generate(program: Program) -> bool:
     Args:
       program: The program of the experiment.
     """
-    experiment = program.experiment
-    if getattr(experiment.data, "tokenizer", None) is None:
-        return False
-    make = experiment.model
-    # The model is a partial (`functools.partial`) of its class.
-    kind = getattr(make, "func", make)
     # A model that encodes a source has nothing to continue: `luthier.models.transduce` is for it.
-    return all(hasattr(kind, name) for name in ("init_cache", "decode")) and not hasattr(
-        kind, "encode"
-    )
+    if _tokenizer(program) is None or transduces(program):
+        return False
+    return all(hasattr(_kind(program), name) for name in ("init_cache", "decode"))
 
 
 def sample_text(
@@ -271,7 +381,7 @@ def sample_text(
     stop: str = "",
     **options: Any,
 ) -> list[str]:
-    """Return the model's continuation of each prompt.
+    """Return the model's continuation of each prompt, or the target that it makes of it.
 
     Args:
       program: The program of the state.
@@ -284,11 +394,15 @@ def sample_text(
     Raises:
       BadInput: An option is out of its range.
     """
-    data: Any = program.experiment.data
-    tokenizer = data.tokenizer
+    tokenizer = _tokenizer(program)
     model = module_of(program, leaves, weights)
-    tokens = [[tokenizer.bos, *tokenizer.encode(prompt)] for prompt in prompts]
-    drawn = generate(model, tokens, stop_tokens=(tokenizer.eos,), **options)
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    options["stop_tokens"] = (tokenizer.eos,)
+    if transduces(program):
+        sources = [[*tokens, tokenizer.eos] for tokens in encoded]
+        drawn = transduce(model, sources, start_token=tokenizer.bos, **options)
+    else:
+        drawn = generate(model, [[tokenizer.bos, *tokens] for tokens in encoded], **options)
     texts = [tokenizer.decode(row) for row in drawn]
     return [text.partition(stop)[0] for text in texts] if stop else texts
 

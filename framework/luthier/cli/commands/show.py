@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reference",
         nargs="?",
         metavar="REF",
-        help="the experiment: configs.lm.quickstart, run:ID, or a .json, .yaml or .gin file",
+        help="the experiment: configs.lm.quickstart, hf:DIR, run:ID, a .json, .yaml or .gin file",
     )
     parser.add_argument(
         "words",

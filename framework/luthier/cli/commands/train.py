@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reference",
         nargs="?",
         metavar="REF",
-        help="the experiment: configs.lm.quickstart, or run:ID",
+        help="the experiment: configs.lm.quickstart, hf:DIR or run:ID",
     )
     parser.add_argument(
         "overrides",

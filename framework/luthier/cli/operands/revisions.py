@@ -63,7 +63,7 @@ def find(word: str) -> Revision | None:
       BadInput: There is no git, no repository, or no such revision.
     """
     name, colon, reference = word.partition(":")
-    if not colon or not name or not reference or name in ("run", "study"):
+    if not colon or not name or not reference or name in ("run", "study", "hf"):
         return None
     may_be_module = bool(_NAMES.fullmatch(name) and _FUNCTION.fullmatch(reference))
     if may_be_module and _is_module(name):
