@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import luthier
+from luthier import cli
 from luthier.cli import main
 from luthier.errors import BadInput
+from luthier.recipes import decoders, foreign
 from tests.hub_folders import read_golden, write_folder
 
 T5_BY_TRANSFORMERS_5 = {"tie_word_embeddings": True, "scale_decoder_outputs": False}
@@ -196,3 +198,24 @@ def test_a_part_that_the_files_lack_names_its_setting(folder_of):
     folder, _ = folder_of("bert-mlm")
     with pytest.raises(BadInput, match=r"set model\.pooler=None"):
         luthier.models.load(folder, ["pooler:=luthier.layers.Pooler()"])
+
+
+def test_the_experiment_of_a_folder_can_be_written_as_source(folder_of):
+    folder, _ = folder_of("llama")
+    text = cli.source_of(f"hf:{folder}")
+    names = {}
+    exec(compile(text, "source", "exec"), names)
+    graph = luthier.graph.resolve(f"hf:{folder}")
+    assert luthier.graph.fingerprint(names["experiment"]()) == luthier.graph.fingerprint(graph)
+    assert f"hf:{folder}" in text.splitlines()[0]
+
+
+def test_defaults_of_gemma_3_with_images_may_be_left_out():
+    inside = {"hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024}
+    inside |= {"intermediate_size": 10240, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
+    config = {"model_type": "gemma3", "vision_config": {"hidden_size": 1152}}
+    model = foreign.model_of(config | {"text_config": inside | {"model_type": "gemma3_text"}})
+    published = decoders.gemma3_4b()
+    found, expected = foreign.essence(model), foreign.essence(published)
+    # The vocabulary has room for images.
+    assert [path for path, *_ in foreign.differences(found, expected)] == ["vocab_size"]

@@ -51,6 +51,22 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Graph:
     return graphs.resolve(reference)
 
 
+def source_of(reference: str, packages: Sequence[str] = ()) -> str:
+    """Return the source of a module whose function `experiment` makes the graph of a reference.
+
+    Args:
+      reference: As for `load_reference`, such as `hf:DIR`.
+      packages: The user's packages that a recorded graph may name.
+
+    Raises:
+      BadInput: There is nothing of that name, or a part of it cannot be written as Python.
+    """
+    from luthier import graph as graphs
+
+    _, _, code = graphs.to_python(load_reference(reference, packages)).partition("\n")
+    return f'"""The experiment of {reference}, written out."""\n{code}'
+
+
 def find_run(reference: str) -> RunDirectory | None:
     """Return the directory of the run that a reference names; None if it names something else.
 

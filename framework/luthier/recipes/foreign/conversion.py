@@ -70,12 +70,14 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
       BadInput: There is none; its family is unknown; or our models do not support its settings: all
         problems at once.
     """
-    where, directory = "it", None
+    where = "it"
+    directory: str | os.PathLike[str] | None = None
     if not isinstance(config, Mapping):
-        where, found = os.fspath(config), foreign.read_config(config)
+        directory, where = config, os.fspath(config)
+        found = foreign.read_config(directory)
         if found is None:
             raise BadInput(Problem(f"{where} has no config.json", remedy="give its folder"))
-        config, directory = found, config
+        config = found
     family = foreign.families.of_config(config, where)
     model, settings = _read(family.name, config)
     settings.raise_any()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from luthier.cli.arguments import Problems, number_within, positive, token_ids, whole
 from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint
@@ -104,6 +105,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     run = chosen.pop("run")
     trained = trainer.load_run(run, **chosen) if isinstance(run, str) else run
     kind = "tokens" if arguments.tokens else "text"
+    drawn: list[Any]
     if arguments.tokens:
         drawn = trainer.sample_tokens(trained, prompts, weights=weights, options=options)
     else:
@@ -118,7 +120,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         if len(samples) > 1:
             print(f"--- sample {number}")
         whole = new if trainer.transduces(trained.program) else prompt + new
-        text = ",".join(map(str, whole)) if arguments.tokens else whole
+        text = ",".join(map(str, whole)) if arguments.tokens else str(whole)
         # A model can generate control characters, which a terminal would obey; a pipe gets all
         # bytes.
         print(printable(text) if sys.stdout.isatty() else text)
