@@ -4,7 +4,8 @@ Command: luthier train hf:DIR 'fiddler:lora(rank=8)' data.source:=luthier.data.T
 
 The model is the one that config.json describes, the weights and the tokenizer are those of the
 folder. Task and data are what a model of its kind is usually trained with; all of it can be
-overridden. The folder's path is recorded, and a run that was started resumes without it.
+overridden. The paths of weights and tokenizer are recorded; a run that was started resumes without
+the weights.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from luthier import (
 )
 from luthier.checkpoint.foreign import read_config
 from luthier.errors import BadInput, Problem
-from luthier.graph import evaluate, floor_divide, value
+from luthier.graph import copy_graph, evaluate, floor_divide, value
 from luthier.layers import Experts
 from luthier.recipes import foreign
 
@@ -103,16 +104,17 @@ def _restore(folder: pathlib.Path, model: fdl.Partial[Any]) -> fdl.Config[checkp
 def _task(folder: pathlib.Path, model: fdl.Partial[Any]) -> tuple[Any, Any, Any]:
     """Return the task of a model, with its data for training and for evaluation."""
     kind = model.__fn_or_cls__
+    tokenizer = foreign.tokenizer_of(folder)
     if kind is models.EncoderDecoder:
         lengths = (value(128, name="input_length"), value(128, name="target_length"))
-        pairs = [_sentences(folder, split, lengths) for split in ("train", "test")]
+        pairs = [_sentences(tokenizer, split, lengths) for split in ("train", "test")]
         return fdl.Config(tasks.SequenceToSequence), *pairs
     if kind is models.VisionTransformer:
         what = f"{folder} has a model of images, for which `hf:` has no data"
         remedy = f"in an experiment of your own, model=luthier.recipes.foreign.model_of({folder})"
         raise BadInput(Problem(what, remedy=f"{remedy} and restore=safetensors:{folder}"))
-    length = value(_row_length(folder, model), name="length")
-    texts = [_text(folder, model, split, length) for split in ("train", "held_out")]
+    length = value(_row_length(folder), name="length")
+    texts = [_text(tokenizer, model, split, length) for split in ("train", "held_out")]
     return _text_task(folder, model), *texts
 
 
@@ -129,15 +131,14 @@ def _text_task(folder: pathlib.Path, model: fdl.Partial[Any]) -> Any:
     return fdl.Config(tasks.Routed, task=task) if mlp is Experts else task
 
 
-def _row_length(folder: pathlib.Path, model: fdl.Partial[Any]) -> int:
+def _row_length(folder: pathlib.Path) -> int:
     """Return the length of rows: what the model was made for, within what fits a small machine."""
     config = foreign.text_settings(read_config(folder) or {})
     longest = config.get("max_position_embeddings") or config.get("n_positions")
     return min(longest or _LONGEST_ROW, _LONGEST_ROW)
 
 
-def _text(folder: pathlib.Path, model: fdl.Partial[Any], split: str, length: Any) -> Any:
-    tokenizer = foreign.tokenizer_of(folder)
+def _text(tokenizer: Any, model: fdl.Partial[Any], split: str, length: Any) -> Any:
     if tokenizer is None:
         # Weights alone: tokens of no text, on which everything but the loss can be tried.
         seed = ("train", "held_out").index(split)
@@ -148,20 +149,19 @@ def _text(folder: pathlib.Path, model: fdl.Partial[Any], split: str, length: Any
     return fdl.Config(
         data.Packed,
         source=fdl.Config(data.Shakespeare, split=split),
-        tokenizer=tokenizer,
+        tokenizer=copy_graph(tokenizer),
         length=length,
         packing=fdl.Config(data.Concatenate),
     )
 
 
-def _sentences(folder: pathlib.Path, split: str, lengths: Any) -> Any:
-    tokenizer = foreign.tokenizer_of(folder)
+def _sentences(tokenizer: Any, split: str, lengths: Any) -> Any:
     return fdl.Config(
         data.SequencePairs,
         source=fdl.Config(
             data.Translation, count=10_000 if split == "train" else 1000, split=split
         ),
-        tokenizer=fdl.Config(data.Bytes) if tokenizer is None else tokenizer,
+        tokenizer=fdl.Config(data.Bytes) if tokenizer is None else copy_graph(tokenizer),
         input_length=lengths[0],
         target_length=lengths[1],
         packing=fdl.Config(data.PackPairs),

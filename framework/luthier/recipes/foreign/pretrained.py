@@ -118,18 +118,16 @@ def _special_tokens(folder: pathlib.Path) -> tuple[str | None, str | None]:
     # texts begin with [CLS] and end with [SEP]. The targets of an encoder-decoder begin with a
     # token that its texts do not have: T5's with the padding.
     config = text_settings(foreign.read_config(folder) or {})
-    numbers = dict(_numbered(folder))
 
     def numbered(*keys: str) -> str | None:
-        for key in keys:
-            number = config.get(key)
-            number = number[0] if isinstance(number, list) and number else number
-            if number in numbers:
-                return numbers[number]
-        return None
+        # Large vocabularies are megabytes of JSON, and mostly the names are known without.
+        known = [config[key] for key in keys if config.get(key) is not None]
+        numbers = dict(_numbered(folder)) if known else {}
+        known = [one[0] if isinstance(one, list) and one else one for one in known]
+        return next((numbers[one] for one in known if one in numbers), None)
 
     end = _named(folder, "eos_token", "sep_token") or numbered("eos_token_id", "sep_token_id")
-    if config.get("is_encoder_decoder") or "decoder_start_token_id" in config:
+    if config.get("is_encoder_decoder"):
         start = numbered("decoder_start_token_id", "pad_token_id")
         return start or _named(folder, "pad_token"), end
     return _named(folder, "bos_token", "cls_token") or numbered("bos_token_id"), end
