@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from luthier.records import RunDirectory
 
 RUN = "run:"
-HUGGING_FACE = "hf:"
 STUDY = "study:"
 RUNS = "runs"
 """The folder in which runs are looked up."""

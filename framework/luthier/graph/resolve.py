@@ -18,7 +18,7 @@ import fiddle as fdl
 
 from luthier import folders
 from luthier.errors import BadInput, Problem, UnknownReference, listed
-from luthier.folders import EXPERIMENT_FOLDERS
+from luthier.folders import EXPERIMENT_FOLDERS, HUGGING_FACE
 from luthier.graph import copies, origins, signatures
 from luthier.graph.grammar import names
 from luthier.graph.grammar.call_arguments import call, read_arguments
@@ -26,8 +26,6 @@ from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import nearest
 
 DEFAULT_FUNCTION = "experiment"
-HUGGING_FACE = "hf:"
-"""The beginning of a reference to a folder of the Hugging Face hub."""
 _INSTALLED = ("lib-dynload", "site-packages", "dist-packages")
 
 
@@ -90,7 +88,7 @@ def _pretrained(directory: str) -> fdl.Config:
         raise Unreadable(Problem("hf: names no folder", remedy=remedy))
     signatures.install()
     origins.install()
-    module = find_module(f"{folders.SHIPPED}.pretrained")
+    module = find_module(folders.PRETRAINED)
     graph = _call(module.experiment, f"{HUGGING_FACE}{directory}", {"directory": directory})
     copies.renew(graph)
     return graph

@@ -24,6 +24,7 @@ from luthier.cli.commands.recorded.runs import add_directory
 from luthier.cli.commands.train import add_devices
 from luthier.cli.printing import print_json, table
 from luthier.errors import EXIT_DONE, Problem
+from luthier.folders import HUGGING_FACE
 from luthier.terminal import cell
 
 
@@ -125,7 +126,7 @@ def checkpoint(
     with problems.collected():
         found = project.find()
     packages: tuple[str, ...] = found.packages
-    if arguments.run and arguments.run.startswith(experiments.HUGGING_FACE):
+    if arguments.run and arguments.run.startswith(HUGGING_FACE):
         return {"run": _pretrained(arguments, problems, command, overrides)}
     if not arguments.run:
         problems.add(

@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint, heading
 from luthier.errors import EXIT_DONE, Problem
+from luthier.folders import HUGGING_FACE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
             # PLAIN (luthier's own names) is the absence of a family.
             if arguments.family != foreign.PLAIN:
                 foreign.families.named(arguments.family)
-    is_run = not (arguments.run or "").startswith(experiments.HUGGING_FACE)
+    is_run = not (arguments.run or "").startswith(HUGGING_FACE)
     if not is_run and not arguments.output:
         what = f"{arguments.run} is not a run, in whose folder the export could be put"
         problems.add(what, remedy="name a folder with --output")
