@@ -193,6 +193,26 @@ def test_mistakes_are_one_line(words, message, folder_of, capsys):
     assert message in lines[0]
 
 
+@pytest.mark.full
+def test_a_new_head_is_reported_and_not_exported(folder_of, capsys):
+    folder, _ = folder_of("bert-bare")
+    words = [f"evaluations.held_out.data.source:={TEXT}", "evaluations.held_out.data.length=8"]
+    assert main(["evaluate", f"hf:{folder}", *words]) == 0
+    printed = capsys.readouterr()
+    assert "head.bias" in printed.err
+    assert "and initialized" in printed.err
+    assert main(["export", f"hf:{folder}", "--output", "again"]) == 2
+    assert "train them first" in capsys.readouterr().err
+
+
+def test_an_encoder_decoder_without_a_tokenizer_is_refused_where_bytes_do_not_fit(
+    folder_of, capsys
+):
+    folder, _ = folder_of("t5_gated", tokenizer=False)
+    assert main(["show", f"hf:{folder}"]) == 2
+    assert "has no tokenizer, and bytes do not fit" in capsys.readouterr().err
+
+
 def test_a_part_that_the_files_lack_names_its_setting(folder_of):
     folder, _ = folder_of("bert-mlm")
     with pytest.raises(BadInput, match=r"set model\.pooler=None"):

@@ -30,10 +30,11 @@ from luthier import (
 from luthier.checkpoint.foreign import read_config
 from luthier.errors import BadInput, Problem
 from luthier.graph import copy_graph, evaluate, floor_divide, value
-from luthier.layers import Experts
+from luthier.layers import Experts, MaskedHead
 from luthier.recipes import foreign
 
 _LONGEST_ROW = 512
+_BYTES = data.Bytes().vocab_size
 
 
 def experiment(directory: str) -> fdl.Config[program.Experiment]:
@@ -93,11 +94,15 @@ def experiment(directory: str) -> fdl.Config[program.Experiment]:
 
 
 def _restore(folder: pathlib.Path, model: fdl.Partial[Any]) -> fdl.Config[checkpoint.Safetensors]:
+    """Return the source of the weights; a bare encoder is given a head, which starts anew."""
     restore = fdl.Config(checkpoint.Safetensors, directory=str(folder))
     if model.__fn_or_cls__ is models.Encoder and model.head is None:
-        # A bare encoder. A head that an override gives it starts anew.
         new = fdl.Config(checkpoint.Init, pattern=r"^head\.")
         restore.rules = [new, *restore.rules]
+        mlp = model.block.mlp
+        model.head = fdl.Partial(
+            MaskedHead, norm=model.block.norm, activation=mlp.activation, transform=mlp.up
+        )
     return restore
 
 
@@ -107,6 +112,10 @@ def _task(folder: pathlib.Path, model: fdl.Partial[Any]) -> tuple[Any, Any, Any]
     tokenizer = foreign.tokenizer_of(folder)
     if kind is models.EncoderDecoder:
         lengths = (value(128, name="input_length"), value(128, name="target_length"))
+        size = evaluate(model.vocab_size)
+        if tokenizer is None and size < _BYTES:
+            what = f"{folder} has no tokenizer, and bytes do not fit a vocabulary of {size} tokens"
+            raise BadInput(Problem(what, remedy="add its tokenizer.json and tokenizer_config.json"))
         pairs = [_sentences(tokenizer, split, lengths) for split in ("train", "test")]
         return fdl.Config(tasks.SequenceToSequence), *pairs
     if kind is models.VisionTransformer:

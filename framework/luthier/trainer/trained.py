@@ -15,11 +15,13 @@ from luthier import graph as graphs
 from luthier import planner
 from luthier.checkpoint import Store
 from luthier.checkpoint.foreign.safetensors_folder import CONFIG
+from luthier.data import Bytes
 from luthier.errors import Problem, RunError, ShardingError
 from luthier.graph import Graph
 from luthier.metrics import Metric
 from luthier.models import generate, transduce
 from luthier.program import Exported, Program, WarmStart, Weights, export, materialize
+from luthier.program.materialize import targets
 from luthier.program.program import Leaves, Values
 from luthier.program.state import model_arrays, split
 from luthier.program.step import rngs_of
@@ -43,6 +45,7 @@ class Trained:
       step: When it was saved.
       tokenizer: The folder of the tokenizer that came with the weights, if there is one.
       settings: The files of settings that came with them, by name.
+      initialized: Parameters that are new, since the weights have none for them.
       notices: Notices for the user, a line each.
     """
 
@@ -54,6 +57,7 @@ class Trained:
     step: int
     tokenizer: pathlib.Path | None = None
     settings: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    initialized: Sequence[str] = ()
     notices: Sequence[str] = ()
 
 
@@ -114,7 +118,7 @@ def load_run(
         chosen,
         directory.tokenizer_path,
         directory.read_restored(),
-        notices,
+        notices=notices,
     )
 
 
@@ -140,7 +144,9 @@ def load_weights(graph: Graph, title: str, devices: Sequence[jax.Device] | None 
             raise RunError(Problem(f"{title} names no weights", "restore"))
         leaves = materialize(plan.program, values, restoration=restoration)
         settings, tokenizer = restoration.settings, restoration.tokenizer
-    return Trained(title, None, plan.program, values, leaves, 0, tokenizer, settings)
+        new = sorted(set(targets(plan.program)) - restoration.taken)
+    notices = [f"{', '.join(new)}: not in {title}, and initialized"] if new else []
+    return Trained(title, None, plan.program, values, leaves, 0, tokenizer, settings, new, notices)
 
 
 def evaluate_run(
@@ -216,7 +222,9 @@ def sample_run(
     """
     trained = run if isinstance(run, Trained) else load_run(run, **where)
     _check_generates(trained)
-    if _tokenizer(trained.program) is None:
+    tokenizer = _tokenizer(trained.program)
+    # Bytes stand in for the tokenizer that a folder of weights lacks.
+    if tokenizer is None or (trained.directory is None and isinstance(tokenizer, Bytes)):
         remedy = "give token ids (--tokens), or data with a tokenizer"
         raise RunError(Problem(f"{trained.title} has no tokenizer", "data", remedy=remedy))
     _check_average(trained, weights)
@@ -249,9 +257,10 @@ def sample_tokens(
     model = module_of(trained.program, trained.leaves, weights.value)
     if not transduces(trained.program):
         return generate(model, prompts, **options)
-    # Without a tokenizer, the start is that of the settings, which T5 leaves at its padding, 0.
-    start = trained.settings.get(CONFIG, {}).get("decoder_start_token_id", 0)
-    start = start if tokenizer is None else tokenizer.bos
+    # The settings of pretrained weights name the start, whatever tokenizer there is.
+    start = trained.settings.get(CONFIG, {}).get("decoder_start_token_id")
+    if start is None:
+        start = 0 if tokenizer is None else tokenizer.bos
     return transduce(model, prompts, start_token=start, **options)
 
 
@@ -283,6 +292,9 @@ def export_run(
     """
     trained = run if isinstance(run, Trained) else load_run(run, **where)
     _check_average(trained, weights)
+    if trained.initialized:
+        what = f"{', '.join(trained.initialized)}: not in {trained.title}, so there is no value"
+        raise RunError(Problem(what, "model", remedy="train them first, and export the run"))
     # The header of each file names the run and the step. Settings of the weights that the run
     # started from (a config.json with token ids, say) are kept, since the graph does not hold them.
     exported = export(
