@@ -97,6 +97,7 @@ FAMILIES = {
     "qwen3": SIZES | {"head_dim": 8, "rope_parameters": PLAIN_ROTARY, "tie_word_embeddings": False},
     "mixtral": SIZES
     | {
+        "head_dim": 8,
         "experts_implementation": "eager",
         "num_local_experts": 5,
         "num_experts_per_tok": 2,
