@@ -30,6 +30,47 @@
     }
     return bad;
   },
+  // Texts that are cut off by an element that neither wraps nor scrolls, that are beside the page, or over another text.
+  misplaced: () => {
+    const bad = [];
+    const shown = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+      const node = text.parentElement;
+      if (!text.textContent.trim() || ["SCRIPT", "STYLE", "NOSCRIPT", "OPTION"].includes(node.tagName)) continue;
+      if (!node.checkVisibility({ visibilityProperty: true }) || node.closest(".visually-hidden, .skip, dialog, svg")) continue;
+      const range = document.createRange();
+      range.selectNodeContents(text);
+      const name = `${node.className || node.tagName}: ${text.textContent.trim().slice(0, 40)}`;
+      const above = [];
+      for (let at = node; at && at !== document.body; at = at.parentElement) above.push([at, getComputedStyle(at), at.getBoundingClientRect()]);
+      const isFloating = above.some(([, style]) => ["sticky", "fixed"].includes(style.position));
+      for (const rect of range.getClientRects()) {
+        const seen = { left: rect.left, right: rect.right, top: rect.top, bottom: rect.bottom };
+        for (const [at, style, box] of above) {
+          if (style.display === "contents" || style.display === "inline") continue;
+          for (const [overflow, start, end] of [[style.overflowX, "left", "right"], [style.overflowY, "top", "bottom"]]) {
+            if (overflow === "visible") continue;
+            const isCut = seen[start] < box[start] - 1.5 || seen[end] > box[end] + 1.5;
+            if (isCut && ["hidden", "clip"].includes(overflow) && seen[end] > seen[start]) bad.push(`cut by ${at.className || at.tagName}: ${name}`);
+            seen[start] = Math.max(seen[start], box[start]);
+            seen[end] = Math.min(seen[end], box[end]);
+          }
+        }
+        if (seen.right - seen.left < 2 || seen.bottom - seen.top < 2) continue;
+        if (seen.right > innerWidth + 1 || seen.left < -1) bad.push(`beside the page: ${name}`);
+        if (!isFloating) shown.push([seen, name, text]);
+      }
+    }
+    shown.sort(([a], [b]) => a.top - b.top);
+    for (const [i, [a, name, text]] of shown.entries()) {
+      for (let j = i + 1; j < shown.length && shown[j][0].top < a.bottom - 3; j += 1) {
+        const [b, other, otherText] = shown[j];
+        if (text !== otherText && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2) bad.push(`${name} over ${other}`);
+      }
+    }
+    return [...new Set(bad)];
+  },
   // Controls without a name, ids twice, references to nothing, rows outside of grids.
   nameless: () => {
     const bad = [];

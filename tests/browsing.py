@@ -92,10 +92,20 @@ def clipboard(page):
     return page.evaluate("navigator.clipboard.readText()")
 
 
+def _checks():
+    text = pathlib.Path(__file__).with_name("accessibility.js").read_text(encoding="utf-8")
+    return text[text.index("({") :].strip()
+
+
+def check_fits(page):
+    """Assert that no text of a page is cut off, beside the window, or over another text."""
+    assert page.evaluate(f"{_checks()}.misplaced()") == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def check_accessible(page):
     """Assert that a page has names for its controls and can be read, in light and in dark."""
-    checks = pathlib.Path(__file__).with_name("accessibility.js").read_text(encoding="utf-8")
-    checks = checks[checks.index("({") :].strip()
+    checks = _checks()
     assert page.evaluate(f"{checks}.nameless()") == []
     for theme in ("light", "dark"):
         page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from luthier.checkpoint.foreign import Stacked, is_stacked, slots
+from luthier.checkpoint.foreign import Stacked, is_stacked
 from luthier.layers import AXES
 
 
@@ -16,7 +16,7 @@ def filled(model, family, tensors):
         name: Stacked(variable.shape, is_stacked(variable.get_metadata().get(AXES)))
         for name, variable in flat.items()
     }
-    places = slots(stacked)
+    places = family.places(stacked)
     resolved = family.resolve(places, {})
     assert not resolved.unknown
     assert not resolved.broken
@@ -27,8 +27,7 @@ def filled(model, family, tensors):
         part = (slice(None),) * view.axis + (slice(view.offset, None),)  # of what is joined
         fetch = tensors[view.foreign][part].__getitem__
         array = view.layout.read(fetch, view.shape, whole, {})
-        index = places[name].index
-        values[places[name].parameter][... if index is None else index] = array
+        places[name].take(values[places[name].parameter])[...] = array  # a view
     for name, variable in flat.items():
         variable.set_value(jnp.asarray(values[name], variable.dtype))
     return nnx.merge(graphdef, state)

@@ -10,16 +10,15 @@ The quickstart reads 0.9 million bytes, and this 1.3 million in about the same t
 of both can be compared.
 """
 
-from __future__ import annotations
-
-import fiddle as fdl
-
-from luthier import data, program
+from luthier import lazy
 from luthier.graph import set_value, value
 from . import quickstart
 
+with lazy.imports():
+    from luthier import data, program
 
-def experiment() -> fdl.Config[program.Experiment]:
+
+def experiment() -> program.Experiment:
     """Train the quickstart's transformer on byte pairs, learned when the run starts."""
     size = value(2048, name="vocab_size")
     graph = quickstart.experiment()
@@ -31,6 +30,5 @@ def experiment() -> fdl.Config[program.Experiment]:
     return graph
 
 
-def _byte_pairs(size: object) -> fdl.Config[data.TrainedBpe]:
-    plays = fdl.Config(data.Shakespeare, split="train")
-    return fdl.Config(data.TrainedBpe, source=plays, vocab_size=size)
+def _byte_pairs(size: int) -> data.TrainedBpe:
+    return data.TrainedBpe(source=data.Shakespeare(split="train"), vocab_size=size)

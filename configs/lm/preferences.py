@@ -9,35 +9,21 @@ Expected: preference_accuracy >= 0.90 on held_out (0.944 on 2026-11-21).
 Held-out sums are never trained on, and 0.5 of `preference_accuracy` is chance.
 """
 
-from __future__ import annotations
-
-import fiddle as fdl
-
-from luthier import (
-    checkpoint,
-    data,
-    durations,
-    losses,
-    models,
-    optim,
-    parallel,
-    program,
-    records,
-    tasks,
-)
+from luthier import lazy
 from luthier.graph import floor_divide, value
-from luthier.recipes import decoders
+
+with lazy.imports():
+    from luthier import checkpoint, data, durations, losses, models, optim, program, records, tasks
+    from luthier.recipes import decoders
 
 
-def experiment() -> fdl.Config[program.Experiment]:
+def experiment() -> program.Experiment:
     """Train a transformer on 200,000 pairs of answers; pairs for 1,000 other sums are held out."""
     steps = value(5000, name="steps")
-    return fdl.Config(
-        program.Experiment,
+    return program.Experiment(
         name="preferences",
         seed=0,
-        model=fdl.Partial(
-            models.WithCopy,
+        model=models.WithCopy(
             model=decoders.llama(
                 vocab_size=258,
                 dim=64,
@@ -48,24 +34,20 @@ def experiment() -> fdl.Config[program.Experiment]:
                 pad_to_multiple=8,
             ),
         ),
-        task=fdl.Config(
-            tasks.Preferences,
-            objective=fdl.Config(losses.DPO, beta=1.0),
-            reference=fdl.Config(tasks.HeldReference),
+        task=tasks.Preferences(
+            objective=losses.DPO(beta=1.0),
+            reference=tasks.HeldReference(),
         ),
         data=_sums("train", 200_000),
         evaluations={
-            "held_out": fdl.Config(
-                program.Evaluation,
+            "held_out": program.Evaluation(
                 data=_sums("test", 1_000),
-                every=fdl.Config(durations.Steps, 1000),
+                every=durations.Steps(1000),
                 global_batch_size=200,
             )
         },
-        optimizer=fdl.Config(
-            optim.adamw,
-            learning_rate=fdl.Config(
-                optim.WarmupCosine,
+        optimizer=optim.adamw(
+            learning_rate=optim.WarmupCosine(
                 peak=2e-3,
                 warmup_steps=floor_divide(steps, 10),
                 total_steps=steps,
@@ -76,23 +58,15 @@ def experiment() -> fdl.Config[program.Experiment]:
             weight_decay=0.1,
             clip_norm=1.0,
         ),
-        training=fdl.Config(
-            program.Training, steps=steps, global_batch_size=64, guard=fdl.Config(optim.Guard)
-        ),
-        parallelism=fdl.Config(parallel.Parallelism, mesh=fdl.Config(parallel.Mesh)),
-        checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 1000)),
-        records=fdl.Config(
-            records.Records,
-            console=fdl.Config(records.Console),
-            wandb=fdl.Config(records.Wandb, project="luthier"),
-        ),
+        training=program.Training(steps=steps, global_batch_size=64),
+        checkpoints=checkpoint.Checkpoints(every=durations.Steps(1000)),
+        records=records.Records(wandb=records.Wandb()),
     )
 
 
-def _sums(split: str, count: int) -> fdl.Config[data.Preferences]:
-    return fdl.Config(
-        data.Preferences,
-        source=fdl.Config(data.Arithmetic, count=count, largest=99, split=split),
-        tokenizer=fdl.Config(data.Bytes),
+def _sums(split: str, count: int) -> data.Preferences:
+    return data.Preferences(
+        source=data.Arithmetic(count=count, largest=99, split=split),
+        tokenizer=data.Bytes(),
         length=12,
     )

@@ -8,51 +8,33 @@ Expected: accuracy >= 0.99 on held_out (0.998 on 2026-11-21), of all bytes of tr
   sentences that were never trained on, each given those before it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
-import fiddle as fdl
-
-from luthier import (
-    checkpoint,
-    data,
-    durations,
-    models,
-    optim,
-    parallel,
-    program,
-    records,
-    tasks,
-)
+from luthier import lazy
 from luthier.graph import floor_divide, value
-from luthier.recipes import encoders
+
+with lazy.imports():
+    from luthier import checkpoint, data, durations, models, optim, program, records, tasks
+    from luthier.recipes import encoders
 
 
-def experiment() -> fdl.Config[program.Experiment]:
+def experiment() -> program.Experiment:
     """Train an encoder-decoder on 10,000 sentences; 1,000 others are held out."""
     steps = value(1000, name="steps")
     lengths = (value(128, name="input_length"), value(128, name="target_length"))
-    return fdl.Config(
-        program.Experiment,
+    return program.Experiment(
         name="translation",
         seed=0,
         model=_model(),
-        task=fdl.Config(tasks.SequenceToSequence),
+        task=tasks.SequenceToSequence(),
         data=_sentences("train", 10_000, lengths),
         evaluations={
-            "held_out": fdl.Config(
-                program.Evaluation,
+            "held_out": program.Evaluation(
                 data=_sentences("test", 1_000, lengths),
-                every=fdl.Config(durations.Steps, 300),
+                every=durations.Steps(300),
                 global_batch_size=32,
             )
         },
-        optimizer=fdl.Config(
-            optim.adamw,
-            learning_rate=fdl.Config(
-                optim.WarmupCosine,
+        optimizer=optim.adamw(
+            learning_rate=optim.WarmupCosine(
                 peak=3e-3,
                 warmup_steps=floor_divide(steps, 10),
                 total_steps=steps,
@@ -63,20 +45,13 @@ def experiment() -> fdl.Config[program.Experiment]:
             weight_decay=0.01,
             clip_norm=1.0,
         ),
-        training=fdl.Config(
-            program.Training, steps=steps, global_batch_size=8, guard=fdl.Config(optim.Guard)
-        ),
-        parallelism=fdl.Config(parallel.Parallelism, mesh=fdl.Config(parallel.Mesh)),
-        checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 600)),
-        records=fdl.Config(
-            records.Records,
-            console=fdl.Config(records.Console),
-            wandb=fdl.Config(records.Wandb, project="luthier"),
-        ),
+        training=program.Training(steps=steps, global_batch_size=8),
+        checkpoints=checkpoint.Checkpoints(every=durations.Steps(600)),
+        records=records.Records(wandb=records.Wandb()),
     )
 
 
-def _model() -> fdl.Partial[models.EncoderDecoder]:
+def _model() -> models.EncoderDecoder:
     model = encoders.t5_gated(
         vocab_size=258, dim=64, num_layers=2, num_heads=4, head_dim=16, hidden_dim=128
     )
@@ -89,12 +64,11 @@ def _model() -> fdl.Partial[models.EncoderDecoder]:
     return model
 
 
-def _sentences(split: str, count: int, lengths: Sequence[Any]) -> fdl.Config[data.SequencePairs]:
-    return fdl.Config(
-        data.SequencePairs,
-        source=fdl.Config(data.Translation, count=count, split=split),
-        tokenizer=fdl.Config(data.Bytes),
+def _sentences(split: str, count: int, lengths: tuple[int, int]) -> data.SequencePairs:
+    return data.SequencePairs(
+        source=data.Translation(count=count, split=split),
+        tokenizer=data.Bytes(),
         input_length=lengths[0],
         target_length=lengths[1],
-        packing=fdl.Config(data.PackPairs),
+        packing=data.PackPairs(),
     )

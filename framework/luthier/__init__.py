@@ -1,6 +1,6 @@
 """luthier: a JAX research framework in which a whole experiment is one lazy Fiddle graph.
 
-    graph = luthier.graph.apply(luthier.graph.resolve("configs.lm.quickstart"), ["seed=1"])
+    graph = luthier.experiment("quickstart", ["training.steps=200", "fiddler:debug"])
     luthier.plan(graph, slice="v5e-16")
     result = luthier.train(graph)
 
@@ -22,10 +22,12 @@ __version__ = "0.1.0"
 _FUNCTIONS = {
     "diff": "luthier.view.diff.page:diff",
     "evaluate": "luthier.trainer.trained:evaluate_run",
+    "experiment": "luthier.cli.experiments:experiment",
     "install": "luthier.installation:install",
     "plan": "luthier.planner.planning:plan",
+    "plot": "luthier.view.plot:plot",
     "runs": "luthier.records.catalogue:list_runs",
-    "sweep": "luthier.study.start:run",
+    "sweep": "luthier.study.sweep:sweep",
     "train": "luthier.trainer.run:run",
 }
 # Only these packages are lazy. Each of them imports all of its modules when it is named: bare names
@@ -40,6 +42,7 @@ _PACKAGES = (
     "graph",
     "launch",
     "layers",
+    "lazy",
     "losses",
     "metrics",
     "models",
@@ -62,10 +65,12 @@ __all__ = [
     "durations",
     "errors",
     "evaluate",
+    "experiment",
     "graph",
     "install",
     "launch",
     "layers",
+    "lazy",
     "losses",
     "metrics",
     "models",
@@ -73,6 +78,7 @@ __all__ = [
     "parallel",
     "plan",
     "planner",
+    "plot",
     "program",
     "recipes",
     "records",

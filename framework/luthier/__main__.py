@@ -16,9 +16,14 @@ def console() -> NoReturn:
         from luthier.cli.completion import candidates
 
         sys.exit(candidates.main())
-    from luthier.cli import command_line, start
+    # Ctrl-C during the imports, before anything of ours could handle it: one line, no traceback.
+    try:
+        from luthier.cli import command_line, start
 
-    start.prepare(sys.argv[1:])
+        start.prepare(sys.argv[1:])
+    except KeyboardInterrupt:
+        os.write(2, b"luthier: interrupted\n")
+        os._exit(130)  # `errors.EXIT_INTERRUPTED`, which may not be imported yet
     command_line.console()
 
 

@@ -81,6 +81,23 @@ class BadInput(LuthierError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+class UserCodeError(BadInput):
+    """The user's code raised an exception, which is the cause of this one.
+
+    Args:
+      problem: The message of the exception, with the path of the node whose code raised it.
+      details: Lines about the place: frames with their source lines, and what was called.
+    """
+
+    # Input of the user, too, so that whoever handles several configs (a diff, a sweep) handles it;
+    # but no value of the config is known to be wrong, hence the other exit code.
+    exit_code = EXIT_FAILED
+
+    def __init__(self, problem: Problem, details: Sequence[str] = ()):
+        super().__init__(problem)
+        self.details = tuple(details)
+
+
 class UnknownReference(BadInput):
     """An experiment, object or run that was named does not exist."""
 

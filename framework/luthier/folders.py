@@ -14,6 +14,10 @@ import os
 SHIPPED = "luthier.shipped"
 EXPERIMENT_FOLDERS = ("configs", "sweeps")
 """The packages of experiments and of studies, here and in a project."""
+HUGGING_FACE = "hf:"
+"""The beginning of a reference to a folder of the Hugging Face hub."""
+PRETRAINED = "luthier.shipped.pretrained"
+"""The module of the experiment that such a reference names."""
 
 
 def shipped_folders() -> tuple[str, ...]:

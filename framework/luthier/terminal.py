@@ -9,8 +9,12 @@ barrier around the streams of the command line, for text that does not.
 
 from __future__ import annotations
 
+import math
+import os
 import re
+import shutil
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 # Controls of ASCII, DEL and the controls of Latin-1 (an 8-bit CSI is U+009B); marks that reorder
@@ -132,3 +136,75 @@ def format_bytes(count: float) -> str:
         if abs(count) < 1023.95:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:.1f} PiB"
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """Return numbers as a line of small bars; those that are not finite are left out.
+
+    Args:
+      values: The numbers.
+      width: Most bars; of more numbers, the newest count.
+    """
+    shown = [value for value in values if math.isfinite(value)][-width:]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in shown)
+
+
+def can_print(text: str, stream: TextIO | None = None) -> bool:
+    """Return whether a stream can take a text, in its encoding.
+
+    Args:
+      text: Characters beyond ASCII that are about to be printed.
+      stream: Where to; None is the standard output.
+    """
+    encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def has_colors(stream: TextIO | None = None) -> bool:
+    """Return whether a stream is a terminal that shows colors.
+
+    Args:
+      stream: None is the standard output.
+    """
+    # https://no-color.org: any value but an empty one turns colors off.
+    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return is_wanted and (stream or sys.stdout).isatty()
+
+
+_stage = {"is_shown": False}
+
+
+def show_stage(text: str) -> None:
+    """Show what a command is at, in a line of the terminal that the next one replaces.
+
+    Nothing is shown where the standard error is a pipe, a file or a notebook.
+
+    Args:
+      text: A phrase such as `planning`.
+    """
+    stream = sys.stderr
+    if stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb":
+        # Cut, since `\r` goes back to the beginning of one row only.
+        columns = shutil.get_terminal_size().columns
+        stream.write(f"\r\x1b[K{cell(text)[: columns - 5]} ...")
+        stream.flush()
+        _stage["is_shown"] = True
+
+
+def clear_stage() -> None:
+    """Take away the line of `show_stage`, if there is one: something else is printed next."""
+    if _stage["is_shown"]:
+        _stage["is_shown"] = False
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

@@ -91,7 +91,7 @@ BAD_INPUTS = [
     (["train", TINY, "--seed=3"], ["unknown option '--seed'; did you mean seed=3?"]),
     (["train", TINY, "--optimizer.b2", "0.9"], ["did you mean optimizer.b2=0.9?"]),
     (["train", TINY, "--batch-size", "16"], ["did you mean training.global_batch_size=16?"]),
-    (["train", TINY, "--epochs", "5"], ["did you mean training.stop=Epochs(5)?"]),
+    (["train", TINY, "--epochs", "5"], ["did you mean training.steps=Epochs(5)?"]),
     (["train", TINY, "--device", "4"], ["did you mean --devices?"]),
     (["train", TINY, "-m"], ["`luthier sweep REF --space PATH=choice(A,B)`"]),
     (["show", TINY, "--why", "optimzer.b2"], ["optimizer.b2"]),

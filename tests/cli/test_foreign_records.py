@@ -24,6 +24,7 @@ COMMANDS = {
     "show": ["show", "{run}", "--params"],
     "diff": ["diff", "{run}", "{run}", "--effects"],
     "plan": ["plan", "{run}", "--slice", "cpu:1", "--level", "shapes"],
+    "check": ["check", "{run}"],
     "train": ["train", "{run}", "--dry-run"],
     "train with an override": ["train", "{run}", "seed=3", "--dry-run"],
 }
@@ -79,9 +80,8 @@ def test_a_hostile_record_is_refused_and_runs_nothing(command, tmp_path, capsys)
         words = [word.format(run=run, here=tmp_path) for word in COMMANDS[command]]
         assert main(words) == 2, name
         captured = capsys.readouterr()
-        assert len([line for line in captured.err.splitlines() if repr(name) in line]) == 1, (
-            captured.err
-        )
+        printed = captured.out + captured.err  # `check` prints problems as its result
+        assert len([line for line in printed.splitlines() if repr(name) in line]) == 1, printed
         assert sorted(tmp_path.rglob("*")) == before, name
     assert (tmp_path / "victim" / "thesis.txt").read_text() == "years"
 

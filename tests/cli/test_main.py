@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from luthier import errors
+from luthier import errors, user_code
 from luthier.cli import COMMANDS, main, parser_of
 from luthier.records import crash
 
@@ -89,7 +89,7 @@ def test_stopped_training_is_a_line_and_an_error(command, capsys):
 
 
 def test_our_bugs_show_their_traceback(command, capsys, monkeypatch):
-    monkeypatch.setattr(crash, "is_users", lambda filename: False)
+    monkeypatch.setattr(user_code, "is_users", lambda filename: False)
     command(lambda: _raise(ZeroDivisionError("oops")))
     assert main(["probe"]) == errors.EXIT_BUG
     output = capsys.readouterr().err
@@ -97,7 +97,9 @@ def test_our_bugs_show_their_traceback(command, capsys, monkeypatch):
     assert output.endswith("luthier: this is a bug in luthier: ZeroDivisionError: oops\n")
 
 
-def test_an_error_in_the_users_code_is_one_line_with_its_place(command, capsys, tmp_path):
+def test_an_error_in_the_users_code_is_printed_with_its_place_and_arguments(
+    command, capsys, tmp_path
+):
     def fail():
         try:
             _raise(ZeroDivisionError("oops"))
@@ -110,14 +112,18 @@ def test_an_error_in_the_users_code_is_one_line_with_its_place(command, capsys, 
     kept = False
     command(fail)
     assert main(["probe"]) == errors.EXIT_BUG
-    line = f"luthier: ZeroDivisionError: oops ({place}); to see the traceback, add --debug\n"
-    assert capsys.readouterr().err == line
+    first, *_, frame, called, last = capsys.readouterr().err.splitlines()
+    assert first == "luthier: ZeroDivisionError: oops"
+    assert frame == f"luthier:   {place}: raise error"
+    assert called == "luthier:   called with error=ZeroDivisionError"
+    assert last == "luthier: to see the traceback, add --debug"
     assert main(["probe", "--debug"]) == errors.EXIT_BUG
     assert "Traceback" in capsys.readouterr().err
     kept = True
     assert main(["probe"]) == errors.EXIT_BUG
-    line = f"luthier: model.block: ZeroDivisionError: oops ({place}); traceback: "
-    assert capsys.readouterr().err == f"{line}{crash.newest(tmp_path)}\n"
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "luthier: model.block: ZeroDivisionError: oops"
+    assert last == f"luthier: traceback: {crash.newest(tmp_path)}"
 
 
 def test_interrupts_exit_with_130(command, capsys):

@@ -43,6 +43,7 @@ def _state(folder):
         ("diff", "run:last", "run:last", "--effects"),
         ("plan", "trials.tiny", "--slice", "cpu:1", "--level", "shapes"),
         ("plan", "run:last", "--slice", "cpu:1", "--level", "shapes"),
+        ("check", "trials.tiny", "run:last"),
         ("train", "trials.tiny", "--dry-run"),
         ("train", "trials.tiny", "seed=3", "--dry-run"),
         ("train", "run:last", "--dry-run"),

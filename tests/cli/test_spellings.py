@@ -23,6 +23,34 @@ def test_flags_become_words_at_their_place():
     assert cli.translate(words) == (translated, [])
 
 
+def test_commands_of_fiddles_flag_are_the_experiment_and_overrides():
+    words = [
+        "--fdl_config=set:a.b=1",
+        "--fdl_config=config:lm.small",
+        "--fdl_config",
+        "fiddler:f(1)",
+    ]
+    assert cli.translate(words) == (["lm.small", "a.b=1", "fiddler:f(1)"], [])
+    assert cli.translate(["--cfg=config:small()", "--cfg", "fiddler:g()"])[0] == [
+        "small",
+        "fiddler:g",
+    ]
+    _, problems = cli.translate(["--fdl_config=config_file:nowhere.json"])
+    assert [p.what for p in problems] == ["--fdl_config_file: there is no file 'nowhere.json'"]
+    _, (problem,) = cli.translate(["--fdl_config=config_str:abc"])
+    assert problem.remedy == "save it: --fdl_config_file FILE.json"
+
+
+def test_flags_of_a_config_dict_are_its_keys_or_those_of_the_experiment():
+    assert cli.translate(["a", "--config=b.py:x", "--config.lr=1"])[0] == [
+        "a",
+        "config_dict:b.py:x",
+        "config_dict:lr=1",
+    ]
+    assert cli.translate(["a", "--config", "b.py"])[0] == ["a", "config_dict:b.py"]
+    assert cli.translate(["a", "--config.optimizer.b2=0.9"])[0] == ["a", "optimizer.b2=0.9"]
+
+
 def test_values_may_hold_anything():
     assert cli.translate(["--fdl_set=w=3"]) == (["w=3"], [])
     assert cli.translate(["--fdl_set", "--fdl.x=1"]) == (["--fdl.x=1"], [])

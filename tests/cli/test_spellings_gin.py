@@ -44,6 +44,25 @@ def test_a_gin_file_over_an_experiment(folder, capsys):
     assert "small.gin:3: Training.steps = 2" in out
 
 
+def test_flags_may_come_before_the_experiment(folder, capsys):
+    code, out, _ = run(capsys, "show", "--gin_file", "small.gin", "trials.tiny", "training")
+    assert code == EXIT_DONE
+    assert "steps = 2" in out
+    last = run(capsys, "show", "trials.tiny", "--gin_file", "small.gin", "training")
+    assert (code, out, "") == last
+
+
+def test_what_was_skipped_is_listed_beside_the_output(folder, capsys):
+    words = ["show", "trials.tiny", "--gin.Nowhere.dim=1", "--gin_skip_unknown", "--to", "json"]
+    code, out, errors = run(capsys, *words)
+    assert code == EXIT_DONE
+    assert out.startswith("{")
+    assert errors == (
+        "note: --gin_skip_unknown skipped 1 statement of gin that this experiment has no place "
+        "for: Nowhere.dim\n"
+    )
+
+
 def test_an_export_is_shown_again(folder, capsys):
     assert run(capsys, "show", "trials.tiny", "--output", "tiny.gin")[0] == EXIT_DONE
     _, again, _ = run(capsys, "show", "tiny.gin", "--to", "gin")

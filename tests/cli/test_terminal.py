@@ -121,3 +121,10 @@ def test_names_of_files_that_are_no_text():
     assert terminal.printable(name) == "\\udc9b31m\\udcff"
     assert terminal.cell("a\tb\nc") == "a\\tb\\nc"
     assert terminal.printable("a\tb\nc é 木 👩‍🔬") == "a\tb\nc é 木 👩‍🔬"
+
+
+def test_bars_go_from_the_lowest_to_the_highest():
+    assert terminal.sparkline([1.0, 2.0, 3.0]) == "▁▅█"
+    assert terminal.sparkline([1.0, float("nan")]) == "▁"
+    assert terminal.sparkline([]) == ""
+    assert len(terminal.sparkline(list(range(99)), width=5)) == 5

@@ -130,7 +130,7 @@ def test_two_processes_train_one_run_as_one_process_does(place):
     tokens = [row["values"]["tokens"] for row in rows if row["kind"] == "step"]
     assert [row["values"]["tokens"] for row in _rows(place, "step")] == tokens
     for metric, value in result.metrics["held_out"].items():
-        np.testing.assert_allclose(measured[metric.name], value, rtol=1e-6)
+        np.testing.assert_allclose(measured[metric], value, rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -34,10 +34,11 @@ def test_a_vocabulary_is_padded_to_what_the_mesh_divides(make):
     )
 
 
-def heads(name, dimension, size):
+def heads(name, dimension, size, other):
     return (
         f"blocks.attention.{name}.kernel: dimension {dimension} {size[0]!r} (7) is not divisible "
-        f"by mesh axis tensor=4 (rule {size[0]} -> tensor); make {size[0]} a multiple of 4, "
+        f"by mesh axis tensor=4 (rule {size[0]} -> tensor), also in "
+        f"blocks.attention.{other}.kernel; make {size[0]} a multiple of 4, "
         f"parallelism.mesh.tensor=1, or parallelism.rules.parameters.{size[0]}=()"
     )
 
@@ -51,10 +52,8 @@ REFUSED = [
             "fiddler:tensor(4)",
         ),
         [
-            heads("key", 2, ["kv_heads"]),
-            heads("output", 1, ["heads"]),
-            heads("query", 2, ["heads"]),
-            heads("value", 2, ["kv_heads"]),
+            heads("key", 2, ["kv_heads"], "value"),
+            heads("output", 1, ["heads"], "query"),
         ],
     ),
     (

@@ -16,6 +16,7 @@ from luthier import graph as graphs
 from luthier.cli import main
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
+USER_ERRORS = tomllib.loads(Path(__file__).with_name("user_errors.toml").read_text())["case"]
 
 
 def record(folder: Path, node: dict) -> None:
@@ -27,7 +28,8 @@ def record(folder: Path, node: dict) -> None:
 
 
 def test_there_are_enough_of_them():
-    assert len(MISTAKES) >= 16
+    # With those in the user's own code, which test_user_errors.py runs.
+    assert len(MISTAKES) + len(USER_ERRORS) >= 40
     assert len({mistake["mistake"] for mistake in MISTAKES}) == len(MISTAKES)
 
 
@@ -38,7 +40,9 @@ def test_a_mistake_is_refused_in_one_line(mistake, tmp_path, monkeypatch, capsys
         record(tmp_path / "taken", json.loads(mistake["recorded"]))
     before = sorted(tmp_path.rglob("*"))
     assert main(mistake["words"]) == 2
-    assert capsys.readouterr().err == f"luthier: {mistake['says']}\n"
+    line = f"luthier: {mistake['says']}"
+    assert capsys.readouterr().err == f"{line}\n"
+    assert len(line) <= 200
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ["train", "configs.addition", "--wandb", "off", "checkpoints.every.count=10"]
@@ -73,6 +75,40 @@ def test_the_experiments_of_the_wheel_are_found_from_an_empty_folder(wheel, tmp_
     assert "step 2/2" in run("train", "quickstart", *short)
     study = ["lm_learning_rate", "--trials", "2", *(f"base.{w}" for w in short[:2])]
     assert "lm_learning_rate: 2 of 2 trials ended" in run("sweep", *study)
+
+
+@pytest.mark.full
+def test_a_project_that_starts_from_an_experiment_passes_its_own_ci(wheel, tmp_path):
+    installed, folder = tmp_path / "installed", tmp_path / "fretwork"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+
+    def run(command, cwd=folder):
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    luthier = [sys.executable, "-m", "luthier"]
+    run([*luthier, "init", "fretwork", "--from", "quickstart"], cwd=tmp_path)
+    assert "configs.quickstart" in run([*luthier, "list", "quickstart"])
+    workflow = yaml.safe_load((folder / ".github" / "workflows" / "ci.yml").read_text())
+    steps = workflow["jobs"]["test"]["steps"]
+    commands = [shlex.split(step["run"]) for step in steps if "run" in step]
+    assert [words[0] for words in commands] == ["pip", "luthier", "pytest"]
+    # Without a network, and not into the environment of this test.
+    pip = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
+    run([sys.executable, *pip, "--target", str(tmp_path / "theirs"), "."])
+    assert (tmp_path / "theirs" / "fretwork" / "layers.py").is_file()
+    checked = run([*luthier, *commands[1][1:]])
+    for name in ("configs.quickstart", "configs.addition:wide", "sweeps.learning_rate"):
+        assert re.search(rf"^{re.escape(name)} +ok ", checked, re.MULTILINE), checked
+    assert "6 passed" in run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider"])
+    study = ["sweep", "sweeps.learning_rate", "--trials", "2", "base.training.steps=12"]
+    out = run([*luthier, *study, "base.model.num_layers=1", "base.records.wandb=None"])
+    assert "learning_rate: 2 of 2 trials ended" in out
 
 
 @pytest.mark.slow

@@ -112,7 +112,9 @@ def folder(machine, tmp_path_factory):
 @pytest.fixture(scope="module")
 def identities(folder):
     """Return the identities of the two runs, by the names of `printed_commands.toml`."""
-    found = sorted((folder / "runs" / "quickstart").iterdir(), key=lambda path: path.stat().st_mtime)
+    found = sorted(
+        (folder / "runs" / "quickstart").iterdir(), key=lambda path: path.stat().st_mtime
+    )
     return {"other": found[0].name, "run": found[1].name}
 
 
@@ -127,5 +129,7 @@ def test_every_printed_command_is_accepted(name, machine, folder, identities):
             continue
         started = machine.start(folder, words)
         if started.wait() != 0:
-            refused.append(f"luthier {command}\n  ran as {words}\n  {started.stderr.strip()[-600:]}")
+            refused.append(
+                f"luthier {command}\n  ran as {words}\n  {started.stderr.strip()[-600:]}"
+            )
     assert not refused, "\n".join(refused)

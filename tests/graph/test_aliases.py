@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import hypothesis
+import jax.numpy as jnp
 import pytest
 from hypothesis import strategies as st
 
@@ -65,10 +66,18 @@ def test_a_name_below_a_setting_that_exists(quickstart):
 
 
 def test_a_value_that_the_place_does_not_take(quickstart):
-    expected = ["model.block.dropout=partial:Dropout(0.1)"]
+    expected = ["model.block.dropout=Dropout(0.1)"]
     assert hints(quickstart, "model.block.dropout=0.1") == expected
     graphs.apply(quickstart, expected)
     assert hints(quickstart, "optimizer.eps=${optimizer.b1}") == ["optimizer.eps=ref:optimizer.b1"]
+
+
+def test_a_name_of_a_layer_and_of_a_number_is_followed_to_the_layer(quickstart):
+    """`any:dropout` matches dropout layers, and the probabilities of attention cores."""
+    (hint,) = hints(quickstart, "any:dropout=0.1")
+    assert hint == "model.block.dropout=Dropout(0.1)"
+    changed = graphs.apply(quickstart, [hint])
+    assert graphs.get(changed, "model.block.dropout.rate") == 0.1
 
 
 def test_a_recipe_is_called(quickstart):
@@ -129,3 +138,64 @@ def test_every_hint_is_accepted_where_one_is(quickstart, path, edit, value):
         except OverrideError:
             tried.append(False)
     assert all(tried) or not any(tried), (word, problem.nearest)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("training.steps=training.steps*2", "training.steps*=2"),
+        ("data.length=2*model.num_layers", "data.length=ref:2*model.num_layers"),
+        ("optimizer.clip_norm=none", "optimizer.clip_norm=None"),
+        (
+            "optimizer=optax.adam(1e-3)",
+            "optimizer=luthier.optim.assemble([optax.scale_by_adam()], 1e-3)",
+        ),
+    ],
+)
+def test_values_as_a_program_or_yaml_writes_them(quickstart, word, meant):
+    (hint,) = hints(quickstart, word)
+    assert hint == meant
+    graphs.apply(quickstart, [meant])
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("precision=bf16", "bf16"), ("parallelism=fsdp", "fsdp")]
+)
+def test_the_name_of_a_fiddler_is_not_a_value(quickstart, word, meant):
+    shelves = ("luthier.recipes",)
+    with pytest.raises(OverrideError, match=rf"did you mean fiddler:{meant}\?"):
+        graphs.apply(quickstart, [word], shelves=shelves)
+    graphs.apply(quickstart, [f"fiddler:{meant}"], shelves=shelves)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["training.steps/=2"], "write training.steps*=0.5"),
+        (["evaluations.held_out=null"], "to take it out, write ~evaluations.held_out"),
+        (
+            ["optimizer.b2=0.9,0.8"],
+            "to try each, write `luthier sweep REF --space 'optimizer.b2=choice(0.9,0.8)'`",
+        ),
+        (
+            ["optimizer=lion(1e-4)", "optimizer.eps=1e-3"],
+            "optimizer has learning_rate, b1, b2, weight_decay, decay_mask, clip_norm",
+        ),
+        (["name=${oc.env:USER}"], "resolvers of Hydra are not run here: write the value"),
+        (
+            ["evaluations.b:=Evaluation(data=alias:data)"],
+            "inside of a call write $PATH for a value; share a node afterwards, FIELD=alias:PATH",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_gets_a_remedy(quickstart, words, remedy):
+    with pytest.raises(OverrideError) as caught:
+        graphs.apply(quickstart, words)
+    (problem,) = caught.value.problems
+    assert (problem.remedy, list(problem.nearest)) == (remedy, [])
+
+
+def test_dtypes_may_be_quoted_and_keys_be_in_brackets(quickstart):
+    changed = graphs.apply(quickstart, ['model.dtype="bfloat16"', "evaluations[*].every.count=7"])
+    assert changed.model.dtype is jnp.bfloat16
+    assert changed.evaluations["held_out"].every.count == 7

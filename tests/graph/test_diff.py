@@ -230,3 +230,26 @@ def test_five_thousand_nodes_take_little_time(capsys):
     with capsys.disabled():
         print(f"\ndiff of 5,000 nodes: {time.perf_counter() - start:.2f} s")
     assert [change.kind for change in found] == ["added", "removed", "set", "changed"]
+
+
+def test_a_field_of_a_default_is_what_changed():
+    """Setting it makes nodes of the defaults around it, which differ from them in nothing else."""
+    graph = parts.experiment()
+    changed = apply(graph, ["rules.parameters.embed=('data',)", "rules.sizes=(2, 1)"])
+    assert lines(graph, changed) == [
+        "~ rules.parameters.embed: ('fsdp',) -> ('data',)",
+        "~ rules.sizes: (1, 1) -> (2, 1) (was left at its default)",
+    ]
+    assert lines(changed, graph) == [
+        "~ rules.parameters.embed: ('data',) -> ('fsdp',)",
+        "~ rules.sizes: (2, 1) -> (1, 1) (the default)",
+    ]
+    assert all(change.is_effective for change in diff(graph, changed))
+
+
+def test_a_node_that_repeats_the_default_is_one_change_without_effect():
+    graph = parts.experiment()
+    changed = copy_graph(graph)
+    changed.rules = fdl.Config(parts.Rules)
+    (change,) = diff(graph, changed)
+    assert (change.path, change.kind, change.is_effective) == ("rules", "set", False)

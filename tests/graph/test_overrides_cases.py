@@ -9,7 +9,7 @@ from graph_toys import edited, grammar_cases
 from graph_toys.names import case_name
 
 from luthier.cli import translate
-from luthier.errors import EXIT_BAD_INPUT, OverrideError
+from luthier.errors import EXIT_BAD_INPUT, EXIT_FAILED, OverrideError, UserCodeError
 from luthier.graph import render
 
 CASES = grammar_cases.cases()
@@ -36,9 +36,11 @@ def test_words(case):
 @pytest.mark.parametrize("case", [c for c in WORDS if "message" in c], ids=name_of)
 def test_a_problem_has_its_origin_and_changes_nothing(case):
     graph, words = grammar_cases.graph_of(case), grammar_cases.words_of(case)
-    with pytest.raises(OverrideError) as caught:
+    with pytest.raises((OverrideError, UserCodeError)) as caught:
         grammar_cases.apply_words(graph, words)
-    assert caught.value.exit_code == EXIT_BAD_INPUT
+    is_users = isinstance(caught.value, UserCodeError)
+    assert is_users == (case.get("word") == "fiddler:fail")
+    assert caught.value.exit_code == (EXIT_FAILED if is_users else EXIT_BAD_INPUT)
     for problem in caught.value.problems:
         origins = [f"argument {number}: {word}" for number, word in enumerate(words, 1)]
         assert problem.origin in origins or problem.origin.startswith("words/")

@@ -6,7 +6,7 @@ import sys
 import fiddle as fdl
 import pytest
 
-from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.errors import BadInput, Problem, UnknownReference, UserCodeError
 from luthier.graph import resolve
 
 
@@ -69,7 +69,11 @@ def test_arguments_are_read_by_their_annotations():
         ("graph_toys.experiments:sized(1", "cannot read the arguments '(1'"),
         ("graph_toys.experiments:sized(*a)", "* is not allowed"),
         ("graph_toys.experiments:sized(1).x", "cannot read the arguments"),
-        ("graph_toys.experiments:built", "returned Source, not a config; return fdl.Config("),
+        (
+            "graph_toys.experiments:built",
+            "returned Source, not a config; import Source under luthier.lazy.imports(), or return "
+            "fdl.Config(",
+        ),
         (
             "graph_toys/experiments.py",
             "write the module instead of the file: graph_toys.experiments",
@@ -91,9 +95,11 @@ def test_failures_in_the_users_code_are_reported_by_file_and_line():
         "broken_import.py:3: ModuleNotFoundError: No module named 'graph_toys.not_there'"
         in reported
     )
-    reported = message("graph_toys.experiments:failing")
-    assert "graph_toys.experiments:failing failed: " in reported
-    assert "experiments.py:29: KeyError: 'no such size'" in reported
+    with pytest.raises(UserCodeError) as caught:
+        resolve("graph_toys.experiments:failing")
+    failed = "graph_toys.experiments:failing failed: KeyError: 'no such size'"
+    assert str(caught.value) == failed
+    assert "experiments.py:29, in failing: raise KeyError" in caught.value.details[0]
 
 
 def test_a_syntax_error_is_reported_by_file_and_line(tmp_path: pathlib.Path, monkeypatch):
@@ -130,9 +136,15 @@ def empty(tmp_path, monkeypatch):
     monkeypatch.setattr(
         sys, "path", [str(tmp_path), *(p for p in sys.path if p not in ("", clone))]
     )
-    for name in [name for name in sys.modules if name.split(".")[0] in ("configs", "sweeps")]:
+    for name in _imported():
         monkeypatch.delitem(sys.modules, name)
-    return tmp_path
+    yield tmp_path
+    for name in _imported():  # of this folder: other tests must not find them
+        del sys.modules[name]
+
+
+def _imported() -> list[str]:
+    return [name for name in sys.modules if name.split(".")[0] in ("configs", "sweeps")]
 
 
 @pytest.fixture

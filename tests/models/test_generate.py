@@ -1,10 +1,16 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 
+from luthier import graph
 from luthier.errors import BadInput
 from luthier.layers import PreNormBlock
-from luthier.models import generate
+from luthier.models import generate, part_without_cache
+from luthier.recipes import decoders
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [4]]
 
@@ -23,7 +29,9 @@ def test_a_model_without_a_cache_is_computed_anew_for_each_token(make_decoder, m
     options = {"max_new_tokens": 20, "seed": 1}
     with_cache = generate(make_decoder(), PROMPTS, **options)
     model = make_decoder()
+    assert part_without_cache(model) == ""
     monkeypatch.delattr(PreNormBlock.__base__, "init_cache")
+    assert part_without_cache(model) == "PreNormBlock"
     assert generate(model, PROMPTS, **options) == with_cache
 
 
@@ -113,3 +121,96 @@ def test_tokens_outside_the_vocabulary_are_reported_by_position(make_decoder):
         f"vocabulary has the ids 0 to {last}"
         for row, place, token in ((1, 1, last + 1), (2, 2, -1))
     ]
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """A decoder with 100 learned positions, which is not a multiple of anything convenient."""
+    template = decoders.gpt2(vocab_size=23, max_length=100, dim=16, num_layers=2, num_heads=2)
+    return graph.build(template)(rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(("length", "new"), [(60, 37), (60, 40), (90, 10), (99, 1), (1, 99)])
+def test_every_legal_length_generates(length, new, learned):
+    prompts = [[i % 23 for i in range(length)], [5]]
+    rows = generate(learned, prompts, max_new_tokens=new, temperature=0.0)
+    assert [len(row) for row in rows] == [new, new]
+    whole = np.array([prompts[0] + rows[0]])
+    expected = learned(whole)[0].argmax(-1)[length - 1 : -1]
+    assert rows[0] == expected.tolist()
+
+
+def test_a_length_beyond_the_positions_is_refused_by_its_own_number(learned):
+    with pytest.raises(BadInput, match="rows of 101 tokens, but only 100 learned positions"):
+        generate(learned, [[1] * 60], max_new_tokens=41)
+
+
+@pytest.mark.parametrize("chunks", [(1,) * 11, (11,), (4, 4, 3), (8, 3)])
+def test_a_prompt_gives_the_same_logits_however_it_is_cut(chunks, make_decoder):
+    model = make_decoder()
+    row = jnp.array([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]])
+    cache, start = model.init_cache(1, 16), 0
+    for size in chunks:
+        logits, cache = model.decode(row[:, start : start + size], cache)
+        start += size
+    np.testing.assert_allclose(logits, model(row)[:, -1], rtol=1e-5, atol=1e-5)
+
+
+def test_padding_before_a_row_changes_nothing(make_decoder):
+    model = make_decoder()
+    row = jnp.array([[3, 1, 4, 1, 5]])
+    cache = dataclasses.replace(model.init_cache(1, 16), starts_B=jnp.array([6], jnp.int32))
+    padded = jnp.concatenate([jnp.full((1, 6), 7, row.dtype), row], axis=1)
+    _, cache = model.decode(padded[:, :8], cache)
+    logits, _ = model.decode(padded[:, 8:], cache)
+    np.testing.assert_allclose(logits, model(row)[:, -1], rtol=1e-5, atol=1e-5)
+
+
+class Counting(nnx.Module):
+    """A decoder that counts the calls of `decode` that are executed."""
+
+    def __init__(self, model, calls):
+        self.model = model
+        self.count = lambda: calls.append(1)
+        self.vocab_size = model.vocab_size
+
+    def init_cache(self, batch_size, length):
+        return self.model.init_cache(batch_size, length)
+
+    def decode(self, tokens_BL, cache):
+        jax.debug.callback(self.count)
+        return self.model.decode(tokens_BL, cache)
+
+
+def test_prompts_are_read_in_chunks_whatever_their_lengths(make_decoder):
+    calls = []
+    model = Counting(make_decoder(), calls)
+
+    def count(*lengths):
+        calls.clear()
+        generate(model, [[1] * length for length in lengths], max_new_tokens=2)
+        jax.effects_barrier()
+        return len(calls)
+
+    assert count(1024) == 8 + 2
+    assert count(1023) == 8 + 2
+    assert count(1024, 1, 700) == 8 + 2
+    assert count(5) == 1 + 2
+
+
+def test_a_state_that_would_read_padding_is_given_none(make_decoder):
+    class Recurrent(nnx.Module):
+        """Sums up the tokens: its cache is one number for each row."""
+
+        vocab_size = 23
+
+        def init_cache(self, batch_size, length):
+            return jnp.zeros(batch_size, jnp.int32)
+
+        def decode(self, tokens_BL, cache):
+            cache = cache + tokens_BL.sum(1)
+            return jax.nn.one_hot(cache % 23, 23), cache
+
+    prompts = [[1, 2, 3], [4], [1] * 40]
+    found = generate(Recurrent(), prompts, max_new_tokens=2, temperature=0.0)
+    assert found == [[6, 12], [4, 8], [17, 11]]

@@ -100,8 +100,28 @@ def test_several_mesh_axes_share_out_one_dimension():
     assert placement["inputs"].bytes_per_device == 16 * 8 * 4 // 8
 
 
-def test_arrays_without_axes_are_replicated():
-    found = place({"step": info(None, ()), "x": info(None, (3, 5)), "y": info((), ())}, {}, SIZES)
+def test_fsdp_splits_the_largest_dimension_of_arrays_without_axes():
+    found = place({"x": info(None, (8, 12, 12, 9)), "odd": info(None, (3, 5))}, {}, SIZES)
+    assert found["x"].spec == PartitionSpec(None, "fsdp", None, None)
+    assert found["x"].reason == "no logical axes: largest dimension divisible by fsdp=4"
+    assert found["x"].bytes_per_device == 8 * 12 * 12 * 9
+    assert found["odd"].spec == PartitionSpec(None, None)
+    assert found["odd"].reason == (
+        "no logical axes, and no dimension divisible by fsdp=4: replicated"
+    )
+    whole = place({"x": info((None, None), (8, 12))}, {}, SIZES)["x"]
+    assert (whole.spec, whole.bytes_per_device) == (PartitionSpec(None, None), 8 * 12 * 4)
+
+
+def test_the_name_of_a_mesh_axis_means_itself_where_no_rule_has_it():
+    placement = place({"x": info((None, "tensor"), (8, 8))}, parameter_rules(), SIZES)["x"]
+    assert placement.spec == PartitionSpec(None, "tensor")
+    own = place({"x": info((None, "tensor"), (8, 8))}, {"tensor": ("fsdp",)}, SIZES)["x"]
+    assert own.spec == PartitionSpec(None, "fsdp")
+
+
+def test_without_fsdp_arrays_without_axes_are_replicated():
+    found = place({"step": info(None, ()), "x": info(None, (3, 5)), "y": info((), ())}, {}, ONES)
     assert found["step"].reason == found["y"].reason == "scalar: replicated"
     assert found["x"].reason == "no logical axes: replicated"
     assert found["x"].spec == PartitionSpec(None, None)
@@ -133,6 +153,16 @@ def test_all_uneven_arrays_are_reported_at_once_with_their_remedies():
         "bias: 1 logical axes ('mlp',) for the 2 dimensions of shape (4, 4); "
         "give its logical_axes one name, or None, per dimension",
     ]
+
+
+def test_a_dimension_that_many_arrays_have_is_reported_once():
+    names = ("up", "gate", "down")
+    arrays = {name: info(("embed",), (66,)) for name in names} | {"norm": info(("mlp",), (7,))}
+    with pytest.raises(ShardingError) as caught:
+        place(arrays, parameter_rules(), ONES | {"fsdp": 4, "tensor": 2})
+    first, second = str(caught.value).splitlines()
+    assert "(rule embed -> fsdp), also in 2 other arrays; make embed a multiple of 4" in first
+    assert second.startswith("norm: dimension 0 'mlp' (7)")
 
 
 def test_rules_of_unknown_mesh_axes_are_refused_before_any_array():

@@ -31,6 +31,21 @@ def test_shapes_report_what_needs_no_compiler(graph):
     assert report.step["binding"] == "compute"
     note = "activations and other temporaries are estimated: --level compile asks the compiler"
     assert report.notes == [note]
+    assert report.subject.parameters["embedding"] == 264 * 128
+    assert report.subject.has_attention
+
+
+def test_a_time_below_the_start_of_a_step_is_not_reported(graph):
+    """A v5e takes 4 us for the products of the quickstart, and 100 us to start any program."""
+    step = plan_here(graph, targets.read("v5e-8"), level="shapes").to_dict()["step"]
+    assert step["reason"].startswith("too small to estimate: starting a step takes about 100")
+    times = ("step_seconds", "serial_seconds", "run_seconds", "tokens_per_day")
+    assert {name: step[name] for name in times} == dict.fromkeys(times)
+    assert step["mfu"] == {}
+    large = graphs.apply(graph, ["data.length=8192", "training.global_batch_size=64"])
+    step = plan_here(large, targets.read("v5e-8"), level="shapes").step
+    assert step["reason"] == ""
+    assert 1e-4 <= step["step_seconds"] == step["seconds_by_term"]["compute"]
 
 
 def test_activations_count_where_nothing_is_compiled(graph):

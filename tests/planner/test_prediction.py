@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import types
 
@@ -67,6 +68,8 @@ def test_a_prediction_is_one_line():
     assert str(PREDICTION) == f"{text}; a step takes at least 20 ms (links)"
     unknown = Prediction(held_bytes=3 * 2**20, gradient_bytes=2**20, limit_bytes=None)
     assert str(unknown) == "3.0 MiB held on each device, and 1.0 MiB of gradients"
+    small = dataclasses.replace(PREDICTION, step_seconds=None, reason="too small to estimate: x")
+    assert str(small) == f"{text}; the time of a step is too small to estimate: x"
 
 
 def test_steps_are_measured_after_the_first_ones():
@@ -87,6 +90,10 @@ def test_steps_are_measured_after_the_first_ones():
     assert comparison(PREDICTION, found, None) == (
         "a step took 40 ms (median of 3), predicted at least 20 ms (links); memory of the device "
         "was 5.0 MiB at its peak, predicted by the compiler 5.0 MiB"
+    )
+    small = dataclasses.replace(PREDICTION, step_seconds=None, reason="too small to estimate: x")
+    assert comparison(small, found, None).startswith(
+        "a step took 40 ms (median of 3), too small to estimate beforehand; memory of"
     )
     without = found | {"compiled_bytes_per_device": None}
     assert comparison(PREDICTION, without, 2).endswith(

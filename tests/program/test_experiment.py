@@ -1,6 +1,8 @@
 import pytest
 
 from luthier import graph as graphs
+from luthier import optim, parallel, program, records
+from luthier.durations import Seconds
 from luthier.errors import ValidationError
 
 
@@ -40,3 +42,16 @@ def test_the_quickstart_is_valid_as_it_stands(graph):
     graphs.validate(graph)
     experiment = graphs.build(graph)
     assert experiment.training.steps == experiment.optimizer.learning_rate.total_steps
+
+
+def test_what_need_not_be_written_is_on():
+    """A short config saves, records, guards its steps, and shards by rules."""
+    known = graphs.signatures.arguments(program.Experiment).defaults
+    assert known["checkpoints"].every == Seconds(15 * 60)
+    assert known["records"].console == records.Console()
+    rules = known["parallelism"].rules
+    assert rules.parameters == parallel.parameter_rules()
+    assert rules.activations == parallel.activation_rules_table()
+    known = graphs.signatures.arguments(program.Training).defaults
+    assert known["guard"] == optim.Guard()
+    assert known["divergence"] == program.Divergence()

@@ -1,5 +1,7 @@
 """Warm starts of models with a larger or a smaller vocabulary."""
 
+import dataclasses
+
 import fiddle as fdl
 import jax
 import numpy as np
@@ -134,12 +136,19 @@ def test_a_mesh_changes_nothing(saved, axis):
         assert shared[name].sharding == fresh[name].sharding
 
 
+def _without_origin(error):
+    """Return the message of a single problem, which names the line that set `restore`."""
+    (problem,) = error.problems
+    assert problem.origin.startswith("tests/program/test_restoring_vocabularies.py:")
+    return str(dataclasses.replace(problem, origin=""))
+
+
 @pytest.mark.parametrize("saved", ["gpt tied"], indirect=True)
 def test_another_size_is_refused_where_no_rule_says_what_to_do(saved):
     _, folder, _ = saved
     with pytest.raises(CheckpointError) as caught:
         _start(saved, 300, rules=[Take()])
-    assert str(caught.value) == (
+    assert _without_origin(caught.value) == (
         "restore: embedding.table is [304, 16] here, and embedding.table [264, 16] in"
         f" {folder} (step 3); pad it with new entries, or cut it: Resize(pattern)"
     )
@@ -151,7 +160,7 @@ def test_padding_of_the_source_is_no_row_of_it(saved):
     _, folder, _ = saved
     with pytest.raises(CheckpointError) as caught:
         _start(saved, 300, rules=[Resize("embedding"), Take()])
-    assert str(caught.value) == (
+    assert _without_origin(caught.value) == (
         f"restore: embedding.table of {folder} (step 3) ends in 6 entries of zeros, as padding"
         " does; state how many are not padding: Resize(pattern, size=258)"
     )

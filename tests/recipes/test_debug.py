@@ -75,7 +75,8 @@ def test_microbatches_still_divide_the_batch():
 def test_a_large_run_becomes_one_for_a_single_device():
     graph = graphs.resolve("configs.lm.quickstart")
     graphs.set_value(graph, "data.length", 2048)
-    graph.parallelism.mesh = fdl.Config(parallel.Mesh, fsdp=64, tensor=4)
+    mesh = fdl.Config(parallel.Mesh, fsdp=64, tensor=4)
+    graph.parallelism = fdl.Config(parallel.Parallelism, mesh=mesh)
     graph.restore = fdl.Config(checkpoint.FromRun, directory="elsewhere")
     changed = debug(graph)
     assert graphs.equal(changed.parallelism.mesh, fdl.Config(parallel.Mesh))

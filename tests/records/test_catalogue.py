@@ -1,11 +1,25 @@
 from __future__ import annotations
 
+import math
 import os
+import sys
 
+import numpy as np
 import pytest
 
-from luthier.errors import RunError, UnknownReference
-from luthier.records import Configuration, JsonLines, RunDirectory, Status, Step, find, list_runs
+from luthier.errors import BadInput, RunError, UnknownReference
+from luthier.records import (
+    Configuration,
+    Evaluation,
+    JsonLines,
+    RunDirectory,
+    Status,
+    Step,
+    encode_number,
+    find,
+    list_runs,
+    sample_steps,
+)
 
 
 @pytest.fixture
@@ -84,7 +98,7 @@ def test_runs_are_listed_with_the_newest_at_the_end(root):
     listed = list_runs(root)
     names = [whole(summary.directory) for summary in listed]
     assert names == ["c4/aa11", "quickstart/bb33", "quickstart/aa22", "quickstart/aa11"]
-    assert {summary.status.status for summary in listed} == {"created"}
+    assert {summary.status for summary in listed} == {"created"}
 
 
 def test_a_killed_run_is_listed_with_its_last_recorded_step(root):
@@ -94,7 +108,7 @@ def test_a_killed_run_is_listed_with_its_last_recorded_step(root):
     for step in range(1, 6):
         sink.emit(Step(step, {"loss": 1 / step}))
     sink.close()
-    status = list_runs(root)[-1].status
+    status = list_runs(root)[-1].record
     assert (status.status, status.step, status.total_steps) == ("interrupted", 5, 10)
     assert status.metrics == {"loss": 0.2}
 
@@ -118,3 +132,95 @@ def test_a_folder_that_may_not_be_read_does_not_hide_the_others(root, monkeypatc
     monkeypatch.setattr(os, "scandir", refuse)
     names = [whole(summary.directory) for summary in list_runs(root)]
     assert names == ["quickstart/bb33", "quickstart/aa22", "quickstart/aa11"]
+
+
+def _trained(root, name, id, losses, status="finished", better="lower"):
+    """Record a run with a training loss of 1/step, and an evaluation at every step."""
+    directory = RunDirectory.create(root, name, id, configuration=Configuration("{}"))
+    sink = JsonLines(directory.metrics_path)
+    for step, loss in enumerate(losses, 1):
+        sink.emit(Step(step, {"loss": 1 / step, "tokens_per_second": float(len(losses))}))
+        sink.emit(Evaluation(step, "held_out", {"score": loss}, {"score": better}))
+    sink.close()
+    evaluations = {"held_out": {"score": encode_number(losses[-1])}} if losses else {}
+    directory.write_status(Status(status=status, step=len(losses), evaluations=evaluations))
+    return directory
+
+
+def test_runs_are_selected_and_sorted(tmp_path):
+    root = tmp_path / "runs"
+    for name, id, losses in (
+        ("lm", "aa", [3.0, 2.0]), ("lm", "bb", [3.0, math.nan]), ("lm_wide", "cc", [1.5]),
+        ("vision", "dd", [2.5]), ("lm", "ee", []),
+    ):  # fmt: skip
+        _trained(root, name, id, losses, "failed" if id == "dd" else "finished")
+
+    def ids(**selection):
+        return [run.id for run in list_runs(root, **selection)]
+
+    assert ids(sort="held_out/score") == ["cc", "aa", "dd", "bb", "ee"]
+    assert ids(sort="held_out/score", best=2) == ["cc", "aa"]
+    assert ids(sort="held_out/score", best=2, name="lm") == ["aa", "bb"]
+    assert ids(name="lm*", last=2) == ["cc", "ee"]
+    assert ids(status="failed") == ["dd"]
+    assert ids(sort="tokens_per_second", best=2) == ["aa", "bb"]  # more is better
+    with pytest.raises(BadInput, match=r"metric 'held_out/scor'; did you mean held_out/score"):
+        ids(sort="held_out/scor")
+    with pytest.raises(BadInput, match="best: the best runs are by a metric; give sort, too"):
+        ids(best=1)
+    _trained(root, "accuracy", "ff", [0.5], better="higher")
+    _trained(root, "accuracy", "gg", [0.7], better="higher")
+    assert ids(name="accuracy", sort="held_out/score") == ["gg", "ff"]
+
+
+def test_the_curves_of_a_run_are_columns(tmp_path):
+    directory = _trained(tmp_path, "lm", "aa", [3.0, 2.0, 2.5])
+    sink = JsonLines(directory.metrics_path)
+    sink.emit(Step(4, {"loss": math.nan, "aux": 7.0}))
+    sink.close()
+    with open(directory.metrics_path, "a") as file:  # a process is writing
+        file.write('{"kind": "step", "step": 5, "va')
+    (run,) = list_runs(tmp_path)
+    assert (run.id, run.name, run.status, run.step) == ("aa", "lm", "finished", 4)
+    columns = run.metrics()
+    assert list(columns) == ["step", "time", "loss", "tokens_per_second", "aux"]
+    assert columns["step"].tolist() == [1, 2, 3, 4]
+    assert columns["step"].dtype == "int64"
+    np.testing.assert_array_equal(columns["loss"], [1, 1 / 2, 1 / 3, math.nan])
+    np.testing.assert_array_equal(columns["aux"], [math.nan] * 3 + [7])
+    assert run.metrics("held_out")["score"].tolist() == [3.0, 2.0, 2.5]
+    steps, values = run.curve("held_out/score")
+    assert (steps.tolist(), values.tolist()) == ([1, 2, 3], [3.0, 2.0, 2.5])
+    assert run.curve("loss")[0].tolist() == [1, 2, 3]
+    assert run.evaluations == {"held_out": {"score": 2.5}}
+    with pytest.raises(BadInput, match="has no evaluation 'held'; did you mean held_out"):
+        run.metrics("held")
+    with pytest.raises(BadInput, match=r"lm/aa has no metric 'los'; did you mean loss"):
+        run.curve("los")
+    with pytest.raises(KeyError, match="there are step, time, loss"):
+        columns["los"]
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(columns.to_pandas(), pandas.DataFrame)
+
+
+def test_pandas_is_asked_for_by_name_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    _trained(tmp_path, "lm", "aa", [3.0])
+    with pytest.raises(BadInput, match="pandas is not installed; pip install pandas"):
+        list_runs(tmp_path)[0].metrics().to_pandas()
+
+
+def test_a_sample_of_a_long_record_is_spread_over_it(tmp_path):
+    directory = RunDirectory.create(tmp_path, "lm", "aa", configuration=Configuration("{}"))
+    assert sample_steps(directory.metrics_path) == []
+    sink = JsonLines(directory.metrics_path)
+    for step in range(1, 4001):
+        sink.emit(Step(step, {"loss": 1 / step}))
+        if step in (10, 40):
+            sink.flush()
+            steps = [at.step for at in sample_steps(directory.metrics_path, 10)]
+            assert (steps[0], steps[-1], len(steps)) == (1, step, 10)
+    sink.close()
+    steps = [at.step for at in sample_steps(directory.metrics_path, 10, window_bytes=1 << 12)]
+    assert len(steps) == 10
+    assert max(abs(step - 4000 * place / 9) for place, step in enumerate(steps)) < 100

@@ -14,12 +14,14 @@ from luthier.records import (
     Evaluation,
     Header,
     Notice,
+    Records,
     Sample,
     Saved,
     Step,
     format_count,
     format_seconds,
     header_rows,
+    read_events,
 )
 from luthier.terminal import printable
 
@@ -321,3 +323,30 @@ def test_what_a_model_writes_does_not_move_the_terminal():
     sink.emit(Sample(3, "\x1b]0;title\x07x\x0by"))
     sink.close()
     assert stream.getvalue() == "sample at step 3:\n  | \\x1b]0;title\\x07x\\x0by\n"
+
+
+def test_what_is_shown_is_kept_in_a_file_over_all_starts(run, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for start in (1, 2):
+        with Records(console=None).open(run) as recorder:
+            recorder.emit(HEADER)
+            recorder.emit(step(start))
+            recorder.notice("\x1b[31mhello")
+            recorder.emit(Ended("interrupted", start))
+    text = run.console_path.read_text()
+    assert text.replace("\n", "").isprintable()
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith("interrupted")] == [
+        "interrupted at step 1",
+        "interrupted at step 2",
+    ]
+    assert sum(line == "note: \\x1b[31mhello" for line in lines) == 2
+    assert any(line.startswith("step 1/2,000  loss ") for line in lines)
+
+
+def test_a_log_that_cannot_be_written_is_one_notice(run):
+    run.console_path.mkdir()
+    with Records(console=None).open(run) as recorder:
+        recorder.emit(step(1))
+    (notice,) = [at.event.text for at in read_events(run.metrics_path) if at.event != step(1)]
+    assert "console.log" in notice

@@ -5,6 +5,7 @@ import sys
 
 import jax
 
+from luthier import user_code
 from luthier.errors import RunError
 from luthier.records import crash
 
@@ -47,8 +48,8 @@ def test_an_exception_is_written_down_once_with_the_state_of_the_machine(tmp_pat
     assert ", in fails\n" in first
     assert "luthier.errors.RunError: cannot write a file" in second
     place = f"{__file__}:{fails.__code__.co_firstlineno + 1}, in fails"
-    assert place.endswith(crash.place(error))
-    assert f"raised in: {crash.place(error)}\n" in text
+    assert place.endswith(user_code.place(error))
+    assert f"raised in: {user_code.place(error)}\n" in text
 
 
 def test_what_cannot_be_written_hides_no_error(tmp_path):

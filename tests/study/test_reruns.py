@@ -46,7 +46,7 @@ def test_a_trial_runs_again_to_the_same_metrics_bit_for_bit(lanes, tiny, write_t
         devices=devices,
     )
     for metric, value in plain.metrics["held_out"].items():
-        assert before.result["metrics"][f"held_out/{metric.name}"] == pytest.approx(value, rel=1e-5)
+        assert before.result["metrics"][f"held_out/{metric}"] == pytest.approx(value, rel=1e-5)
 
 
 @pytest.mark.full

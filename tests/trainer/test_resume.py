@@ -14,8 +14,9 @@ def _compare(graph, *overrides):
     return compare(graph, graphs.apply(graph, overrides))
 
 
-def _check(comparison, arrays=None, placements=None, extend=False):
-    return check_continuation(comparison, arrays or {}, placements or {}, run="a/b", extend=extend)
+def _check(comparison, arrays=None, placements=None, **options):
+    options = {"run": "a/b", "extend": False, **options}
+    return check_continuation(comparison, arrays or {}, placements or {}, **options)
 
 
 def test_the_same_graph_changes_nothing(graph):
@@ -60,6 +61,9 @@ def test_another_run_of_it_is_refused_with_the_reason(graph, override, reason):
     first, second = caught.value.problems
     assert "cannot be continued" in str(first)
     assert "leave out --run" in str(first)
+    with pytest.raises(RunError) as caught:
+        _check(_compare(graph, override), named=False)
+    assert str(caught.value.problems[0]).endswith("to start a separate run, add --new")
     assert override.partition("=")[0] in str(second)
     assert reason in str(second)
 
@@ -95,3 +99,18 @@ def test_arrays_that_do_not_fit_are_all_listed(graph):
     assert "parameters/a: is float32[2, 3] in the run, float32[2, 4] in this graph" in text
     assert "parameters/gone: is in the run, and not in this graph" in text
     assert "parameters/new: is in this graph, and not in the run" in text
+
+
+def test_defaults_that_are_written_out_or_not_are_no_change(graph):
+    written = graphs.apply(
+        graph,
+        [
+            "training.guard:=Guard()",
+            "parallelism:=Parallelism(mesh=Mesh(data=-1), rules=Rules())",
+            "restore=None",
+        ],
+    )
+    assert not graphs.equal(written, graph)
+    for one, other in ((written, graph), (graph, written)):
+        assert _check(compare(one, other)) == []
+        assert not compare(one, other).refused

@@ -18,7 +18,7 @@ def _lines(result, kind):
 
 
 def _value(result):
-    return {m.name: v for m, v in result.metrics["held_out"].items()}
+    return dict(result.metrics["held_out"])
 
 
 @pytest.mark.full
@@ -42,13 +42,16 @@ def test_what_was_predicted_is_recorded_beside_what_was_measured(finished):
     kinds = plan["bytes_per_device"]
     assert predicted["held_bytes"] == sum(kinds.values()) - kinds["gradients"]
     assert measured["num_steps"] == 12 - 2
-    assert measured["step_seconds"] >= predicted["step_seconds"] > 0
+    # The products of a model as small as this one take less than starting a step does.
+    assert predicted["step_seconds"] is None
+    assert predicted["reason"].startswith("too small to estimate")
+    assert measured["step_seconds"] > 0
     assert measured["memory_bytes"] > measured["compiled_bytes_per_device"] > 0
     (header,) = _lines(finished, "header")
     assert "held on each device" in header["notes"]["plan"]
     (line,) = [n["text"] for n in _lines(finished, "notice") if n["text"].startswith("plan: ")]
     assert line.startswith("plan: a step took ")
-    assert "(median of 10), predicted at least" in line
+    assert "(median of 10), too small to estimate beforehand; " in line
     assert "predicted by the compiler" in line
 
 
@@ -142,11 +145,13 @@ def test_a_full_disk_is_seen_before_the_start(tiny, tmp_path, monkeypatch):
 
 def test_what_is_next_fits_the_model(finished):
     directory = RunDirectory(finished.directory)
-    message = next_steps(directory, "finished", "luthier train x", 12, can_sample=True)
+    message = next_steps(directory, "finished", "luthier train x", 12, prompt="To be")
     assert message.splitlines() == [
         f"to extend: luthier train x training.steps=24 --run {directory.id} --extend",
-        f'to sample: luthier generate {directory.id} --prompt "To be"',
+        f"to sample: luthier generate {directory.id} --prompt 'To be'",
     ]
+    message = next_steps(directory, "finished", "luthier train x", 12, prompt="")
+    assert message.endswith(f"\nto sample: luthier generate {directory.id}")
     before = "luthier train x training.steps=12 --run 0123 --extend --new optimizer.b2=0.9"
     assert next_steps(directory, "finished", before, 12) == (
         "to extend: luthier train x optimizer.b2=0.9 training.steps=24 "

@@ -79,3 +79,10 @@ def test_language_models_over_text_can_generate(made):
     program, leaves = made
     assert can_generate(program)
     assert final_sample(program, leaves)
+
+
+@pytest.mark.full
+def test_a_result_has_its_model_with_the_trained_arrays(finished):
+    trained = trainer.load_run(**_where(finished))
+    table = trained.program.named(trained.leaves)["parameters/embedding.table"]
+    np.testing.assert_array_equal(finished.model.embedding.table[...], table)

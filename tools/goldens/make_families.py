@@ -6,16 +6,19 @@ the logits. `biases.npz` holds buckets of T5 and slopes of ALiBi.
 
 Needs torch and transformers, which luthier does not: run it in an environment of its own,
 
-    pip install torch transformers && python tools/goldens/make_families.py
+    pip install torch transformers && python tools/goldens/make_families.py [FAMILY ...]
 """
 
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -92,6 +95,26 @@ FAMILIES = {
     },
     "qwen2": SIZES | {"rope_parameters": PLAIN_ROTARY, "tie_word_embeddings": True},
     "qwen3": SIZES | {"head_dim": 8, "rope_parameters": PLAIN_ROTARY, "tie_word_embeddings": False},
+    "mixtral": SIZES
+    | {
+        "head_dim": 8,
+        "experts_implementation": "eager",
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "rope_parameters": PLAIN_ROTARY,
+        "tie_word_embeddings": False,
+    },
+    "qwen3_moe": SIZES
+    | {
+        "head_dim": 8,
+        "experts_implementation": "eager",
+        "num_experts": 5,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 16,
+        "norm_topk_prob": False,
+        "rope_parameters": PLAIN_ROTARY,
+        "tie_word_embeddings": False,
+    },
     "olmo2": SIZES
     | {
         "rms_norm_eps": 1e-6,
@@ -116,24 +139,31 @@ def randomize(model, centre):
         weight.data = (noise + centre if is_scale else noise).to(weight.dtype)
 
 
+def written(model):
+    """Return the tensors that the model writes, which have other names in memory for experts."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
+
+
 def make(model_type, settings):
     config = CONFIG_MAPPING[model_type](**settings)
     model = AutoModelForCausalLM.from_config(config)
     randomize(model, centre=0.0 if "gemma" in model_type else 1.0)
     tensors = {
-        name: tensor.detach().numpy().astype(np.float32)
-        for name, tensor in model.state_dict().items()
+        name: tensor.astype(np.float32)
+        for name, tensor in written(model).items()
         if not (name == "lm_head.weight" and config.tie_word_embeddings)
     }
     inputs = torch.randint(0, VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         logits = model.double().eval()(inputs).logits
-    written = json.dumps(config.to_diff_dict(), sort_keys=True)
+    text = json.dumps(config.to_diff_dict(), sort_keys=True)
     folder = TESTS / "recipes" / "goldens"
     folder.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         folder / f"{model_type.removesuffix('_text')}.npz",
-        config=np.array(written),
+        config=np.array(text),
         inputs=inputs.numpy().astype(np.int32),
         logits=logits.numpy().astype(np.float32),
         **{f"foreign/{name}": array for name, array in tensors.items()},
@@ -156,6 +186,7 @@ def biases():
 
 
 if __name__ == "__main__":
-    biases()
-    for model_type, settings in FAMILIES.items():
-        make(model_type, settings)
+    if not sys.argv[1:]:
+        biases()
+    for model_type in sys.argv[1:] or FAMILIES:
+        make(model_type, FAMILIES[model_type])

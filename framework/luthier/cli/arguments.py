@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, Problem, UserCodeError
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -109,6 +109,8 @@ class Parser(argparse.ArgumentParser):
         if name in _MULTIRUN:
             remedy = "to run several settings, write `luthier sweep REF --space PATH=choice(A,B)`"
         what = f"unknown option {name!r}"
+        if name in _EVALUATIONS:
+            return Problem(what, remedy="to evaluate a run, write `luthier evaluate RUN`")
         value = value or written
         return UnknownOption(what, remedy=remedy, nearest=nearest, option=name, value=value)
 
@@ -129,6 +131,7 @@ class UnknownOption(Problem):
 # A word after an unknown option that can only be its value.
 _VALUE = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|true|false|none", re.IGNORECASE)
 _MULTIRUN = ("-m", "--multirun")  # of Hydra
+_EVALUATIONS = ("--mode", "--eval_on_test", "--eval_only", "--eval-only")  # of Pax and others
 
 
 class Problems:
@@ -140,6 +143,7 @@ class Problems:
 
     def __init__(self, problems: Sequence[Problem] = ()):
         self._problems = list(problems)
+        self._failed: UserCodeError | None = None
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -162,10 +166,18 @@ class Problems:
         try:
             yield
         except BadInput as error:
+            self.note(error)
             self._problems.extend(error.problems)
+
+    def note(self, error: BadInput) -> None:
+        """Remember the error whose problems are added, for its details if it stays the only one."""
+        if isinstance(error, UserCodeError):
+            self._failed = error
 
     def raise_any(self) -> None:
         """Raise all problems as one `BadInput`, if there are any."""
+        if self._failed is not None and len(self._problems) == 1:
+            raise self._failed
         if self._problems:
             raise BadInput(self._problems)
 
@@ -219,3 +231,15 @@ def number_within(low: float, high: float, above: bool = False) -> Callable[[str
         return number
 
     return read
+
+
+def token_ids(text: str) -> list[int]:
+    """Parse token ids between commas or blanks, for argparse's `type=`.
+
+    Args:
+      text: The argument as it was typed.
+    """
+    ids = [whole(part) for part in text.replace(",", " ").split()]
+    if not ids:
+        raise argparse.ArgumentTypeError("it holds no token")
+    return ids

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from luthier import errors, faults
 from luthier.cli import arguments, flags
-from luthier.terminal import printable, protect
+from luthier.terminal import clear_stage, printable, protect
 
 # Titles of the groups in `luthier --help`, with their commands.
 GROUPS = {
@@ -24,6 +24,7 @@ GROUPS = {
         "init": "create a project of your own",
         "list": "list experiments or components",
         "show": "show an experiment's config, parameters or shardings",
+        "check": "check experiments and studies without training, as in CI",
     },
     "run": {
         "train": "train an experiment, or resume its run",
@@ -60,11 +61,11 @@ _PACKAGES = {
 _MODULES = {"import": "importing"}
 # Commands that build graphs which somebody else may have recorded; these take --trust.
 _READS_RECORDS = (
-    *("diff", "evaluate", "export", "generate", "plan", "runs", "show", "sweep", "train"),
+    *("check", "diff", "evaluate", "export", "generate", "plan", "runs", "show", "sweep", "train"),
 )
 # Commands that write nothing and hold no file or connection open, so that their processes may end
 # without the interpreter's cleanup (see `console`).
-_READERS = ("diff", "plan", "show")
+_READERS = ("check", "diff", "plan", "show")
 
 # Failures of the machine, not of the program: one line and no traceback.
 _MACHINE_ERRORS = {
@@ -88,7 +89,7 @@ flags of other frameworks:
                   --fdl_config_file, --fdl_help, --exp, --job_log_dir
   Gin             --gin_file, --gin_bindings, --gin.NAME.ARGUMENT=VALUE, --gin_search_paths,
                   --gin_root, --gin_skip_unknown
-  ConfigDict      --config_dict FILE.py[:ARG], --config_dict_rename
+  ConfigDict      --config_dict FILE.py[:ARG], --config_dict_rename, --config FILE.py[:ARG]
 """
 
 
@@ -114,6 +115,7 @@ def _usage() -> str:
           luthier train configs.lm.quickstart
           luthier train configs.lm.quickstart optimizer.learning_rate.peak=1e-2 fiddler:bf16
           luthier plan configs.lm.quickstart --slice v5e-8
+          luthier init my_models --from quickstart
         """
     ).format(commands="\n\n".join(groups))
 
@@ -207,7 +209,26 @@ def _parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[err
         words = [word for word in words if word != flags.HELP]
     spelled, problems = flags.translate(words, names_experiment)
     parsed, unknown = parser.parse(spelled, flags.flags(names_experiment))
+    if names_experiment:
+        _experiment_first(parsed)
     return parsed, problems + unknown
+
+
+def _experiment_first(parsed: argparse.Namespace) -> None:
+    """Take the first argument that is not an override as the experiment.
+
+    `luthier show --gin_file a.gin EXPERIMENT`: programs that use absl have their flags first, and
+    argparse takes the override that a flag became for the experiment.
+    """
+    from luthier.cli.experiments import is_override
+
+    others = parsed.words if hasattr(parsed, "words") else parsed.overrides
+    if not parsed.reference or not is_override(parsed.reference):
+        return
+    index = next((i for i, word in enumerate(others) if not is_override(word)), None)
+    if index is not None:
+        others.insert(0, parsed.reference)
+        parsed.reference = others.pop(index + 1)
 
 
 def _help(command: str, parsed: argparse.Namespace) -> int:
@@ -248,6 +269,7 @@ def _print_error(message: str) -> None:
     # Messages can hold values of a graph, such as the key of a W&B node.
     from luthier.records.redaction import redact
 
+    clear_stage()
     for line in redact(message).split("\n"):
         print(f"luthier: {printable(line)}", file=sys.stderr)
 
@@ -265,8 +287,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         with _working_directory_importable():
             return _run(argv)
-    except KeyboardInterrupt:
-        _print_error("interrupted")
+    except KeyboardInterrupt as interrupt:
+        _print_error(str(interrupt) or "interrupted")
         return errors.EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has seen enough (`luthier list | head`). The interpreter flushes
@@ -282,6 +304,8 @@ def main(argv: Sequence[str]) -> int:
         if end.code != errors.EXIT_REQUEUE:
             raise
         return errors.EXIT_REQUEUE
+    except errors.UserCodeError as error:
+        return _print_exception(error, debug)
     except errors.LuthierError as error:
         if debug:
             traceback.print_exc()
@@ -305,29 +329,33 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _print_exception(error: Exception, debug: bool) -> int:
-    """Print an error of the user's code in one line, and one of our own with its traceback."""
-    # Three cases. An exception whose innermost frame of a project is the user's is theirs: one line
-    # with its place, and the traceback on request. A failure of the machine or of data (`faults`)
-    # has no traceback that would help. Everything else is a bug of ours, and its traceback is shown
-    # at once, unless a run has written it into a file already.
+    """Print an error of the user's code in a few lines, and one of our own with its traceback."""
+    # Three cases. An exception with a frame in the user's code, or from a call that does not fit
+    # it, is theirs: its place and what was called, and the traceback on request. A failure of the
+    # machine or of data (`faults`) has no traceback that would help. Everything else is a bug of
+    # ours, and its traceback is shown at once, unless a run has written it into a file already.
+    from luthier import user_code
     from luthier.records import crash
 
-    place, path = crash.place(error), crash.path_of(error)
-    is_ours = not place and faults.classify(error) is faults.Fault.CODE
+    path, where = crash.path_of(error), crash.graph_path_of(error)
+    if isinstance(error, errors.UserCodeError):
+        is_users, line, details = True, str(error), error.details
+    else:
+        details = tuple(user_code.details(error))
+        is_users = bool(details or where)
+        line = user_code.summary(error) if is_users else crash.summary(error)
+        line = f"{where}: {line}" if where else line
+    is_ours = not is_users and faults.classify(error) is faults.Fault.CODE
     if debug or (is_ours and path is None):
         traceback.print_exception(error)
-    line = crash.summary(error)
-    if where := crash.graph_path_of(error):
-        line = f"{where}: {line}"
-    if place:
-        line += f" ({place})"
-    elif is_ours:
+    if is_ours:
         line = f"this is a bug in luthier: {line}"
-    if path is not None:
+    if path is not None and not details:
         line += f"; traceback: {path}"
-    elif place and not debug:
-        line += "; to see the traceback, add --debug"
-    _print_error(line)
+    for text in (line, *details):
+        _print_error(text)
+    if details and not debug:
+        _print_error(f"traceback: {path}" if path else "to see the traceback, add --debug")
     return errors.EXIT_BUG
 
 
@@ -347,9 +375,11 @@ def console() -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if sys.argv[1:2] and sys.argv[1] in _READERS:
+    # Nothing is left to do for readers, and JAX takes seconds to take down the thousands of virtual
+    # devices that a plan may have made. After Ctrl-C everything was closed on the way here, and the
+    # interpreter would wait for the thread that compiles.
+    is_reader = sys.argv[1:2] and sys.argv[1] in _READERS
+    if is_reader or code == errors.EXIT_INTERRUPTED:
         sys.stderr.flush()
-        # Nothing is left to do, and JAX takes seconds to take down the thousands of virtual devices
-        # that a plan may have made.
         os._exit(code)
     sys.exit(code)

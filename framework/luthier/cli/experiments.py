@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luthier.cli import flags, project
+from luthier import project
+from luthier.cli import flags, schedule_lengths
 from luthier.cli.arguments import Problems, UnknownOption
 from luthier.errors import BadInput, Problem, RunError
+from luthier.terminal import printable
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
@@ -23,13 +26,39 @@ RUNS = "runs"
 """The folder in which runs are looked up."""
 
 
+def experiment(reference: str, overrides: Sequence[str] = ()) -> Graph:
+    """Return the config that a reference names, with overrides applied.
+
+    It takes what `luthier show` takes, and finds the same project: its experiments, those that come
+    with luthier, its packages and its fiddlers.
+
+        experiment("quickstart", ["training.steps=200", "fiddler:debug"])
+        experiment("run:last")
+
+    Args:
+      reference: A full or short name (`configs.lm.quickstart`, `quickstart`), `package.module:name`
+        for another function than `experiment`, a run (`run:ID`, its folder), a trial
+        (`study:NAME/7`) or a file of a config.
+      overrides: Overrides as on the command line, applied in order.
+
+    Returns:
+      The config: an `fdl.Config` of an `Experiment` or of a `Study`.
+
+    Raises:
+      BadInput: There is nothing of that name, or an override cannot be applied; all problems at
+        once.
+    """
+    graph, _ = load(reference, overrides, Problems(), command="show", checked=False)
+    return graph
+
+
 def load_reference(reference: str, packages: Sequence[str] = ()) -> Graph:
     """Return the graph that a reference names.
 
     Args:
-      reference: `configs.lm.quickstart`, `package.module:function(a=1)`; a run that was recorded:
-        its folder, or `run:` with its id, the beginning of it, NAME/ID or `last`; or a trial of a
-        study, `study:NAME/17`.
+      reference: `configs.lm.quickstart`, `package.module:function(a=1)`; `hf:DIR`, the folder of a
+        pretrained model; a run that was recorded: its folder, or `run:` with its id, the beginning
+        of it, NAME/ID or `last`; or a trial of a study, `study:NAME/17`.
       packages: The user's packages that a recorded graph may name.
 
     Returns:
@@ -48,6 +77,22 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Graph:
     from luthier import graph as graphs
 
     return graphs.resolve(reference)
+
+
+def source_of(reference: str, packages: Sequence[str] = ()) -> str:
+    """Return the source of a module whose function `experiment` makes the graph of a reference.
+
+    Args:
+      reference: As for `load_reference`, such as `hf:DIR`.
+      packages: The user's packages that a recorded graph may name.
+
+    Raises:
+      BadInput: There is nothing of that name, or a part of it cannot be written as Python.
+    """
+    from luthier import graph as graphs
+
+    _, _, code = graphs.to_python(load_reference(reference, packages)).partition("\n")
+    return f'"""The experiment of {reference}, written out."""\n{code}'
 
 
 def find_run(reference: str) -> RunDirectory | None:
@@ -94,9 +139,6 @@ GIN = ("gin_file:", "gin_bindings:", "gin_search_paths:", "gin_skip_unknown:")
 GIN_ROOT = "gin_root:"
 TARGETS = ("hydra:", "konfig:")
 CONFIG_DICT = ("config_dict:", "config_dict_rename:")
-
-SHELVES = ("luthier.recipes",)
-"""Modules whose fiddlers can be named without their module, in addition to the project's."""
 
 
 def load(
@@ -149,18 +191,27 @@ def load(
             graph = graphs.apply(
                 graph,
                 overrides,
-                shelves=(*SHELVES, *found.fiddlers),
+                shelves=found.shelves,
                 packages=allowed,
                 # All packages: for a run, its own record decides which of them it may name.
                 recorded=_recorded(packages),
+                on_note=_print_note,
             )
         except BadInput as error:
+            problems.note(error)
             problems.extend(flags.with_hints(error.problems, overrides))
         if checked and len(problems) == problems_before:
-            with problems.collected():
+            try:
                 graphs.validate(graph, packages)
+            except BadInput as error:
+                problems.extend(schedule_lengths.with_fix(error.problems, graph, base, overrides))
     problems.raise_any()
     return graph, packages
+
+
+def _print_note(note: str) -> None:
+    # On the standard error: the output of `show --to gin > FILE` stays a file of gin.
+    print(f"note: {printable(note)}", file=sys.stderr)
 
 
 def _as_override(problem: Problem, graph: Graph) -> Problem:
@@ -284,6 +335,8 @@ def _resolve(
             forms = {".json": graphs.from_json, ".gin": graphs.from_gin}
             read = forms.get(Path(reference).suffix, graphs.from_yaml)
             text = _text(reference)
+            if read is graphs.from_json and graphs.is_fiddle_json(text):
+                read = graphs.from_fiddle_json
             return read(text, trust.packages_for(reference, text, packages), reference)
         return load_reference(reference, packages)
     return None

@@ -94,12 +94,21 @@ def _is_balanced(text: str) -> bool:
 # --gin.SCOPE/NAME.ARGUMENT=VALUE, --gin.M=VALUE gin_bindings:SCOPE/NAME.ARGUMENT = VALUE
 # --gin_root NAME                                the experiment: what gin files configure
 # --fdl_config REF, --fdl_config_file FILE.json  the experiment
+# --fdl_config config:REF, config_file:FILE     the experiment
+# --fdl_config set:PATH=VALUE, fiddler:NAME      PATH=VALUE, fiddler:NAME
+# --config FILE.py[:ARGUMENT], --config.KEY=X    config_dict:FILE.py[:ARGUMENT], config_dict:KEY=X
 # --exp MODULE.NAME                              the experiment, also below configs/
 # --exp NAME                                     what Pax calls NAME, as `luthier list pax` shows it
 
 HELP = "--fdl_help"
 
 _GIN, _SKIP = "--gin.", "--gin_skip_unknown"
+_CONFIG, _CONFIG_KEY = "--config", "--config."
+
+# Commands of a flag that `fiddle.absl_flags.DEFINE_fiddle_config` defines: `--fdl_config=set:a=1`.
+# `--cfg` is the name that its documentation gives such a flag.
+_COMMAND = re.compile(r"(config|config_file|config_str|set|fiddler):")
+_COMMANDED = ("--fdl_config", "--cfg", _CONFIG)
 _PREFIXES = {"--fdl.": "", "--fdl_tag.": "tag:"}
 _WORDS = {
     "--fdl_set": "",
@@ -144,6 +153,7 @@ def translate(
     experiments: list[str] = []
     translated: list[str] = []
     problems: list[Problem] = []
+    has_config_dict = any(_names_config_dict(word) for word in words[:end])
     coming = iter(range(end))
     for index in coming:
         word = words[index]
@@ -152,6 +162,11 @@ def translate(
         if word.startswith(_GIN) and equals:
             translated.append(f"gin_bindings:{name.removeprefix(_GIN)} = {value}")
             continue
+        if word.startswith(_CONFIG_KEY) and equals:
+            # Of the dict that --config names, or of the experiment where none is named.
+            key = "config_dict:" if has_config_dict else ""
+            translated.append(key + word.removeprefix(_CONFIG_KEY))
+            continue
         # The two forms of a boolean flag of absl. `=false` is the default and stays an unknown
         # option.
         if word in (_SKIP, f"{_SKIP}=true"):
@@ -159,6 +174,19 @@ def translate(
             continue
         if prefix:
             translated.append(_PREFIXES[prefix] + word.removeprefix(prefix))
+            continue
+        ahead = value if equals else words[index + 1] if index + 1 < end else ""
+        if name in _COMMANDED and (command := _COMMAND.match(ahead)) and names_experiment:
+            if not equals:
+                next(coming)
+            own, is_experiment, problem = _commanded(name, command[1], ahead[command.end() :])
+            problems += problem
+            (experiments if is_experiment else translated).append(own)
+            continue
+        if name == _CONFIG and ahead.partition(":")[0].endswith(".py"):
+            if not equals:
+                next(coming)
+            translated.append(f"config_dict:{ahead}")
             continue
         if name not in known:
             translated.append(word)
@@ -179,6 +207,39 @@ def translate(
         what = f"two experiments are given: {' and '.join(experiments)}"
         problems.append(Problem(what, remedy="leave out one"))
     return [*experiments[:1], *translated, *words[end:]], problems
+
+
+def _names_config_dict(word: str) -> bool:
+    """Return whether an argument names the file of a ConfigDict."""
+    file = word.partition(":")[0]
+    is_file = file.startswith(f"{_CONFIG}=") and file.endswith(".py")
+    return is_file or word.startswith(("config_dict:", "--config_dict")) or word == _CONFIG
+
+
+def _commanded(flag: str, command: str, value: str) -> tuple[str, bool, list[Problem]]:
+    """Return what a command of Fiddle's flag means here.
+
+    Args:
+      flag: The flag, as `--fdl_config`.
+      command: `config`, `config_file`, `config_str`, `fiddler` or `set`.
+      value: The text behind the colon.
+
+    Returns:
+      The override or the reference, whether it is a reference, and problems.
+    """
+    if command == "set":
+        return value, False, []
+    if command == "fiddler":
+        return f"fiddler:{value.removesuffix('()')}", False, []
+    try:
+        if command == "config":
+            return value.removesuffix("()"), True, []
+        if command == "config_file":
+            return _recorded(value), True, []
+    except BadInput as error:
+        return "", True, list(error.problems)
+    what = f"{flag}=config_str:... holds a whole config, which is not read from a command line"
+    return "", True, [Problem(what, remedy="save it: --fdl_config_file FILE.json")]
 
 
 def find_experiment(name: str) -> str:

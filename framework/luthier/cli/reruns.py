@@ -41,7 +41,7 @@ def choose_run(recorded: RunDirectory, graph: Graph) -> tuple[str | None, bool]:
     for summary in reversed(records.list_runs(root)):
         run = summary.directory
         later = run.name == name and _number(run.id, base) > number
-        if later and summary.status.status != "finished" and run.writer() is None:
+        if later and summary.status != "finished" and run.writer() is None:
             return str(Path(run.path)), False
     return None, True
 

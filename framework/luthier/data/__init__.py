@@ -80,10 +80,12 @@ from luthier.data.sources import (
     Shakespeare,
     Skip,
     Source,
+    Split,
     TextFiles,
     Tfds,
     TFExample,
     TFRecord,
+    corpus,
 )
 from luthier.data.split_tokens import Pretokenized, ShiftLeft, ShiftRight, SplitTokens, TrimTokens
 from luthier.data.tokenizers import (
@@ -166,6 +168,7 @@ __all__ = [
     "Skip",
     "Source",
     "Spec",
+    "Split",
     "SplitTokens",
     "Stage",
     "Standardize",
@@ -189,6 +192,7 @@ __all__ = [
     "Visit",
     "WithArrays",
     "bigram_entropy",
+    "corpus",
     "fold",
     "host_positions",
     "left_out",

@@ -13,6 +13,8 @@ from luthier.graph import values
 from luthier.graph.aliases import is_alias
 from luthier.graph.build import build
 from luthier.graph.copies import as_node, copy_graph
+from luthier.graph.culprits import Culprit, culprit_of, users_components
+from luthier.graph.deferred import deferred_steps
 from luthier.graph.diff import Change, diff, render_diff
 from luthier.graph.export import from_yaml, to_python, to_svg, to_yaml
 from luthier.graph.fiddlers import fiddlers_of, find_fiddler, run_fiddler
@@ -22,6 +24,7 @@ from luthier.graph.formats.config_dict import (
     load_config_dict,
     to_config_dict,
 )
+from luthier.graph.formats.fiddle_json import from_fiddle_json, is_fiddle_json
 from luthier.graph.formats.gin import from_gin, to_gin
 from luthier.graph.formats.targets import from_hydra, from_konfig
 from luthier.graph.load import equal, from_json
@@ -52,7 +55,7 @@ from luthier.graph.render import head_text, render, text_of
 from luthier.graph.resolve import load_module, resolve
 from luthier.graph.setting import set_value
 from luthier.graph.signatures import UNSET
-from luthier.graph.validation import validate
+from luthier.graph.validation import declared_problems, validate
 from luthier.graph.values import (
     Graph,
     add,
@@ -60,6 +63,7 @@ from luthier.graph.values import (
     expression,
     floor_divide,
     is_constant,
+    is_deferred,
     is_value_node,
     modulo,
     multiply,
@@ -73,6 +77,7 @@ from luthier.graph.values import (
 __all__ = [
     "UNSET",
     "Change",
+    "Culprit",
     "Graph",
     "Place",
     "add",
@@ -83,6 +88,9 @@ __all__ = [
     "build",
     "children",
     "copy_graph",
+    "culprit_of",
+    "declared_problems",
+    "deferred_steps",
     "diff",
     "display_name",
     "equal",
@@ -95,6 +103,7 @@ __all__ = [
     "fingerprint",
     "floor_divide",
     "format_path",
+    "from_fiddle_json",
     "from_gin",
     "from_hydra",
     "from_json",
@@ -107,6 +116,8 @@ __all__ = [
     "is_alias",
     "is_constant",
     "is_container",
+    "is_deferred",
+    "is_fiddle_json",
     "is_node",
     "is_value_node",
     "join",
@@ -144,6 +155,7 @@ __all__ = [
     "to_svg",
     "to_yaml",
     "true_divide",
+    "users_components",
     "validate",
     "value",
     "values",

@@ -16,7 +16,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier.errors import BadInput, LuthierError, Problem, UnknownReference
+from luthier import user_code
+from luthier.errors import BadInput, LuthierError, Problem, UnknownReference, UserCodeError
 from luthier.graph import signatures
 from luthier.graph import values as value_nodes
 from luthier.graph.origins import made_at, origin_of
@@ -198,7 +199,11 @@ class _Builder:
         except Exception as error:
             if _is_of_jax(error):
                 raise
-            raise _refused(self.graph, node, _written(way), error) from error
+            refusal = _refused(self.graph, node, _written(way), error)
+            if user_code.frames(error):
+                (problem,) = refusal.problems
+                raise UserCodeError(problem, user_code.details(error)) from error
+            raise refusal from error
 
 
 def _without_gaps(node: fdl.Buildable, arguments: dict[Any, Any], way: _Way) -> dict[Any, Any]:

@@ -17,8 +17,9 @@ from typing import Any
 import fiddle as fdl
 import typing_extensions
 
-from luthier.errors import BadInput, Problem
-from luthier.graph import copies, entry_points, origins, setting, signatures
+from luthier import project, user_code
+from luthier.errors import BadInput, Problem, UserCodeError
+from luthier.graph import copies, entry_points, lazy, origins, setting, signatures
 from luthier.graph.grammar import call_arguments, names
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.grammar.types import members
@@ -29,7 +30,11 @@ from luthier.graph.values import Graph
 
 
 def run_fiddler(
-    graph: Graph, written: str, where: str, shelves: Sequence[str], packages: Sequence[str] = ()
+    graph: Graph,
+    written: str,
+    where: str,
+    shelves: Sequence[str] | None,
+    packages: Sequence[str] = (),
 ) -> Any:
     """Return the result of a fiddler on a copy of a graph, with `where` as origin of its changes.
 
@@ -38,12 +43,14 @@ def run_fiddler(
       written: `scale_width(2.0)`, `my_project.fiddlers.shrink(layers=2)`.
       where: Who called it, for the history: `argument 2: fiddler:scale_width(2.0)`. The file and
         line inside the fiddler follow it.
-      shelves: Modules whose fiddlers may be named without their module.
+      shelves: Modules whose fiddlers may be named without their module; None means
+        `luthier.recipes` and those of the project.
       packages: Modules that arguments may name.
 
     Raises:
-      Unreadable: There is no such fiddler, its arguments are wrong, its code fails, or it returns
-        something else than a graph.
+      Unreadable: There is no such fiddler, its arguments are wrong, or it returns something else
+        than a graph.
+      UserCodeError: Its code raised an exception.
       BadInput: The fiddler itself raised it.
     """
     name, bracket, rest = written.partition("(")
@@ -57,24 +64,29 @@ def run_fiddler(
     except BadInput:
         raise
     except Exception as error:  # whatever somebody else's code raises
+        if user_code.frames(error):
+            problem = Problem(f"{name} failed: {user_code.summary(error, 110)}")
+            raise UserCodeError(problem, user_code.details(error)) from error
         raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error
     returned = changed if returned is None else returned
     if not isinstance(returned, fdl.Buildable):
         what = f"{name} returned {type(returned).__name__}, not a config"
         remedy = "return the changed config, or None if it was changed in place"
         raise Unreadable(Problem(what, remedy=remedy))
+    lazy.settle_graph(returned)
     # A copy, because the fiddler may keep what it returned, or have taken it from a module.
     made = copies.copy_graph(returned)
     _stamp(graph, made, start, where)
     return made
 
 
-def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
+def find_fiddler(name: str, shelves: Sequence[str] | None) -> Callable[..., Any]:
     """Return the fiddler of this name.
 
     Args:
       name: `scale_width`, `my_project.fiddlers.shrink` or `my_project.fiddlers:shrink`.
-      shelves: Modules whose fiddlers may be named without their module.
+      shelves: Modules whose fiddlers may be named without their module; None means
+        `luthier.recipes` and those of the project.
 
     Raises:
       Unreadable: There is none; the problem holds the nearest names.
@@ -87,7 +99,7 @@ def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
     if "." in name or ":" in name:
         return _find_in_module(name)
     known: dict[str, Callable[..., Any]] = {}
-    for shelf in shelves:
+    for shelf in project.shelves_of(shelves):
         # A later shelf wins: the command line lists those of the project behind luthier's own.
         known |= dict(fiddlers_of(find_module(shelf)))
     if name not in known:

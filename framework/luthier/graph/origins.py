@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
+import linecache
 import os
 import sys
 from typing import Any
@@ -25,6 +27,9 @@ from luthier.graph.values import Graph
 _GRAPH = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(_GRAPH)
 _FIDDLE = os.path.dirname(os.path.abspath(fiddle.__file__))
+# It stands between the lines that set values, as Fiddle does: the recipe that a file has imported
+# lazily, and the file.
+_LAZY = os.path.join(_GRAPH, "lazy.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +52,8 @@ class Location(history.Location):
 def _kind(filename: str) -> str:
     """Return whose code a file holds."""  # cached: it is called for every frame of every set
     path = os.path.abspath(filename)
+    if path == _LAZY:
+        return "fiddle"
     for kind, folder in (("graph", _GRAPH), ("luthier", _PACKAGE), ("fiddle", _FIDDLE)):
         if path.startswith(folder + os.sep):
             return kind
@@ -197,7 +204,7 @@ def stamp_graph_since(start: int, graph: Graph, origin: str) -> None:
 
 
 def _led_by(origin: str, entry: history.HistoryEntry) -> history.HistoryEntry:
-    location = history.Location(f"{origin}, {location_text(entry.location)}", 0, None)
+    location = history.Location(f"{origin}, {entry_text(entry)}", 0, None)
     return dataclasses.replace(entry, location=location)
 
 
@@ -209,6 +216,41 @@ def location_text(location: history.Location) -> str:
     if not location.line_number:
         return location.filename
     return f"{short_file(location.filename)}:{location.line_number}"
+
+
+def entry_text(entry: history.HistoryEntry) -> str:
+    """Return the location of an entry of a history as text, at the line of its own argument.
+
+    Fiddle records the line at which a call begins. Of a call over several lines, the line of the
+    keyword is looked up in the source.
+    """
+    location = entry.location
+    if not location.line_number:
+        return location.filename
+    found = _keyword_lines(location.filename).get((location.line_number, str(entry.param_name)), ())
+    # Two calls that begin at one line may have the same keyword at different lines.
+    (line,) = found if len(found) == 1 else (location.line_number,)
+    return f"{short_file(location.filename)}:{line}"
+
+
+@functools.lru_cache(maxsize=256)
+def _keyword_lines(filename: str) -> dict[tuple[int, str], set[int]]:
+    """Return the lines of keywords by the line at which their call begins, and their name."""
+    # `linecache` knows the cells of notebooks, too. A file that was edited after its import may
+    # lead to a line nearby, as in tracebacks of Python.
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[tuple[int, str], set[int]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            # A call of a method that is on a line of its own begins there, by Python's account.
+            for begin in {node.lineno, node.func.end_lineno or node.lineno}:
+                for keyword in node.keywords:
+                    if keyword.arg:
+                        found.setdefault((begin, keyword.arg), set()).add(keyword.lineno)
+    return found
 
 
 def short_file(name: str) -> str:
@@ -265,7 +307,7 @@ def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
 def origin_of(graph: Graph, path: str) -> str:
     """Return the origin of `path` in `graph`: `file:line` or an argument; "" for a default."""
     entry = entry_of(graph, path)
-    return location_text(entry.location) if entry is not None else ""
+    return entry_text(entry) if entry is not None else ""
 
 
 def made_at(node: fdl.Buildable) -> str:

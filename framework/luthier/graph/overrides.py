@@ -18,11 +18,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from luthier.errors import BadInput, OverrideError, Problem
+from luthier import project
+from luthier.errors import BadInput, OverrideError, Problem, UserCodeError
 from luthier.graph import (
     aliases,
     copies,
     fiddlers,
+    lazy,
     origins,
     override_files,
     references,
@@ -58,6 +60,10 @@ _MOST_MEANT = 3  # suggestions for a path that does not exist
 # Each is tried on a copy of the graph: a graph of hundreds of blocks has as many places that end in
 # `num_heads`, and a study tries thousands of statements.
 _MOST_TRIED = 8
+_OF_YAML = {"none": "None", "nil": "None"} | dict.fromkeys(("yes", "on"), "true")
+_OF_YAML |= dict.fromkeys(("no", "off"), "false")
+# `optax.adam(1e-3)`
+_OPTAX = r"optax\.(\w+)\((?:learning_rate=)?([\d.e+-]+)\)"
 
 
 class UnknownPath(Unreadable):
@@ -68,10 +74,11 @@ def apply(
     graph: Graph,
     overrides: Sequence[Override],
     origin: str = "argument",
-    shelves: Sequence[str] = (),
+    shelves: Sequence[str] | None = None,
     *,
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | None = None,
     recorded: references.Recorded | None = None,
+    on_note: front_ends.OnNote = front_ends.drop_note,
 ) -> Any:
     """Return a copy of `graph` with every override applied, in order.
 
@@ -82,27 +89,36 @@ def apply(
       origin: Name of the overrides in the history and in errors: the third one is
         `argument 3: optimizer.b2=0.95`. If it ends in a colon, as `trial 7:`, they are not
         counted. An override from a file is `FILE:LINE: ...`.
-      shelves: Modules whose fiddlers may be named without their module.
+      shelves: Modules whose fiddlers may be named without their module; None means
+        `luthier.recipes` and those of the project (`[tool.luthier] fiddlers`).
       packages: Modules that values may name, beside luthier, jax and the like, and those of the
-        nodes around the value.
+        nodes around the value; None means those of the project (`[tool.luthier] packages`), or
+        none where an override reads a file, which somebody else may have written.
       recorded: Returns the graph of a recorded run, for `model=run:ID.model`; None where there are
         no runs.
+      on_note: Takes a line about what was not applied, such as bindings that `gin_skip_unknown:`
+        skipped.
 
     Raises:
       OverrideError: One or more cannot be read or applied; all problems are in it.
+      UserCodeError: Nothing is wrong but that the code of a fiddler raised an exception.
     """
     # Reading comes first, as a whole: a misspelt fifth override is reported with the others instead
     # of after the first four were applied. A statement that fails is skipped and the next ones are
     # still tried on the copy, for their problems; the copy is dropped then.
     problems: list[Problem] = []
+    failed: UserCodeError | None = None
+    if packages is None:
+        packages = () if any(map(_reads_file, overrides)) else project.find().packages
     statements = list(_read_all(overrides, origin, problems))
     around = expressions.Surroundings(packages=tuple(packages))
+    lazy.settle_graph(graph)  # before the copy, whose nodes are no longer undecided
     editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
     # Neighbouring overrides of one front end go to it together: gin and ConfigDict resolve their
     # files and bindings as a whole, in an order of their own.
     for selector, group in itertools.groupby(statements, key=lambda pair: _front_end(pair[0])):
         if selector:
-            _apply_words(editor, selector, list(group), statements, packages, problems)
+            _apply_words(editor, selector, list(group), statements, packages, problems, on_note)
             continue
         for statement, where in group:
             try:
@@ -113,11 +129,20 @@ def apply(
                 problem = dataclasses.replace(error.problem, nearest=near, remedy=remedy)
                 problems.append(dataclasses.replace(problem, origin=where))
             except Unreadable as error:
-                near = error.problem.nearest or editor.meant_value(statement)
-                problem = dataclasses.replace(error.problem, nearest=near)
+                meant = editor.meant_value(statement, error.problem.path)
+                remedy = error.problem.remedy or (not meant and editor.sweep_of(statement)) or ""
+                near = meant or error.problem.nearest
+                problem = dataclasses.replace(error.problem, nearest=near, remedy=remedy)
                 problems.append(dataclasses.replace(problem, origin=where))
+            except UserCodeError as error:  # a fiddler's
+                (problem,) = error.problems
+                failed = UserCodeError(dataclasses.replace(problem, origin=where), error.details)
+                failed.__cause__ = error.__cause__
+                problems += failed.problems
             except BadInput as error:
                 problems += [dataclasses.replace(p, origin=where) for p in error.problems]
+    if failed is not None and len(problems) == 1:
+        raise failed
     if problems:
         raise OverrideError(problems)
     return editor.graph
@@ -177,6 +202,13 @@ def _read_all(
                 problems.append(dataclasses.replace(error.problem, origin=f"{place}: {word}"))
 
 
+def _reads_file(override: Override) -> bool:
+    """Return whether an override reads a file: of overrides, or of a front end."""
+    text = override.strip() if isinstance(override, str) else ""
+    selector = text.partition(":")[0]
+    return text.startswith(override_files.FILE) or front_ends.words_of(selector) is not None
+
+
 def _front_end(statement: Statement) -> str:
     """Return the selector of a front end's statement; empty for the grammar's own statements."""
     return statement.selector if front_ends.words_of(statement.selector) else ""
@@ -189,6 +221,7 @@ def _apply_words(
     statements: Sequence[tuple[Statement, str]],
     packages: Sequence[str],
     problems: list[Problem],
+    on_note: front_ends.OnNote,
 ) -> None:
     """Apply neighbouring statements of a front end, which are meant as one."""
     # The front end also sees all of its statements (`every`), since some count wherever they are:
@@ -198,7 +231,7 @@ def _apply_words(
     words = [(statement.target, where) for statement, where in group]
     every = [statement.target for statement, _ in statements if statement.selector == selector]
     try:
-        editor.change(lambda graph: apply_words(graph, words, every, packages))
+        editor.change(lambda graph: apply_words(graph, words, every, packages, on_note))
     except BadInput as error:
         problems += error.problems
 
@@ -220,7 +253,7 @@ class _Editor:
         self,
         graph: Graph,
         around: expressions.Surroundings,
-        shelves: Sequence[str],
+        shelves: Sequence[str] | None,
         recorded: references.Recorded | None,
     ):
         self.graph = graph
@@ -312,17 +345,57 @@ class _Editor:
                 break
         return [word.removesuffix(end) for word in found] or list(error.problem.nearest)
 
-    def meant_value(self, statement: Statement) -> Sequence[str]:
-        """Return statements that may be meant by one whose value its place does not take."""
+    def meant_value(self, statement: Statement, path: str) -> Sequence[str]:
+        """Return statements that may be meant by one whose value its place does not take.
+
+        Args:
+          statement: The statement.
+          path: The first place that does not take it; `any:` may match others that do.
+        """
         if statement.has_value or statement.selector not in ("path", "any"):
             return []
-        path = statement.target
-        values_meant = list(aliases.values(path, statement.text))
+        target = statement.target
+        values_meant = list(aliases.values(target, statement.text))
+        values_meant += filter(None, [_OF_YAML.get(statement.text.lower())])
         if interpolation := re.fullmatch(r"\$\{([\w.\[\]]+)\}", statement.text):  # of Hydra
             values_meant.append(f"ref:{interpolation[1]}")
-        words = (f"{path}={value}" for value in values_meant)
+        # `Evaluation(data=alias:data)`: inside of a call a reference begins with `$`.
+        inside = re.sub(r"(?<=[=(,\s])(alias:|ref:|&)(?=[A-Za-z_])", r"$", statement.text)
+        values_meant += [inside] if inside != statement.text else []
+        # `optimizer=optax.adam(1e-3)`: of its stages, with a learning rate that is recorded.
+        if called := re.fullmatch(_OPTAX, statement.text):
+            stage, rate = called.groups()
+            values_meant.append(f"luthier.optim.assemble([optax.scale_by_{stage}()], {rate})")
         prefix = "any:" if statement.selector == "any" else ""
-        return [f"{prefix}{word}" for word in words if self._accepts(f"{prefix}{word}")]
+        found = []
+        for value in values_meant:
+            # Not every place of a name need be of one kind: `dropout` is a layer, or a number.
+            places = (f"{prefix}{target}", path or target)
+            words = [f"{place}{statement.operator}{value}" for place in places]
+            found += list(itertools.islice(filter(self._accepts, words), 1))
+        if statement.selector == "path" and statement.operator == "=":
+            words = []
+            # `steps=steps*2` and `length=2*dim`, as a program would write it.
+            if own := re.fullmatch(rf"{re.escape(target)}\s*([*+-])\s*(.+)", statement.text):
+                words.append(f"{target}{own[1]}={own[2]}")
+            if re.search(r"[A-Za-z_]\w*\.[A-Za-z_]", statement.text):
+                words.append(f"{target}=ref:{statement.text}")
+            # `precision=bf16`: the name of a function that edits the config.
+            if statement.text.isidentifier():
+                words.append(f"fiddler:{statement.text}")
+            found += filter(self._accepts, words)
+        return found
+
+    def sweep_of(self, statement: Statement) -> str:
+        """Return the remedy for `peak=1e-3,1e-4`, where each of the values would do."""
+        # As Hydra's --multirun writes it.
+        each = [text.strip() for text in statement.text.split(",")]
+        if statement.selector != "path" or len(each) < 2 or re.search(r"[\[({'\"]", statement.text):
+            return ""
+        if not all(text and self._accepts(f"{statement.target}={text}") for text in each):
+            return ""
+        space = f"{statement.target}=choice({','.join(each)})"
+        return f"to try each, write `luthier sweep REF --space '{space}'`"
 
     def _accepts(self, word: str) -> bool:
         copy = copies.copy_graph(self.graph)
@@ -388,7 +461,7 @@ class _Editor:
         if statement.has_value:
             # A copy for each place: later overrides edit it in place, and the caller's own stays as
             # it is.
-            value = copies.copy_graph(statement.value)
+            value = copies.copy_graph(lazy.settle(statement.value, annotation))
             return value if is_container(value) else fitting.coerce(value, annotation)
         # A pattern may match thousands of places, all of one kind: a scalar is parsed once. Lists
         # and nodes are made again for each place, since they must not be shared by accident.

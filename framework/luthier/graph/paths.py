@@ -432,7 +432,11 @@ def _by_last_name(
     for place in walk(graph, unset=True, once=True) if places is None else places:
         if isinstance(place.part, str):
             by_name.setdefault(place.part, []).append(place)
-    names = [wanted] if wanted in by_name else nearest(wanted, by_name, loosest=0.75)
+    # Below a node that exists and lacks the field (`optimizer.eps` of Lion), a similar name of
+    # another node (`training.steps`) is rarely what was meant.
+    is_below = 0 < len(parts) - 1 == locate(graph, parts)[1]
+    similar = nearest(wanted, by_name, loosest=0.8 if is_below else 0.75)
+    names = [wanted] if wanted in by_name else similar
     text = format_path(parts)
     matches = [place for name in names for place in by_name[name][:50]]
     matches.sort(key=lambda place: -difflib.SequenceMatcher(None, text, place.path).ratio())

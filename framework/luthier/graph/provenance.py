@@ -34,8 +34,8 @@ class Cause:
     """One step on the way to a value.
 
     Args:
-      path: The place that was set: the value itself, a place above it that holds it, or the name of
-        a constant that it follows.
+      path: The place that was set: the value itself, a place above it that holds it, or a
+        place of a constant that it follows (its name, where it has no place of its own).
       value: The new value, on one line.
       origin: The origin of the set: `file:line`, an argument, or the class with this default.
       callers: The lines that called the line of the origin, innermost first.
@@ -60,7 +60,7 @@ class Explanation:
       value: The value, on one line.
       causes: Its sets, first to last; the default is last where it is in force.
       follows: For a value that is computed from constants: the sets of each of them, by the
-        constant's name.
+        constant's path (its name, where it has no place of its own).
       same_as: The other places of the same constant or node, which change with this one.
     """
 
@@ -244,8 +244,8 @@ def _definition(target: Any) -> str:
 
 def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]]:
     """Yield the sets of the constants that arithmetic is computed from."""
-    # Breadth first, so that constants come in the order of the expression. A constant without a
-    # name is called by the path of its first user, and what put it there counts as a set of it.
+    # Breadth first, so that constants come in the order of the expression. What put a constant at
+    # its place counts as a set of it.
     if not values.is_operation(value):
         return
     pending, seen = [value], set()
@@ -257,12 +257,14 @@ def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]
         if values.is_operation(node):
             pending += values.operands(node)
         elif values.is_constant(node):
-            users = _users(graph, node)
-            name = node.__arguments__.get("name", "") or (users[0] if users else text_of(node))
-            sets = [(name, entry) for entry in sets_of(node, "value")]
-            if users:
-                sets += [(name, entry) for _, entry in _sets_at(graph, parse_path(users[0]))]
-            yield name, tuple(cause for cause in _causes(sets) if cause.value != name)
+            name, users = node.__arguments__.get("name", ""), _users(graph, node)
+            # By a path, since a name may be made up; by the one that is called like it, if any.
+            path = min(users, key=lambda user: parse_path(user)[-1] != name, default="")
+            shown = path or name or text_of(node)
+            sets = [(shown, entry) for entry in sets_of(node, "value")]
+            if path:
+                sets += [(shown, entry) for _, entry in _sets_at(graph, parse_path(path))]
+            yield shown, tuple(cause for cause in _causes(sets) if cause.value != name)
 
 
 def _users(graph: Graph, node: fdl.Buildable) -> list[str]:

@@ -18,6 +18,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from luthier import folders
 from luthier.errors import Problem, RecordError
 from luthier.graph import entry_points
 
@@ -343,6 +344,20 @@ def _peek(name: str) -> Any:
         return None
 
 
+def is_listed_object(module: str, symbol: str) -> bool:
+    """Return whether a listed name leads to the object that a module defines under a name.
+
+    Args:
+      module: The module that defines it, which may be private: `optax._src.alias`.
+      symbol: Its qualified name there: `adamw`.
+    """
+    # Only candidates from the list are imported, never `module` itself.
+    head, last = module.partition(".")[0], symbol.rpartition(".")[2]
+    written = [name for name in _by_last_part().get(last, ()) if name.partition(".")[0] == head]
+    candidates = [found for name in written if (found := _peek(name)) is not None]
+    return any((home(found), _own_name(found)) == (module, symbol) for found in candidates)
+
+
 def _within(name: str, packages: Sequence[str]) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
@@ -408,6 +423,9 @@ def load_object(
         _check_home(name, loaded, packages)
     elif parts[0] in libraries() or parts[0] in entry_points.packages():
         loaded = _load_listed(name, parts, roles)
+    elif folders.is_experiment(name):
+        what = f"records cannot name {parts[0]!r}, a folder of experiments"
+        _refuse(what, "move it to a package")
     else:
         what = f"{name!r} may not be imported: {parts[0]!r} is not on the list"
         _refuse(what, _remedy(parts[0]))

@@ -120,7 +120,10 @@ def _object_text(value: Any) -> str:
 
 def _value_text(node: fdl.Config, name: str) -> str:
     try:
-        known = text_of(values.evaluate(node))
+        value = values.evaluate(node)
+        known = values.expression(value) if values.is_deferred(value) else text_of(value)
+    except values.Deferred:
+        return f"{values.expression(node)} (of the data)"
     except Exception:  # an operand is missing or wrong, which `validate` reports
         known = "?"
     if values.is_constant(node):

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 
 import fiddle as fdl
 
-from luthier import folders
-from luthier.errors import BadInput, Problem, UnknownReference, listed
-from luthier.folders import EXPERIMENT_FOLDERS
-from luthier.graph import copies, origins, signatures
+from luthier import folders, user_code
+from luthier.errors import BadInput, Problem, UnknownReference, UserCodeError, listed
+from luthier.folders import EXPERIMENT_FOLDERS, HUGGING_FACE
+from luthier.graph import copies, lazy, origins, signatures
 from luthier.graph.grammar import names
 from luthier.graph.grammar.call_arguments import call, read_arguments
 from luthier.graph.grammar.statements import Unreadable
@@ -34,14 +34,16 @@ def resolve(reference: str) -> fdl.Config:
 
     Args:
       reference: `package.module` (its function `experiment`), `package.module:function`, or with
-        arguments in the override grammar: `package.module:function(layers=2, name="small")`.
+        arguments in the override grammar: `package.module:function(layers=2, name="small")`; or
+        `hf:DIR`, the experiment that fine-tunes the model of a Hugging Face folder.
 
     Returns:
       The graph that the function makes. The module is looked for on `sys.path`.
 
     Raises:
-      UnknownReference: There is no such module or function, its code fails (reported by file and
-        line), its arguments are wrong, or it returns something else than a graph.
+      UnknownReference: There is no such module or function, its module cannot be imported, its
+        arguments are wrong, or it returns something else than a graph.
+      UserCodeError: The function raised an exception.
     """
     try:
         return _resolve(reference.strip())
@@ -51,6 +53,8 @@ def resolve(reference: str) -> fdl.Config:
 
 
 def _resolve(reference: str) -> fdl.Config:
+    if reference.startswith(HUGGING_FACE):
+        return _pretrained(reference.removeprefix(HUGGING_FACE))
     # At the bracket first, since arguments may contain colons.
     target, bracket, rest = reference.partition("(")
     module_name, _, name = target.partition(":")
@@ -70,11 +74,24 @@ def _resolve(reference: str) -> fdl.Config:
     graph = _call(function, f"{module_name}:{name}", arguments)
     if not isinstance(graph, fdl.Buildable):
         kind = type(graph).__name__
-        remedy = "return fdl.Config(Experiment, ...), which describes one, instead"
+        remedy = f"import {kind} under luthier.lazy.imports(), or return fdl.Config({kind}, ...)"
         raise Unreadable(
             Problem(f"{module_name}:{name} returned {kind}, not a config", remedy=remedy)
         )
+    lazy.settle_graph(graph)
     # Modules that were imported earlier may have made nodes without the shim.
+    copies.renew(graph)
+    return graph
+
+
+def _pretrained(directory: str) -> fdl.Config:
+    if not directory:
+        remedy = "write hf:DIR, the folder with config.json and the weights"
+        raise Unreadable(Problem("hf: names no folder", remedy=remedy))
+    signatures.install()
+    origins.install()
+    module = find_module(folders.PRETRAINED)
+    graph = _call(module.experiment, f"{HUGGING_FACE}{directory}", {"directory": directory})
     copies.renew(graph)
     return graph
 
@@ -298,4 +315,7 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[Any, Any]) ->
     except BadInput:
         raise
     except Exception as error:  # whatever the user's code raises
+        if user_code.frames(error):
+            problem = Problem(f"{name} failed: {user_code.summary(error, 110)}")
+            raise UserCodeError(problem, user_code.details(error)) from error
         raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error

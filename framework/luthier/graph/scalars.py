@@ -45,6 +45,8 @@ def refuse_on_node(
         return
     if value is None and types.fits(None, annotation):
         return
+    if values.is_deferred(old) and types.fits(value, annotation):
+        return  # `training.steps=100` where steps were written in epochs
     if callable(value) and not isinstance(value, type) and not values.is_value_node(value):
         return
     target = old.__fn_or_cls__ if is_real_node(old) else type(old)
@@ -57,11 +59,15 @@ def refuse_on_node(
     if not fields:
         remedy = "replace it by another node"
     meant = None
-    if isinstance(value, type):
+    if value is None and isinstance(place.owner, dict):
+        remedy = f"to take it out, write ~{place.path}"
+    elif isinstance(value, type):
         remedy = f"to replace the node, write {value.__name__}()"
     else:
         meant = _meant(fields, [field for field in fields if admits(field)])
     near = [f"{meant.path}{written}"] if meant is not None else []
+    if near:
+        remedy = ""  # one line is to be read at a glance, and the suggestion shows the way
     article = "an" if name[:1] in "AEIOUaeiou" else "a"
     what = f"is {article} {name} node, which {given} cannot replace"
     raise Unreadable(Problem(what, path=place.path, remedy=remedy, nearest=near))

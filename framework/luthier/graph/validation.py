@@ -14,9 +14,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier import folders
+from luthier import folders, project
 from luthier.errors import Problem, RecordError, ValidationError
-from luthier.graph import copies, origins, public_names, signatures, values
+from luthier.graph import copies, lazy, origins, public_names, signatures, templates, values
 from luthier.graph.grammar import types
 from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Unreadable
@@ -480,8 +480,8 @@ def own_streams(graph: Graph, path: str, node: fdl.Buildable) -> Iterator[Proble
     is_template = isinstance(node, fdl.Partial) and "rngs" in node.__arguments__
     if is_template and "rngs" in signatures.inherited(node.__fn_or_cls__):
         at = join(path, "rngs")
-        what = "is set, so that all modules made of this template draw the same numbers"
-        remedy = "leave it out: the parent hands over streams that come from the experiment's seed"
+        what = "is set: all modules made of this template draw the same numbers"
+        remedy = "leave it out: the parent passes its own"
         yield Problem(what, at, origins.origin_of(graph, at), remedy)
 
 
@@ -517,7 +517,10 @@ def shared_between_parts(graph: Graph) -> Iterator[Problem]:
     # Fiddle builds a shared node once per `fdl.build`. The parts of an experiment are built by one
     # call each, so one node in the config would silently become two objects. Sharing within a part
     # is fine, hence the set per part. Value nodes may be shared, because both parts get an equal
-    # value; `is_container` does not count them.
+    # value; `is_container` does not count them. The template of a model, as recipes return it, is
+    # built by one call: its children may share settings.
+    if isinstance(graph, fdl.Partial):
+        return
     first: dict[int, tuple[str, Any]] = {}
     for part, child, is_default in children(graph):
         if is_default:
@@ -552,19 +555,21 @@ def _problem_of_sharing(first: str, second: str, node: fdl.Buildable) -> Problem
 # The check of a whole graph: names, types, declarations, sharing, seeds, and recording.
 
 
-def validate(graph: Graph, packages: Sequence[str] = ()) -> None:
+def validate(graph: Graph, packages: Sequence[str] | None = None) -> None:
     """Check that a graph can be recorded and built.
 
     Args:
       graph: The root node.
-      packages: The user's packages that a recorded graph may name (`[tool.luthier] packages`).
+      packages: The user's packages that a recorded graph may name; None means those of the
+        project (`[tool.luthier] packages` of the nearest pyproject.toml).
 
     Raises:
       ValidationError: It cannot. All problems are listed, each with its path, its origin and the
         remedy.
     """
+    lazy.settle_graph(graph)
     copies.renew(graph)  # nodes from before the signature shim took any keyword
-    checker = _Checker(graph, tuple(packages))
+    checker = _Checker(graph, project.packages_of(packages))
     problems = [
         *checker.problems(),
         *shared_between_parts(graph),
@@ -576,6 +581,24 @@ def validate(graph: Graph, packages: Sequence[str] = ()) -> None:
 
 def _frozen(problem: Problem) -> Problem:
     return dataclasses.replace(problem, nearest=tuple(problem.nearest))
+
+
+def declared_problems(graph: Graph) -> list[Problem]:
+    """Return the violations of `RANGES`, `RELATIONS` and `READ_WHEN` of all nodes of a graph.
+
+    Args:
+      graph: The root node.
+    """
+    owners: dict[int, Any] = {}
+    declared = Declared(graph, owners)
+    found = list(declared.problems("", graph))
+    for place in walk(graph, defaults=False, once=True):
+        if not is_container(place.value) or id(place.value) in owners:
+            continue
+        owners[id(place.value)] = place.owner
+        if isinstance(place.value, fdl.Buildable):
+            found += declared.problems(place.path, place.value)
+    return found
 
 
 class _Checker:
@@ -642,11 +665,16 @@ class _Checker:
     def _value_node(self, path: str, node: fdl.Config) -> Iterator[Problem]:
         try:
             found = values.evaluate(node)
+        except values.Deferred:
+            return
         except (ValueError, ArithmeticError, TypeError) as error:
             what = f"{values.expression(node)} cannot be computed: {error}"
             yield self._at(path, Problem(what))
             return
-        yield from self._leaf(path, found)
+        if values.is_deferred(found):
+            yield from self._node(path, found)
+        else:
+            yield from self._leaf(path, found)
 
     def _node(self, path: str, node: fdl.Buildable) -> Iterator[Problem]:
         target = node.__fn_or_cls__
@@ -707,6 +735,11 @@ class _Checker:
                     fitting.check(child, hint)
                 except Unreadable as error:
                     yield self._at(at, error.problem)
+            for at, node in templates.misplaced(join(path, part), value, hints[name]):
+                name_of = _name(node)
+                what = f"is a {name_of}, and its parent takes a template"
+                remedy = f"write {name_of}(...), in Python fdl.Partial({name_of}, ...)"
+                yield self._at(at, Problem(what, remedy=remedy))
 
 
 def _misfits(path: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 import fiddle as fdl
 
+from luthier.durations import Epochs
+
 # A config: the root of a graph of Fiddle nodes, or a node with everything below it.
 Graph: TypeAlias = fdl.Buildable[Any]
 
@@ -143,13 +145,26 @@ def is_operation(node: Any) -> bool:
         return False
 
 
+class Deferred(ValueError):
+    """A value depends on a number of steps that is written in epochs, and so on the data."""
+
+
+def is_deferred(node: Any) -> bool:
+    """Return whether `node` is `Epochs(n)`, which stands for a number of steps in an `int` slot.
+
+    It becomes a number when the length of the data is known (`luthier.program.with_known_steps`).
+    """
+    return type(node) is fdl.Config and node.__fn_or_cls__ is Epochs
+
+
 def evaluate(node: Any) -> Any:
-    """Compute a value node; anything else is returned as it is.
+    """Compute a value node; anything else, such as `Epochs(n)`, is returned as it is.
 
     Args:
       node: A value node or a plain value.
 
     Raises:
+      Deferred: It is arithmetic on a number of steps that is written in epochs.
       ValueError: An operand is not set, or the nodes form a cycle.
       ArithmeticError: The arithmetic itself fails (a division by zero).
       TypeError: Operands do not go together.
@@ -171,7 +186,10 @@ def _evaluate(node: Any, above: tuple[int, ...]) -> Any:
         if missing[0] == "value":
             raise ValueError(f"{given.get('name') or 'it'} is not set")
         raise ValueError(f"a value node has no {missing[0]!r}")
-    return node.__fn_or_cls__(*[_evaluate(given[name], (*above, id(node))) for name in names])
+    found = [_evaluate(given[name], (*above, id(node))) for name in names]
+    if is_operation(node) and any(map(is_deferred, found)):
+        raise Deferred("it depends on the length of the data")
+    return node.__fn_or_cls__(*found)
 
 
 def operands(node: fdl.Config) -> Iterator[Any]:
@@ -190,6 +208,9 @@ def _expression(node: Any, outer: int) -> str:
     if is_constant(node):
         name = node.__arguments__.get("name", "")
         return name or _expression(node.__arguments__.get("value"), outer)
+    if is_deferred(node):
+        count = evaluate(node.__arguments__.get("count"))
+        return f"Epochs({count:g})" if isinstance(count, float) else f"Epochs({count})"
     if not is_operation(node):
         return repr(node)
     symbol, binding = OPERATIONS[node.__fn_or_cls__]

@@ -12,20 +12,27 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import Initializer, describe
-from luthier.parallel import constrain, is_explicit, result_sharding
+from luthier.parallel import constrain, current_layout, is_explicit, result_sharding
+from luthier.parallel.activations import whole
 
-Template = Callable[..., Any]
+# Other callables, such as an activation, may be objects themselves. By the marker `luthier.graph`
+# knows that a node at such a place is an `fdl.Partial`. Text, as no component imports the graph.
+Template = Annotated[Callable[..., Any], "template"]
 DType = Any
 
 AXES = "logical_axes"
 """The metadata key under which a parameter carries one logical axis name per dimension."""
+
+STACKED = "is_stacked"
+"""The metadata key of a parameter without logical axes that holds those of several layers."""
 
 _is_outline = contextvars.ContextVar("is_outline", default=False)
 
@@ -35,7 +42,8 @@ def create(template: Template, **offered: Any) -> Any:
 
     A child lists the arguments that it takes from its parent in `INHERITED`; a callable without
     that attribute gets the offered values that its signature names. Arguments that the template
-    binds itself (`dtype=jnp.float32` on a norm) are left alone.
+    binds itself (`dtype=jnp.float32` on a norm) are left alone. Settings of the child are not
+    offered but bound: `create(functools.partial(Convolution, kernel_size=5), dim=dim, rngs=rngs)`.
 
     Args:
       template: A class, function, or partial of one.
@@ -43,6 +51,9 @@ def create(template: Template, **offered: Any) -> Any:
 
     Returns:
       The result of the template, usually an `nnx.Module`.
+
+    Raises:
+      TypeError: An offered argument is a setting of the child, which it does not inherit.
     """
     # The parent offers everything it has, and does not know which child is in its place: a norm
     # without `rngs`, a user's own layer and an `Experts` are called alike. A list in the class
@@ -54,10 +65,17 @@ def create(template: Template, **offered: Any) -> Any:
     # Within the partial, Fiddle wraps the class of an `fdl.Partial` with `ArgFactory` arguments,
     # which are made afresh by each call; the wrapper holds the class as `func`.
     target = getattr(target, "func", target)
-    names = getattr(target, "INHERITED", None)
-    if names is None:
-        signed = target.__init__ if inspect.isclass(target) else target
-        names = inspect.signature(signed).parameters
+    taken = inspect.signature(target.__init__ if inspect.isclass(target) else target).parameters
+    names = getattr(target, "INHERITED", taken)
+    # It would be dropped without a message, and the child would have its default.
+    settings = [name for name in offered if name in taken and name not in (*names, *bound)]
+    if settings:
+        name = getattr(target, "__name__", str(target))
+        written = ", ".join(f"{setting}=..." for setting in settings)
+        raise TypeError(
+            f"{name} does not inherit {', '.join(settings)}; bind what is not passed down: "
+            f"create(functools.partial({name}, {written}), ...)"
+        )
     return template(**{k: v for k, v in offered.items() if k in names and k not in bound})
 
 
@@ -140,6 +158,78 @@ def vector(
 def wide(dtype: DType) -> DType:
     """Return the type for sums, exponentials and angles: float32, or wider if `dtype` is."""
     return jnp.promote_types(dtype, jnp.float32)
+
+
+def axes_of(variable: nnx.Variable) -> tuple[str | None, ...] | None:
+    """Return the logical axes that a variable declares, as a layer of luthier or as Flax does.
+
+    Flax's own annotation is that of `nnx.with_partitioning(initializer, ("embed", "mlp"))`. Its
+    names are logical axes, or mesh axes where there is no rule for them.
+
+    Args:
+      variable: Any variable of a module.
+
+    Returns:
+      A name, or None, for every dimension; None if nothing is declared.
+
+    Raises:
+      BadInput: Flax's annotation gives one dimension several names.
+    """
+    metadata = variable.get_metadata()
+    axes = metadata.get(AXES)
+    if axes is not None:
+        return tuple(axes)
+    # Names by dimension, or a sharding that has them as its spec. Trailing dimensions may be left
+    # out, as in a `PartitionSpec`.
+    sharding = metadata.get("out_sharding")
+    entries = tuple(getattr(sharding, "spec", sharding) or ())
+    if not entries:
+        return None
+    # Rules of the annotation itself, such as `(("mlp", "tensor"),)`, come before those of the
+    # experiment, and name a mesh axis.
+    rules = dict(metadata.get("sharding_rules") or ())
+    names = [rules.get(entry, entry) if isinstance(entry, str) else entry for entry in entries]
+    for name in names:
+        if name is not None and not isinstance(name, str):
+            what = f"Flax's annotation {entries} gives one dimension several names: {name!r}"
+            remedy = "write one name, and let a rule split it along several mesh axes"
+            raise BadInput(Problem(what, remedy=remedy))
+    return (*names, *[None] * (variable.get_value().ndim - len(names)))
+
+
+def add_axis(variable: nnx.Variable, name: str) -> None:
+    """Record that an array of several parameters got a leading axis.
+
+    Args:
+      variable: The variable that holds them now.
+      name: The logical axis, such as `layers`.
+    """
+    axes = axes_of(variable)
+    if axes is not None and AXES not in variable.get_metadata():
+        axes = axes[: variable.get_value().ndim - 1]  # filled up to the rank that it has now
+    variable.set_metadata(**({STACKED: True} if axes is None else {AXES: (name, *axes)}))
+
+
+def gather_unnamed(module: nnx.Module, stacked: bool = True) -> None:
+    """Constrain the parameters that declare no logical axes to be whole on every device.
+
+    `fsdp` splits such parameters by their sizes. A layer that declares no axes constrains no
+    activations either, so that the compiler could split its products by its kernels, and gather the
+    batch instead of the kernels.
+
+    Args:
+      module: The module, made in the current trace; its parameters are changed in place.
+      stacked: Whether those that hold the parameters of several layers are included.
+    """
+    layout = current_layout()
+    if layout is None or layout.sizes.get("fsdp", 1) == 1:
+        return
+    for _, variable in [*nnx.iter_graph(module)]:
+        if not isinstance(variable, nnx.Param):
+            continue
+        is_stacked = variable.get_metadata().get(STACKED, False)
+        if axes_of(variable) is None and (stacked or not is_stacked):
+            variable.set_value(whole(variable.get_value()))
 
 
 def value_of(param: nnx.Param, dtype: DType) -> jax.Array:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.layers.experts.routing import carrying
-from luthier.layers.parameters import AXES
+from luthier.layers.parameters import add_axis, gather_unnamed
 from luthier.layers.remat import NoRemat, Remat
 
 T = TypeVar("T")
@@ -296,7 +296,9 @@ def _merge_and_apply(
     function: Apply, graphdef: Any, treedef: Any, carry: T, each: Any
 ) -> tuple[T, Any]:
     values, index, own = each
-    return function(nnx.merge(graphdef, jax.tree.unflatten(treedef, values)), index, carry, own)
+    layer = nnx.merge(graphdef, jax.tree.unflatten(treedef, values))
+    gather_unnamed(layer)  # of this layer alone, and again where the backward pass recomputes it
+    return function(layer, index, carry, own)
 
 
 def _together(each: Sequence[Any]) -> Any:
@@ -330,7 +332,5 @@ def _stacked(make_layer: MakeLayer, keys: jax.Array) -> nnx.Module:
     values = jax.vmap(init)(keys)
     layers = nnx.merge(graphdef, values)
     for _, variable in nnx.to_flat_state(nnx.state(layers)):
-        axes = variable.get_metadata().get(AXES)
-        if axes is not None:
-            variable.set_metadata(**{AXES: ("layers", *axes)})
+        add_axis(variable, "layers")
     return layers

@@ -85,10 +85,6 @@ class Selector:
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> Problem:
-    listed = ", ".join(sorted(known)) or "none"
-    return Problem(
-        f"there is no {kind} named {name!r} here",
-        path=kind,
-        remedy=f"there are: {listed}",
-        nearest=difflib.get_close_matches(name, known),
-    )
+    near = difflib.get_close_matches(name, known)
+    remedy = "" if near else f"there are: {', '.join(sorted(known)) or 'none'}"
+    return Problem(f"there is no {kind} named {name!r} here", kind, "", remedy, near)

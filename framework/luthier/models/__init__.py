@@ -4,8 +4,9 @@ from luthier.models.copies import Held, WithCopy, hold
 from luthier.models.decoder import Cache, Decoder
 from luthier.models.encoder import Encoder
 from luthier.models.encoder_decoder import EncoderDecoder, SourceLayers, TargetCache, TargetLayers
-from luthier.models.generate import generate
+from luthier.models.generate import generate, part_without_cache
 from luthier.models.language_model import LanguageModel
+from luthier.models.pretrained import load
 from luthier.models.resnet import ResNet
 from luthier.models.sampling import restrict, sample
 from luthier.models.transduce import Conditional, transduce
@@ -27,6 +28,8 @@ __all__ = [
     "WithCopy",
     "generate",
     "hold",
+    "load",
+    "part_without_cache",
     "restrict",
     "sample",
     "transduce",

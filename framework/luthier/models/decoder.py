@@ -36,13 +36,16 @@ class Cache:
 
     Args:
       layers: The caches of the blocks, stacked over the layers as the stack does.
-      length: Number of tokens so far, the same in every row: int32 scalar.
+      length: Number of places that are filled, the same in every row: int32 scalar.
       places_S: The number of each place of the cache: int32 [S].
+      starts_B: The place of the first token of each row; the places before it are padding: int32
+        [B].
     """
 
     layers: Any
     length: jax.Array
     places_S: jax.Array
+    starts_B: jax.Array
 
 
 class Decoder(nnx.Module):
@@ -168,7 +171,8 @@ class Decoder(nnx.Module):
         layers = self.stack.init_own(
             self.blocks, lambda block: block.init_cache(batch_size, length)
         )
-        return Cache(layers, jnp.int32(0), jnp.arange(length, dtype=jnp.int32))
+        places_S = jnp.arange(length, dtype=jnp.int32)
+        return Cache(layers, jnp.int32(0), places_S, jnp.zeros(batch_size, jnp.int32))
 
     def decode(self, tokens_BL: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """Append tokens to every row.
@@ -180,16 +184,17 @@ class Decoder(nnx.Module):
         Returns:
           The logits after the last of them, float32 [B, V], and the cache for the next call.
         """
-        # Place s of the cache holds position s. Places that are filled, the new ones included, get
-        # segment 1, all others segment 0: to the masks they are padding, and no mask of its own is
-        # needed for decoding. `length` is traced, so that one program serves every step; only L is
-        # static, hence one program for the prompt and one for single tokens.
-        B, L = tokens_BL.shape
+        # Place s of the cache holds position s, less the place where the row starts. Places of a
+        # row that are filled, the new ones included, get segment 1, all others segment 0: to the
+        # masks they are padding, and no mask of its own is needed for decoding. `length` is traced,
+        # so that one program serves every step; only L is static.
+        L = tokens_BL.shape[1]
         start, length = cache.length, cache.length + L
-        places_BS = jnp.broadcast_to(cache.places_S, (B, cache.places_S.size))
-        cached = Tokens(places_BS, (places_BS < length).astype(jnp.int32))
-        single = Tokens.single(B, L)
-        tokens = Tokens(single.positions_BL + start, single.segments_BL)
+        own_BS = cache.places_S - cache.starts_B[:, None]
+        filled_BS = (own_BS >= 0) & (cache.places_S < length)
+        cached = Tokens(jnp.maximum(own_BS, 0), filled_BS.astype(jnp.int32))
+        own_BL = jnp.arange(L, dtype=jnp.int32) + (start - cache.starts_B)[:, None]
+        tokens = Tokens(jnp.maximum(own_BL, 0), (own_BL >= 0).astype(jnp.int32))
 
         def apply(block: Any, index: jax.Array, x_BLD: jax.Array, cache: Any) -> Any:
             return block.decode(x_BLD, tokens, cache, cached, start, **self._shared())
@@ -198,7 +203,8 @@ class Decoder(nnx.Module):
         x_BLD, layers = self.stack.apply(self.blocks, apply, x_BLD, cache.layers)
         # Of a prompt only the last logits are needed, so only its last state meets the vocabulary.
         logits_B1V = self.logits(self.norm(x_BLD[:, -1:]))
-        return logits_B1V[:, 0], Cache(layers, length, cache.places_S)
+        cache = dataclasses.replace(cache, layers=layers, length=length)
+        return logits_B1V[:, 0], cache
 
     def _shared(self) -> dict[str, Any]:
         """Return the arguments of all blocks: none without a bias, which blocks need not take."""

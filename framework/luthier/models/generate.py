@@ -1,6 +1,6 @@
 """Generation: prompts are continued token by token, in one compiled loop.
 
-Shapes: B rows, L length of prompts (padded on the right), T most tokens of a row, V vocab.
+Shapes: B rows, L tokens that are read at once, T places of a row, V vocab.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import numpy as np
 from flax import nnx
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.attention.multi_head import KeyValues
+from luthier.models.decoder import Cache
 from luthier.models.language_model import LanguageModel
 from luthier.models.sampling import sample
 
@@ -25,6 +27,9 @@ from luthier.models.sampling import sample
 # added is empty and small: places of the cache, and entries of a list that are never drawn.
 _LENGTH_MULTIPLE = 32
 _STOP_MULTIPLE = 8
+# Prompts are read in chunks, of about an eighth of the longest within these bounds: fewer tokens
+# would leave matrix units idle, and more would be padding.
+_SMALLEST_CHUNK, _LARGEST_CHUNK = 16, 512
 
 
 @jax.tree_util.register_dataclass
@@ -76,53 +81,129 @@ def generate(
       BadInput: An argument is out of its range; all such arguments are named.
     """
     _check(prompts, max_new_tokens, temperature, top_k, top_p, getattr(model, "vocab_size", None))
-    if not prompts:
-        return []
-    # Lengths that are shapes are rounded up (total length, stop tokens) or down (prefill), so that
-    # calls with other prompts find a compiled program; what need not be a shape (lengths, ends,
-    # stops, temperature) is an argument. The number of rows is not rounded: a row that nobody asked
-    # for would be computed at every step. The price of the power of two: a prompt of 1,000 tokens
-    # is read as 512 at once and 488 one by one.
+    if not prompts or not max_new_tokens:
+        return [[] for _ in prompts]
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    total = int(lengths.max()) + max_new_tokens
-    tokens = np.zeros((len(prompts), total + -total % _LENGTH_MULTIPLE), np.int32)
-    for row, prompt in zip(tokens, prompts, strict=True):
-        row[: len(prompt)] = prompt
+    cached = not part_without_cache(model)
+    cache = jax.eval_shape(lambda: model.init_cache(1, 1)) if cached else None
+    layout = _Layout.of(model, cache, lengths, max_new_tokens)
+    ends = layout.starts + lengths
+    tokens = np.zeros((len(prompts), layout.num_places), np.int32)
+    for row, prompt, start, end in zip(tokens, prompts, layout.starts, ends, strict=True):
+        row[start:end] = prompt
     num_stops = len(stop_tokens)
     # Padded with -1, which no token is. At least one, so that the array is never empty.
     stops = np.full(num_stops + (-num_stops % _STOP_MULTIPLE or _STOP_MULTIPLE), -1, np.int32)
     stops[:num_stops] = stop_tokens
-    prefill = 1 << (int(lengths.min()).bit_length() - 1)  # a power of two, to share programs
     graphdef, state = nnx.split(model)
     tokens = _continue(
         graphdef,
-        prefill,
-        has_cache(model),
+        layout.chunk,
+        cached,
         state,
         tokens,
-        lengths,
-        lengths + np.int32(max_new_tokens),
+        jnp.int32(layout.num_chunks),
+        layout.starts,
+        ends,
+        ends + np.int32(max_new_tokens),
         stops,
         _row_keys(prompts, seed),
         jnp.float32(temperature),
         None if top_k is None else jnp.int32(top_k),
         None if top_p is None else jnp.float32(top_p),
     )
-    rows = zip(np.asarray(tokens).tolist(), lengths.tolist(), strict=True)
+    rows = zip(np.asarray(tokens).tolist(), ends.tolist(), strict=True)
     return [_until(row[n : n + max_new_tokens], stop_tokens) for row, n in rows]
 
 
-def has_cache(model: LanguageModel) -> bool:
-    """Return whether all parts of a model have a cache of earlier tokens."""
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """The places of prompts and of what continues them.
+
+    Args:
+      starts: The place of the first token of each row, int32 [B].
+      chunk: Tokens that are read at once.
+      num_chunks: Chunks of the prompts that are read before the first token is drawn.
+      num_places: T.
+    """
+
+    starts: np.ndarray
+    chunk: int
+    num_chunks: int
+    num_places: int
+
+    @classmethod
+    def of(
+        cls, model: LanguageModel, cache: Any, lengths: np.ndarray, max_new_tokens: int
+    ) -> _Layout:
+        """Return the layout for prompts of these lengths, given the abstract cache of the model."""
+        # The chunk and the number of places are shapes, and so is the number of rows. The first two
+        # are rounded, so that calls with other prompts find a compiled program; the last is not: a
+        # row that nobody asked for would be computed at every step. A model with learned positions
+        # may not have places for what rounding adds: then nothing is rounded, and where even that
+        # is too long, its own message names the length that the caller asked for.
+        longest = int(lengths.max())
+        total = longest + max_new_tokens
+        if not _takes_padding(cache):
+            # Rows are in step from place 0. The rest of longer prompts is read token by token, in
+            # rows that do not draw yet.
+            shortest = int(lengths.min())
+            chunk = _SMALLEST_CHUNK if cache is not None and shortest >= _SMALLEST_CHUNK else 1
+            places = _round_up(total, _LENGTH_MULTIPLE)
+            places = places if _fits(model, cache, places) else total
+            return cls(np.zeros_like(lengths), chunk, shortest // chunk, places)
+        chunk = 1 << ((longest + 7) // 8).bit_length() - 1  # a power of two, at most an eighth
+        chunk = min(max(chunk, _SMALLEST_CHUNK), _LARGEST_CHUNK)
+        end = _round_up(longest, chunk)
+        places = _round_up(end + max_new_tokens, _LENGTH_MULTIPLE)
+        if not _fits(model, cache, places):
+            chunk, end, places = longest, longest, total
+        # All prompts end at one place: what precedes the shorter ones is padding, to the masks of
+        # attention. Every row then draws from the first step on, however long the others are.
+        return cls((end - lengths).astype(np.int32), chunk, end // chunk, places)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return number + -number % multiple
+
+
+def _fits(model: LanguageModel, cache: Any, length: int) -> bool:
+    """Return whether a model has positions for rows of a length."""
+    try:
+        if cache is None:
+            jax.eval_shape(lambda: model.hidden(jnp.zeros((1, length), jnp.int32)))
+        else:
+            jax.eval_shape(lambda: model.init_cache(1, length))
+    except BadInput:
+        return False
+    return True
+
+
+def _takes_padding(cache: Any) -> bool:
+    """Return whether padding before a row leaves no trace in a cache."""
+    # Keys and values of padding are masked. A state that is carried from token to token would have
+    # read it.
+    if not isinstance(cache, Cache):
+        return False
+    is_attention = lambda leaf: isinstance(leaf, KeyValues)  # noqa: E731
+    return all(map(is_attention, jax.tree.leaves(cache.layers, is_leaf=is_attention)))
+
+
+def part_without_cache(model: LanguageModel) -> str:
+    """Return the class of a part without a cache of earlier tokens; empty if all have one.
+
+    Args:
+      model: The language model, with or without arrays.
+    """
     # Asked by trying, abstractly: `init_cache` goes through all parts, and a part that has none
     # raises AttributeError from deep inside. Other AttributeErrors are bugs of a part.
     try:
         jax.eval_shape(lambda: model.init_cache(1, 1))
     except AttributeError as error:
-        if "init_cache" in str(error):
-            return False
+        if error.name == "init_cache":
+            return type(error.obj).__name__
         raise
-    return True
+    return ""
 
 
 def _decode_all(model: LanguageModel, tokens_BT: jax.Array, length: jax.Array | int) -> jax.Array:
@@ -138,11 +219,13 @@ def _decode_all(model: LanguageModel, tokens_BT: jax.Array, length: jax.Array | 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _continue(
     graphdef: Any,
-    prefill: int,
+    chunk: int,
     cached: bool,
     state: Any,
     tokens_BT: jax.Array,
-    lengths_B: jax.Array,
+    num_chunks: jax.Array,
+    starts_B: jax.Array,
+    prompt_ends_B: jax.Array,
     ends_B: jax.Array,
     stop_tokens: jax.Array,
     keys_B: jax.Array,
@@ -150,32 +233,43 @@ def _continue(
     top_k: jax.Array | None,
     top_p: jax.Array | None,
 ) -> jax.Array:
-    """Fill tokens_BT after the prompts; the first `prefill` tokens are read at once."""
-    # Static: the structure of the model, the length of the prefill, whether there is a cache.
+    """Fill tokens_BT after the prompts, which stand from `starts_B` to `prompt_ends_B`."""
+    # Static: the structure of the model, the length of a chunk, whether there is a cache.
     # Everything else is traced.
     #
-    # Rows have prompts of different lengths, but run in step: all are at the same `index`. In a row
-    # whose prompt is longer than `index`, the token of the prompt takes the place of the drawn one.
-    # So the cache has one length for all rows, and prompts need no padding on the left, which
-    # would shift positions. The loop ends when every row has drawn a stop token or its last one; a
-    # row that is done keeps drawing, and `_until` cuts it.
+    # All rows run in step, at the same `index`, so that the cache has one length. In a row whose
+    # prompt is longer than `index`, the token of the prompt takes the place of the drawn one: where
+    # the model takes padding, there is no such row. The loop ends when every row has drawn a stop
+    # token or its last one; a row that is done keeps drawing, and `_until` cuts it.
     model = nnx.merge(graphdef, state)
     B, T = tokens_BT.shape
+    index = num_chunks * chunk
     if cached:
-        logits_BV, cache = model.decode(tokens_BT[:, :prefill], model.init_cache(B, T))
+        cache = model.init_cache(B, T)
+        if isinstance(cache, Cache):
+            cache = dataclasses.replace(cache, starts_B=starts_B)
+
+        def read(number: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+            tokens_BL = jax.lax.dynamic_slice_in_dim(tokens_BT, number * chunk, chunk, axis=1)
+            return model.decode(tokens_BL, carry[1])
+
+        # Something for the loop to start with, which the first chunk replaces.
+        logits = jax.eval_shape(model.decode, tokens_BT[:, :1], cache)[0]
+        logits_BV = jnp.zeros(logits.shape, logits.dtype)
+        logits_BV, cache = jax.lax.fori_loop(0, num_chunks, read, (logits_BV, cache))
     else:
-        logits_BV, cache = _decode_all(model, tokens_BT, prefill), None
-    fold = jax.vmap(jax.random.fold_in, (0, None))
+        logits_BV, cache = _decode_all(model, tokens_BT, index), None
+    fold = jax.vmap(jax.random.fold_in)
 
     def going(rows: _Rows) -> jax.Array:
         return ~rows.done_B.all()
 
     def step(rows: _Rows) -> _Rows:
-        # A key for each row and index, not a chain of splits: the draw at an index does not depend
-        # on where the loop began.
-        keys_B_ = fold(keys_B, rows.index)
+        # A key for each row and position, not a chain of splits: the draw at a position does not
+        # depend on where the row or the loop began.
+        keys_B_ = fold(keys_B, rows.index - starts_B)
         drawn_B = sample(keys_B_, rows.logits_BV, temperature=temperature, top_k=top_k, top_p=top_p)
-        in_prompt_B = rows.index < lengths_B
+        in_prompt_B = rows.index < prompt_ends_B
         next_B = jnp.where(in_prompt_B, rows.tokens_BT[:, rows.index], drawn_B)
         tokens_BT = rows.tokens_BT.at[:, rows.index].set(next_B)
         stopped_B = ~in_prompt_B & jnp.isin(next_B, stop_tokens)
@@ -186,7 +280,7 @@ def _continue(
             logits_BV, cache = _decode_all(model, tokens_BT, rows.index + 1), None
         return _Rows(tokens_BT, rows.index + 1, done_B, logits_BV, cache)
 
-    start = _Rows(tokens_BT, jnp.int32(prefill), ends_B <= prefill, logits_BV, cache)
+    start = _Rows(tokens_BT, index, ends_B <= index, logits_BV, cache)
     return jax.lax.while_loop(going, step, start).tokens_BT
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from luthier.errors import BadInput, Problem
 from luthier.layers import (
     DropoutKeys,
     Linear,
@@ -43,7 +44,7 @@ class VisionTransformer(nnx.Module):
       norm: Template of the norm after the last layer.
       embedding: Template of the map from images to tokens, `PatchEmbedding` with its sizes.
       pooling: Template of the pooling of tokens to one vector: `ClassToken` or `MeanPool`.
-      head: Template of the map from that vector to logits.
+      head: Template of the map from that vector to logits; None leaves it out.
       stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dtype: Dtype of the computation, in all parts that do not set their own.
       param_dtype: Dtype of the parameters.
@@ -70,7 +71,7 @@ class VisionTransformer(nnx.Module):
         norm: Template,
         embedding: Template,
         pooling: Template = ClassToken,
-        head: Template = functools.partial(Linear, Zeros(), Zeros()),
+        head: Template | None = functools.partial(Linear, Zeros(), Zeros()),
         stack: Stack = Scanned(),
         *,
         dtype: DType = jnp.float32,
@@ -92,7 +93,7 @@ class VisionTransformer(nnx.Module):
         # Classes are few, and their number is seldom even, so no mesh axis splits them.
         embed = {"inputs": (dim,), "input_axes": ("embed",)}
         classes = {"outputs": (num_classes,), "output_axes": (None,)}
-        self.head = create(head, rngs=rngs, **embed, **classes, **kinds)
+        self.head = None if head is None else create(head, rngs=rngs, **embed, **classes, **kinds)
 
     def hidden(self, images_BHWC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:
         """Run everything but pooling and head.
@@ -120,7 +121,14 @@ class VisionTransformer(nnx.Module):
         return self.norm(x_BLD)
 
     def __call__(self, images_BHWC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:
-        """Return the logits of the classes, float32 or wider [B, K]; arguments as for `hidden`."""
+        """Return the logits of the classes, float32 or wider [B, K]; arguments as for `hidden`.
+
+        Raises:
+          BadInput: The model has no head.
+        """
+        if self.head is None:
+            what = "the vision transformer has no head, so it gives no logits"
+            raise BadInput(Problem(what, remedy="set head to a Linear"))
         x_BD = self.pooling(self.hidden(images_BHWC, dropout=dropout))
         logits_BK = self.head(x_BD)
         return logits_BK.astype(wide(logits_BK.dtype))

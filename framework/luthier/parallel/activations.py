@@ -232,6 +232,18 @@ def constrain(
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*entries)))
 
 
+def whole(x: jax.Array) -> jax.Array:
+    """Constrain an array to be whole on every device, as parameters of unknown layers are in use.
+
+    Args:
+      x: Any array inside a trace.
+
+    Returns:
+      `x`, with the same values; `x` itself outside of `activation_rules`.
+    """
+    return constrain(x, ("whole",) * x.ndim, {"whole": ()})
+
+
 def _varying(x: Any) -> frozenset[str]:
     """Return the manual mesh axes over which an array varies."""
     axes: frozenset[str] = jax.typeof(x).manual_axis_type.varying

@@ -83,6 +83,12 @@ class Mesh:
         within = self._within(num_devices)
         return {axis: within[axis] * across[axis] for axis in AXES}
 
+    @property
+    def min_devices(self) -> int:
+        """The fewest devices that the mesh can use: an axis of -1 then has one."""
+        within = (getattr(self, axis) for axis in AXES)
+        return math.prod(size for size in within if size > 0) * self.across_slices.count
+
     def arrange(self, devices: Sequence[Any]) -> jax.sharding.Mesh:
         """Arrange devices, here or of an absent topology, in this mesh.
 

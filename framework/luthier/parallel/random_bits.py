@@ -12,6 +12,7 @@ Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Three
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -53,6 +54,7 @@ def threefry(
 
 
 _LOWER = mlir.lower_fun(threefry, multiple_results=True)
+_replaced: dict[str, Any] = {"rule": None}  # JAX's own rule, once `install` has replaced it
 
 
 def install() -> Callable[[], None]:
@@ -62,17 +64,20 @@ def install() -> Callable[[], None]:
       A function that restores JAX's own lowering. Compiled programs stay as they are.
     """
     # `register_lowering` is public, but only the private table has the rule that was registered
-    # before, which undoing needs. Installing twice must not take our own rule for JAX's.
+    # before, which undoing needs. Installing twice must not take our own rule for JAX's. Undoing
+    # works whoever installed it: every function that compiles does.
     rules = mlir_registry._platform_specific_lowerings["cpu"]
     before = rules.get(threefry2x32_p)
-    if before is not None and getattr(before, "rule", None) is _LOWER:
-        return lambda: None
-    mlir.register_lowering(threefry2x32_p, _LOWER, platform="cpu")
+    if before is None or getattr(before, "rule", None) is not _LOWER:
+        _replaced["rule"] = before
+        mlir.register_lowering(threefry2x32_p, _LOWER, platform="cpu")
 
     def undo() -> None:
-        if before is None:
-            rules.pop(threefry2x32_p, None)
+        if getattr(rules.get(threefry2x32_p), "rule", None) is not _LOWER:
+            return  # it is undone already
+        if _replaced["rule"] is None:
+            del rules[threefry2x32_p]
         else:
-            rules[threefry2x32_p] = before
+            rules[threefry2x32_p] = _replaced["rule"]
 
     return undo

@@ -85,6 +85,22 @@ class Parallelism:
     rules: Rules = dataclasses.field(default_factory=Rules)
 
 
+def mesh_axes_of(logical: str | None, table: Table, sizes: Mapping[str, int]) -> Sequence[str]:
+    """Return the mesh axes that split a logical axis.
+
+    A name without a rule that is a mesh axis means this mesh axis: annotations of Flax
+    (`nnx.with_partitioning(init, (None, "tensor"))`) name either kind.
+
+    Args:
+      logical: Name of the logical axis; None is not split.
+      table: Logical axis to mesh axes.
+      sizes: Mesh axis to number of devices.
+    """
+    if logical is None:
+        return ()
+    return table.get(logical, (logical,) if logical in sizes else ())
+
+
 def axis_product(mesh_axes: Sequence[str], sizes: Mapping[str, int]) -> int:
     """Return the number of shards that mesh axes together cut a dimension into.
 

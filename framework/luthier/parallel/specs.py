@@ -14,10 +14,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from luthier.errors import Problem, ShardingError
 from luthier.parallel.bytes import array_bytes, bytes_per_device
 from luthier.parallel.mesh import alternatives, describe_sizes
-from luthier.parallel.rules import Table, axis_product, table_problems
+from luthier.parallel.rules import Table, axis_product, mesh_axes_of, table_problems
 from luthier.terminal import format_bytes
 
 LogicalAxes = Sequence[str | None]
+
+FSDP = "fsdp"
+"""The mesh axis that splits the state, also that of models that declare no logical axes."""
 
 # Remedies of sizes that can change while the model stays the same: ids beyond the vocabulary are
 # never used, and a batch has any number of rows. Other sizes are those of the architecture.
@@ -34,7 +37,8 @@ class ArrayInfo:
     Args:
       shape: Its global shape.
       dtype: Its type.
-      axes: A logical axis name, or None, for every dimension; None replicates the array.
+      axes: A logical axis name, or None, for every dimension. None instead of names: the array
+        declares none, and `fsdp` splits its largest dimension (see `place`).
     """
 
     shape: tuple[int, ...]
@@ -100,7 +104,7 @@ def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[S
     found = []
     for index, logical in enumerate(axes):
         kept, notes, single = [], [], []
-        for axis in () if logical is None else table.get(logical, ()):
+        for axis in mesh_axes_of(logical, table, sizes):
             if sizes[axis] == 1:
                 single.append(axis)
             elif axis in users:
@@ -122,6 +126,9 @@ def place(
 ) -> dict[str, Placement]:
     """Shard arrays over the mesh by the rules.
 
+    Of an array that declares no logical axes, `fsdp` splits the largest dimension that it divides;
+    of several such dimensions the first. An array whose logical axes are all None stays whole.
+
     Args:
       arrays: The arrays by name.
       table: Logical axis to mesh axes.
@@ -133,7 +140,8 @@ def place(
 
     Raises:
       ShardingError: Rules name mesh axes that do not exist, arrays have another number of
-        logical axes than dimensions, or dimensions are not divisible; all of them at once.
+        logical axes than dimensions, or dimensions are not divisible; all of them at once, and a
+        dimension that many arrays have in one line.
     """
     # JAX refuses uneven shardings one array at a time, when it makes them. Here all are reported at
     # once, from shapes alone.
@@ -141,30 +149,34 @@ def place(
     if problems:
         raise ShardingError(problems)
     placements = {}
+    # By what one change repairs: the same dimension is in many arrays of a model.
+    faults: dict[tuple[Any, ...], list[Problem]] = {}
     for name, info in arrays.items():
-        # None asks for replication (`ArrayInfo`); it is not a wrong number of axes.
         if info.axes is None:
-            placements[name] = _replicated(name, info)
+            placements[name] = _split_by_size(name, info, sizes)
             continue
         if len(info.axes) != len(info.shape):
-            problems.append(_wrong_rank(name, info))
+            faults[(name,)] = [_wrong_rank(name, info)]
             continue
         dimensions = resolve(info.axes, table, sizes)
         for index, dimension in enumerate(dimensions):
             if info.shape[index] % axis_product(dimension.mesh_axes, sizes):
-                problems.append(_uneven(name, info, index, dimension, sizes, path))
+                key = info.axes[index], info.shape[index], dimension.mesh_axes
+                problem = _uneven(name, info, index, dimension, sizes, path)
+                faults.setdefault(key, []).append(problem)
         shards = math.prod(axis_product(d.mesh_axes, sizes) for d in dimensions)
+        is_unnamed = info.shape and not any(info.axes)
         placements[name] = Placement(
             name=name,
             shape=info.shape,
             dtype=info.dtype,
             axes=info.axes,
             spec=PartitionSpec(*(d.entry for d in dimensions)),
-            reason="; ".join(d.reason for d in dimensions) or "scalar: replicated",
+            reason="no logical axes: replicated" if is_unnamed else _reasons(dimensions),
             bytes_per_device=array_bytes(info.shape, info.dtype) // shards,
         )
-    if problems:
-        raise ShardingError(problems)
+    if faults:
+        raise ShardingError([_once(same) for same in faults.values()])
     return placements
 
 
@@ -183,7 +195,7 @@ def _reason(
 ) -> str:
     if logical is None:
         return f"dimension {index} has no logical axis: replicated"
-    if logical not in table:
+    if logical not in table and not (kept or notes):
         return f"no rule for {logical!r}: replicated"
     if kept:
         text = f"{logical} -> {', '.join(kept)}"
@@ -191,11 +203,50 @@ def _reason(
     return f"{logical}: {', '.join(notes) or 'replicated'}"
 
 
-def _replicated(name: str, info: ArrayInfo) -> Placement:
-    reason = "no logical axes: replicated" if info.shape else "scalar: replicated"
-    spec = PartitionSpec(*(None for _ in info.shape))
-    size = array_bytes(info.shape, info.dtype)
+def _reasons(dimensions: Sequence[SplitDimension]) -> str:
+    return "; ".join(d.reason for d in dimensions) or "scalar: replicated"
+
+
+def fsdp_dimension(shape: Sequence[int], sizes: Mapping[str, int]) -> int | None:
+    """Return the dimension that `fsdp` splits of a parameter without logical axes.
+
+    It is the largest that the mesh axis divides, and of several the first: a function of the shape
+    and the mesh alone, so that a run that is resumed elsewhere finds its shards by the same rule.
+
+    Args:
+      shape: The parameter's shape.
+      sizes: Mesh axis to number of devices.
+
+    Returns:
+      Index of the dimension; None if `fsdp` has one device, or divides no dimension.
+    """
+    number = sizes.get(FSDP, 1)
+    fitting = [d for d, size in enumerate(shape) if number > 1 and size and size % number == 0]
+    return max(fitting, key=lambda d: shape[d], default=None)
+
+
+def _split_by_size(name: str, info: ArrayInfo, sizes: Mapping[str, int]) -> Placement:
+    dimension, number = fsdp_dimension(info.shape, sizes), sizes.get(FSDP, 1)
+    if not info.shape:
+        reason = "scalar: replicated"
+    elif number == 1:
+        reason = "no logical axes: replicated"
+    elif dimension is None:
+        reason = f"no logical axes, and no dimension divisible by {FSDP}={number}: replicated"
+    else:
+        reason = f"no logical axes: largest dimension divisible by {FSDP}={number}"
+    spec = PartitionSpec(*(FSDP if d == dimension else None for d in range(len(info.shape))))
+    size = array_bytes(info.shape, info.dtype) // (1 if dimension is None else number)
     return Placement(name, info.shape, info.dtype, None, spec, reason, size)
+
+
+def _once(same: Sequence[Problem]) -> Problem:
+    """Return the first of several problems that one change repairs, which names the others."""
+    first, *others = same
+    if not others:
+        return first
+    also = others[0].path if len(others) == 1 else f"{len(others)} other arrays"
+    return dataclasses.replace(first, what=f"{first.what}, also in {also}")
 
 
 def _wrong_rank(name: str, info: ArrayInfo) -> Problem:
@@ -231,14 +282,15 @@ def _uneven(
         smaller = math.gcd(size // rest, sizes[used[-1]])
         remedies.append(f"parallelism.mesh.{used[-1]}={smaller}")
     if logical not in _REMEDIES:
-        remedies.append(f"{path}.{logical}=()")
+        # The name of a mesh axis has no rule yet, so that the key is added.
+        remedies.append(f"{path}.{logical}{':=' if logical in sizes else '='}()")
     what = f"dimension {index} {logical!r} ({size}) is not divisible by {mesh} ({rule})"
     return Problem(what, name, remedy=alternatives(remedies))
 
 
 # Sharding of arrays that an optimizer derives from parameters: factors, preconditioners, averages.
 
-SPARE = ("fsdp",)
+SPARE = (FSDP,)
 """Mesh axes that split all of an optimizer's state, whichever dimensions it has."""
 
 
@@ -293,7 +345,7 @@ def _place(
         dtype=info.dtype,
         axes=axes,
         spec=PartitionSpec(*(d.entry for d in dimensions)),
-        reason="; ".join(d.reason for d in dimensions) or "scalar: replicated",
+        reason=_reasons(dimensions),
         bytes_per_device=array_bytes(info.shape, info.dtype) // shards,
     )
 

@@ -10,6 +10,12 @@ from luthier.planner import targets
 from luthier.planner.checks import claimed, contradiction
 from luthier.planner.device_facts import DeviceFacts, cpu_chip, device_facts
 from luthier.planner.flops import ModelFlops, model_flops
+from luthier.planner.parameters import (
+    Parameter,
+    ParameterCounts,
+    count_parameters,
+    model_parameters,
+)
 from luthier.planner.plan import Plan, make
 from luthier.planner.planning import checked_program, plan_here
 from luthier.planner.prediction import (
@@ -35,6 +41,8 @@ __all__ = [
     "GpuSlice",
     "Measurement",
     "ModelFlops",
+    "Parameter",
+    "ParameterCounts",
     "Plan",
     "Prediction",
     "Report",
@@ -46,11 +54,13 @@ __all__ = [
     "comparison",
     "contradiction",
     "count",
+    "count_parameters",
     "cpu_chip",
     "device_facts",
     "flops_by_dtype",
     "make",
     "model_flops",
+    "model_parameters",
     "plan_apart",
     "plan_here",
     "predict",

@@ -18,8 +18,9 @@ from luthier import program as programs
 from luthier.errors import DataError, Problem, ValidationError
 from luthier.graph import Graph
 from luthier.parallel import Placement
+from luthier.parallel.specs import FSDP
 from luthier.program.state import chosen
-from luthier.program.step import rngs_of
+from luthier.program.step import model_of
 from luthier.tasks import BatchCoupled, CoupledTask
 
 FACTOR = 2.0
@@ -49,6 +50,22 @@ def claimed(name: str) -> tuple[str, float] | None:
         return None  # none, or names of several models, such as a teacher's
     number, unit = found[0].groups()
     return found[0].group(), float(number.replace("p", ".")) * (1e9 if unit in "bB" else 1e6)
+
+
+def unsplit(program: programs.Program) -> str:
+    """Return a note if the mesh axis `fsdp` splits no parameter; an empty string if it does.
+
+    Args:
+      program: The experiment's program.
+    """
+    number = program.sizes[FSDP]
+    found = [p for name, p in program.placements.items() if name.startswith("parameters/")]
+    entries = [entry for placement in found for entry in placement.spec]
+    if number == 1 or any(e == FSDP or (isinstance(e, tuple) and FSDP in e) for e in entries):
+        return ""
+    largest = max(found, key=lambda placement: placement.bytes_per_device)
+    reason = f"{largest.name.removeprefix('parameters/')}: {largest.reason}"
+    return f"{FSDP}={number} splits the batch, but none of the {len(found)} parameters ({reason})"
 
 
 def contradiction(name: str, parameters: int) -> str:
@@ -133,7 +150,7 @@ def _couplings(graph: Graph, experiment: programs.Experiment) -> list[Problem]:
     task, reasons = experiment.task, []
     if isinstance(task.reduction, BatchCoupled) and not isinstance(task, CoupledTask):
         reasons.append(task.reduction.reason)
-    model = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+    model = nnx.eval_shape(lambda: model_of(experiment))
     for path, module in nnx.iter_modules(model):
         reason = getattr(module, "COUPLES", None)
         if reason is not None:

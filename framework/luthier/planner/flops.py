@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.extend import core as jex_core
 
+from luthier import user_code
 from luthier.errors import Problem, ValidationError
 from luthier.layers.declared import abstract_forms
 from luthier.parallel import activation_rules, make_mesh
@@ -66,7 +67,8 @@ def trace_forward(program: Program) -> jex_core.ClosedJaxpr:
       program: The experiment's program.
 
     Raises:
-      ValidationError: A size is too large for the arithmetic that the model does with it.
+      UserCodeError: Code of the user raised an exception.
+      ValidationError: The components of the model or the task do not fit together.
     """
     # A mesh of one device still has all axes by name, since layers look up the axes of their rules.
     sizes, rules = dict.fromkeys(program.sizes, 1), program.experiment.parallelism.rules
@@ -83,11 +85,13 @@ def trace_forward(program: Program) -> jex_core.ClosedJaxpr:
             sums = experiment.task.loss(model, batch, dropout_key(experiment.seed))
         return sums.loss.numerator
 
-    try:
-        return jax.make_jaxpr(forward)(
-            program.values(), program.abstract_leaves, dict(program.batch)
-        )
-    except OverflowError as error:  # sizes enter arithmetic as numbers of 32 bits
-        line = str(error).partition("\n")[0]
-        what = f"a size of the model is too large for its arithmetic: {line}"
-        raise ValidationError(Problem(what, "model")) from error
+    arguments = program.values(), program.abstract_leaves, dict(program.batch)
+    with program.components_at_fault("the loss cannot be traced", program.batch):
+        try:
+            return jax.make_jaxpr(forward)(*arguments)
+        except OverflowError as error:  # sizes enter arithmetic as numbers of 32 bits
+            if user_code.frames(error):
+                raise
+            line = str(error).partition("\n")[0]
+            what = f"a size of the model is too large for its arithmetic: {line}"
+            raise ValidationError(Problem(what, "model")) from error

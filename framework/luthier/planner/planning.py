@@ -13,6 +13,7 @@ import jax
 
 from luthier import graph as graphs
 from luthier import program as programs
+from luthier import project
 from luthier.data.sources.remote import offline
 from luthier.errors import Problem, ValidationError
 from luthier.graph import Graph
@@ -20,7 +21,7 @@ from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
 from luthier.planner import process
 from luthier.planner import report as reports
-from luthier.planner.checks import check, unsaved_residuals
+from luthier.planner.checks import check, unsaved_residuals, unsplit
 from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic
 from luthier.planner.compiled.hlo import parse
 from luthier.planner.compiled.memory import CompiledMemory, memory_of, refusal
@@ -66,7 +67,7 @@ def plan(
     *,
     slice: str,
     level: str = "compile",
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | None = None,
     search: bool = False,
     on_progress: ProgressCallback = silent,
 ) -> Report: ...
@@ -79,7 +80,7 @@ def plan(
     hoist: Sequence[str] = (),
     slice: str | None = None,
     level: str = "compile",
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | None = None,
     search: bool = False,
     on_progress: ProgressCallback = silent,
 ) -> Plan | Report:
@@ -91,7 +92,8 @@ def plan(
       hoist: Paths of numeric leaves that the compiled step takes as arguments (devices only).
       slice: A slice to plan for instead, such as `v5e-16`, `h100:8` or `cpu:8`.
       level: `shapes` or `compile` (slices only).
-      packages: The user's modules that a graph may name (slices only).
+      packages: The user's modules that a graph may name (slices only); None means those of the
+        project (`[tool.luthier] packages`).
       search: Whether to search for better layouts although this one fits (slices only).
       on_progress: Takes messages about the progress (slices only).
 
@@ -106,6 +108,7 @@ def plan(
         return make(graph, devices, hoist)
     if devices is not None or hoist:
         raise TypeError("plan() takes devices and hoist, or a slice, not both")
+    packages = project.packages_of(packages)
     return process.plan_apart(
         graph, slice, level=level, packages=packages, search=search, on_progress=on_progress
     )
@@ -178,6 +181,7 @@ class _Job:
             self._chip = self._slice.chip or cpu_chip(self._slice.num_devices)
             program = checked_program(graph, self._devices, self._notes)
             fields = reports.outline(graph, program, self._slice, self._chip)
+            self._notes += filter(None, [unsplit(program)])
             if is_compiled and _has_kernels(graph):
                 start = (
                     "kernels are compiled by their abstract forms, which move more bytes than the "
@@ -275,6 +279,7 @@ class _Job:
             self._notes += notes
         if is_proved:
             rows = self._proved_rows(graph, rows, report)
+        rows = [reports.proposal_of(row) for row in rows]
         return dataclasses.replace(report, proposals=rows, notes=self._notes)
 
     def _proved_rows(
@@ -290,7 +295,7 @@ class _Job:
         fitting: list[dict[str, Any]] = []
         best: list[dict[str, Any]] = []
         # A refusal may lack the bytes: then no layout counts as better, and all are tried.
-        own = report.memory.needed_bytes or 0, report.step["step_seconds"]
+        own = report.memory.needed_bytes or 0, reports.roofline_seconds(report.step)
         limit = report.memory.limit_bytes
         is_modelled = bool(report.memory.refusal) or report.subject.level != COMPILE
         for number, row in enumerate(rows, 1):
@@ -321,7 +326,7 @@ class _Job:
         if parts.get("refusal"):
             return None
         needed = parts.get("needed_bytes", row["needed_bytes"])
-        seconds = parts["step"]["step_seconds"]
+        seconds = reports.roofline_seconds(parts["step"])
         return row | {"needed_bytes": needed, "step_seconds": seconds, "is_compiled": True}
 
     def _program(self, graph: Graph) -> programs.Program:

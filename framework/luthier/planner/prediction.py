@@ -34,8 +34,10 @@ class Prediction:
       held_bytes: Bytes that one device holds permanently: the state, and a batch.
       gradient_bytes: Bytes of the gradients on one device.
       limit_bytes: Memory of one device; None where unknown.
-      step_seconds: Roofline lower bound of a step; None for an unknown device.
+      step_seconds: Roofline lower bound of a step; None for an unknown device, and where it is
+        too small to estimate.
       binding: The term of the roofline that decides.
+      reason: Reason for which a known device has no `step_seconds`.
     """
 
     held_bytes: int
@@ -43,13 +45,14 @@ class Prediction:
     limit_bytes: int | None
     step_seconds: float | None = None
     binding: str = ""
+    reason: str = ""
 
     def __str__(self) -> str:
         held = f"{format_bytes(self.held_bytes)} held on each device"
         of = "" if self.limit_bytes is None else f" of {format_bytes(self.limit_bytes)}"
         text = f"{held}{of}, and {format_bytes(self.gradient_bytes)} of gradients"
         if self.step_seconds is None:
-            return text
+            return f"{text}; the time of a step is {self.reason}" if self.reason else text
         return f"{text}; a step takes at least {_time(self.step_seconds)} ({self.binding})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,6 +151,8 @@ def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing:
     took = f"a step took {_time(measured['step_seconds'])} (median of {measured['num_steps']:,})"
     if prediction.step_seconds is not None:
         took += f", predicted at least {_time(prediction.step_seconds)} ({prediction.binding})"
+    elif prediction.reason:
+        took += ", too small to estimate beforehand"
     compiled = measured["compiled_bytes_per_device"]
     predicted_bytes = (
         prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
@@ -181,8 +186,9 @@ def _predict(plan: Plan) -> Prediction:
         held_bytes=sum(n for kind, n in plan.bytes_per_device.items() if kind != "gradients"),
         gradient_bytes=plan.bytes_per_device.get("gradients", 0),
         limit_bytes=_limit(devices, chip),
-        step_seconds=None if bound is None else bound.step_seconds,
+        step_seconds=None if bound is None or bound.too_small else bound.step_seconds,
         binding="" if bound is None else bound.binding,
+        reason="" if bound is None else bound.too_small,
     )
 
 

@@ -17,8 +17,9 @@ from luthier.planner.compiled.collectives import Collective, total
 from luthier.planner.compiled.hlo import Module
 from luthier.planner.compiled.memory import CompiledMemory, at_peak
 from luthier.planner.flops import model_flops
+from luthier.planner.parameters import VOCABULARY
 from luthier.planner.pipelines import pipelines
-from luthier.planner.roofline import Roofline
+from luthier.planner.roofline import LAUNCH_SECONDS, Roofline
 from luthier.planner.targets import Chip, CpuSlice, Slice
 from luthier.program import Program
 from luthier.program.offload import host_bytes
@@ -39,11 +40,13 @@ class Subject:
       level: `shapes`, or `compile` where the step was compiled.
       devices: `count`, `kind` and `slices`.
       mesh: Size of every mesh axis that is not 1.
-      parameters: `total`, `active` for each token and `trained`.
+      parameters: `total`, `active` for each token, `trained`, and `embedding`: those of arrays with
+        a dimension for the vocabulary, if there are any.
       rows: `per_step`, `per_device` at a time, and `accumulation`.
       tokens_per_step: Positions in a global batch that can be predicted.
       steps: Steps of the whole run.
       checkpoint_bytes: Bytes of a checkpoint.
+      has_attention: Whether a parameter has heads, on which the conventions of FLOPs differ.
     """
 
     experiment: str
@@ -56,6 +59,7 @@ class Subject:
     tokens_per_step: int
     steps: int
     checkpoint_bytes: int = 0
+    has_attention: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,7 @@ class MemoryUse:
         where the compiler gives none.
       estimated_bytes: Total by the analytic model; None in plans of earlier versions.
       limit_bytes: Bytes that a program can have; None where there is no limit.
+      limit_reason: Reason for which that is less than the memory of the device; may be empty.
       refusal: Error message of the compiler where the step does not fit.
     """
 
@@ -82,6 +87,7 @@ class MemoryUse:
     needed_bytes: int | None = None
     estimated_bytes: int | None = None
     limit_bytes: int | None = None
+    limit_reason: str = ""
     refusal: str = ""
 
     @property
@@ -114,10 +120,11 @@ class Report:
       pipelines: Stacks that are split over stages, by their path: `stages`, `microbatches`,
         `schedule`, `ticks` and `bubble_fraction`.
       step: The step's time by a roofline: `seconds_by_term`, `binding`, `step_seconds`,
-        `serial_seconds`, `mfu`, `tokens_per_day` and `run_seconds`.
+        `serial_seconds`, `mfu`, `tokens_per_day` and `run_seconds`; where a step is too small to
+        estimate, `reason` says so, and times, MFU and throughput are None or empty.
       sharding: Every parameter: `name`, `shape`, `dtype`, `spec`, `reason`, `bytes_per_device`.
       proposals: Layouts that fit, the fastest first: `overrides`, `needed_bytes`,
-        `step_seconds`, and `is_compiled`.
+        `step_seconds` (None where it is too small to estimate), and `is_compiled`.
       notes: Notes for the reader, a line each.
       timings: Seconds of each phase of the planning.
     """
@@ -175,7 +182,7 @@ class Report:
 # From a program on devices, and from a compiled step, to the parts of a report.
 
 NUM_LIVE = 12
-EXPERTS = "experts"
+EXPERTS, HEADS = "experts", "heads"
 SECONDS_PER_DAY = 86_400
 
 
@@ -227,14 +234,16 @@ def outline(graph: Graph, program: Program, slice: Slice, chip: Chip | None) -> 
         "bytes_per_device": {kind: size for kind, size in per_device.items() if size},
         "gradient_bytes": per_device["gradients"],
         "limit_bytes": chip.limit_bytes if chip else None,
+        "limit_reason": chip.limit_reason if chip else "",
         "checkpoint_bytes": state_bytes,
+        "has_attention": any(HEADS in (p.axes or ()) for p in placements.values()),
         "pipelines": {p.path: p.to_dict() for p in pipelines(graph, sizes["stage"])},
         "sharding": _sharding(placements),
     }
 
 
 def parameters_of(program: Program) -> dict[str, int]:
-    """Count the parameters: `total`, `active` for a token, and `trained`."""
+    """Count the parameters: `total`, `active` for a token, `trained`, and `embedding`."""
     # Shares of experts need the model to be built, so models without experts skip that.
     has_experts = any(EXPERTS in (p.axes or ()) for p in program.placements.values())
     shares = active_shares_of(program.experiment) if has_experts else {}
@@ -245,7 +254,13 @@ def parameters_of(program: Program) -> dict[str, int]:
     }
     active = sum(round(size * shares.get(name, 1)) for name, size in sizes.items())
     trained_sizes = (math.prod(p.shape) for p in trained(program))
-    return {"total": sum(sizes.values()), "active": active, "trained": sum(trained_sizes)}
+    found = {"total": sum(sizes.values()), "active": active, "trained": sum(trained_sizes)}
+    embedding = sum(
+        math.prod(p.shape)
+        for name, p in program.placements.items()
+        if name.startswith("parameters/") and VOCABULARY in (p.axes or ())
+    )
+    return found | ({"embedding": embedding} if embedding else {})
 
 
 def flops_of(
@@ -273,18 +288,46 @@ def step_of(
       steps: Steps of the run.
       peak: Peak of all devices for the dtype that most products have, in FLOPs per second.
     """
-    # MFU is of the model's FLOPs, so recomputation (`hardware`) has none.
-    seconds = bound.step_seconds
-    return {
+    # MFU is of the model's FLOPs, so recomputation (`hardware`) has none. What starting a program
+    # takes hides the terms of a small model: then they bound neither a step nor a run.
+    known = {
         "seconds_by_term": dict(bound.seconds_by_term),
         "binding": bound.binding,
-        "step_seconds": seconds,
         "serial_seconds": bound.serial_seconds,
         "bubble_fraction": bound.bubble_fraction,
+        "reason": bound.too_small,
+    }
+    if bound.too_small:
+        nothing = dict.fromkeys(("step_seconds", "serial_seconds", "tokens_per_day", "run_seconds"))
+        return known | nothing | {"mfu": {}}
+    seconds = bound.step_seconds
+    return known | {
+        "step_seconds": seconds,
         "mfu": {name: n / seconds / peak for name, n in flops.items() if name != "hardware"},
         "tokens_per_day": tokens / seconds * SECONDS_PER_DAY,
         "run_seconds": seconds * steps,
     }
+
+
+def roofline_seconds(step: Row) -> float:
+    """Return the roofline of a report's step, also where it is too small to be a time.
+
+    It compares steps; it is not to be shown as the time of one.
+
+    Args:
+      step: The step of a `Report`.
+    """
+    return float(max(step["seconds_by_term"].values()))
+
+
+def proposal_of(row: Row) -> dict[str, Any]:
+    """Return a proposal as it is reported: without a time that is too small to estimate.
+
+    Args:
+      row: A row of a search, whose `step_seconds` is a roofline.
+    """
+    is_too_small = row["step_seconds"] < LAUNCH_SECONDS
+    return {**row, "step_seconds": None} if is_too_small else dict(row)
 
 
 def compiled_parts(

@@ -18,6 +18,13 @@ from luthier.tasks.flops import declared, inside, of_equation, times
 
 COMPUTE, MEMORY, LINKS, NETWORK = "compute", "memory", "links", "network"
 
+LAUNCH_SECONDS = 1e-4
+"""Time to start a compiled step from Python; a roofline below it is no bound that means anything.
+
+Python, JAX and the runtime take 50 to 100 microseconds to pass a hundred arrays to a program, on
+every platform, and a step has tens of kernels, each of a few microseconds.
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
@@ -41,6 +48,13 @@ class Roofline:
     def step_seconds(self) -> float:
         """Seconds of a step in which all terms run at the same time."""
         return max(self.seconds_by_term.values())
+
+    @property
+    def too_small(self) -> str:
+        """The reason for which no time is estimated; empty where the time of a step is one."""
+        if self.step_seconds >= LAUNCH_SECONDS:
+            return ""
+        return f"too small to estimate: starting a step takes about {LAUNCH_SECONDS * 1e6:.0f} µs"
 
     @property
     def serial_seconds(self) -> float:

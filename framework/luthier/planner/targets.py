@@ -17,6 +17,7 @@ from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
 from luthier.graph.copies import as_node
 from luthier.graph.paths import is_node
+from luthier.terminal import format_bytes
 
 GIBIBYTE = 2**30
 
@@ -60,6 +61,17 @@ class Chip:
     def limit_bytes(self) -> int:
         """Bytes that a program can have."""
         return int(self.memory_bytes * self.usable)
+
+    @property
+    def limit_reason(self) -> str:
+        """The reason for which a program cannot have all of the memory; empty if it can."""
+        if self.usable == 1:
+            return ""
+        whole = format_bytes(self.memory_bytes)
+        if self.platform == "gpu":
+            pool = "JAX's default pool, XLA_PYTHON_CLIENT_MEM_FRACTION sets it"
+            return f"{self.usable:.0%} of {whole}: {pool}"
+        return f"of {whole} the runtime keeps the rest"
 
     def peak(self, dtype: str, precision: str = "default") -> float:
         """Return the peak of matrix products, in FLOPs per second.

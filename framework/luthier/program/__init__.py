@@ -5,6 +5,7 @@ from luthier.program.accumulation import (
     counted_gradient,
     coupled_gradient,
 )
+from luthier.program.epochs import with_known_steps
 from luthier.program.experiment import (
     Data,
     Divergence,
@@ -64,4 +65,5 @@ __all__ = [
     "substitutions",
     "train_step",
     "values_of",
+    "with_known_steps",
 ]

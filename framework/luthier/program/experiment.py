@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 from luthier.checkpoint import Checkpoints, Restore
 from luthier.durations import Duration
+from luthier.layers import Template
 from luthier.metrics import Selector
 from luthier.optim import Ema, Guard, Optimizer, ParameterMask
 from luthier.parallel import Parallelism, XlaOptions
@@ -129,7 +130,8 @@ class Training:
     """Length of training, batch size, and safeguards.
 
     Args:
-      steps: Optimizer steps of the whole run.
+      steps: Optimizer steps of the whole run. In overrides it may be written in passes over the
+        training data, `training.steps=Epochs(3)`; schedules that share it follow.
       global_batch_size: Examples per optimizer step over all devices.
       accumulation: Microbatches that a step is cut into; does not change the gradient.
       stop: Ends training earlier, in the unit of the duration; None means after `steps`.
@@ -189,7 +191,7 @@ class Experiment:
 
     name: str
     seed: int = 0
-    model: Callable[..., Any]
+    model: Template
     task: Any
     data: Data
     evaluations: dict[str, Evaluation] = dataclasses.field(default_factory=dict)

@@ -22,7 +22,7 @@ from luthier.program.materialize import abstract_model, limits, targets
 from luthier.program.program import Leaves, Program
 from luthier.program.state import model_arrays, split
 from luthier.recipes.fine_tuning import has_lora, without_lora
-from luthier.recipes.foreign import config_of
+from luthier.recipes.foreign import config_of, text_settings
 from luthier.recipes.foreign.conversion import describes
 
 
@@ -89,7 +89,9 @@ def export(
     else:
         family, config = config_of(model, family)
         known = _known(program, arrays, config)
-        config = _kept((original or {}).get(CONFIG, {}), known, config, model, family)
+        # Of a model of images and text, the export is the language model alone.
+        theirs = text_settings((original or {}).get(CONFIG, {}))
+        config = _kept(theirs, known, config, model, family)
         stacked = {n: t.stacked for n, t in targets(program).items() if n in arrays}
         sizes = limits(abstract_model(program.experiment))
         own = foreign.families.named(family)

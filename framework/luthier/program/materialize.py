@@ -12,11 +12,12 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier.checkpoint import Restoration, Target
+from luthier.errors import CheckpointError
 from luthier.program.experiment import Experiment
 from luthier.program.precision import MASTERS
 from luthier.program.program import Leaves, Program, Values
 from luthier.program.state import split
-from luthier.program.step import init_state, rngs_of
+from luthier.program.step import init_state, model_of
 from luthier.recipes.foreign.comparison import compare
 
 
@@ -50,9 +51,20 @@ class WarmStart:
         experiment = self._program.experiment
         if self._open is None and experiment.restore is not None:
             sizes = limits(abstract_model(experiment))
-            self._open = Restoration(experiment.restore, targets(self._program), sizes)
             try:
+                self._open = Restoration(experiment.restore, targets(self._program), sizes)
                 self._open.note(self._compare(self._open))
+            except CheckpointError as error:
+                self.close()
+                # Sources and rules do not know the config, and thus not what has set them.
+                origin = graphs.origin_of(self._program.graph, "restore")
+                problems = [
+                    dataclasses.replace(problem, path="restore", origin=problem.origin or origin)
+                    if problem.path in ("", "restore")
+                    else problem
+                    for problem in error.problems
+                ]
+                raise CheckpointError(problems) from error
             except BaseException:
                 self.close()
                 raise
@@ -98,7 +110,7 @@ def targets(program: Program) -> dict[str, Target]:
 
 def abstract_model(experiment: Experiment) -> Any:
     """Return the model of an experiment without arrays."""
-    return nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+    return nnx.eval_shape(lambda: model_of(experiment))
 
 
 def limits(model: Any) -> dict[str, int]:

@@ -21,10 +21,12 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier import graph as graphs
-from luthier.errors import BadInput, LuthierError, Problem, ValidationError
+from luthier import user_code
+from luthier.errors import BadInput, LuthierError, Problem, UserCodeError, ValidationError
 from luthier.graph import Graph
 from luthier.parallel import (
     ArrayInfo,
+    AxisType,
     Placement,
     XlaOptions,
     activation_rules,
@@ -37,6 +39,7 @@ from luthier.parallel import (
 )
 from luthier.program import hoist as hoisting
 from luthier.program import precision as precisions
+from luthier.program.epochs import with_known_steps
 from luthier.program.experiment import Data, Experiment
 from luthier.program.offload import on_devices, placed, unsupported
 from luthier.program.step import evaluate_step, init_state, initialized, train_step
@@ -114,6 +117,7 @@ class Program:
 
     Args:
       graph: The experiment graph.
+      resolved: The same graph, in which each number of steps that is written in epochs is a number.
       experiment: The graph, built; for what happens on the host.
       hoist: Paths of the leaves that the compiled functions take as arguments.
       mesh: The device mesh.
@@ -128,6 +132,7 @@ class Program:
     # in the place of hoisted leaves: what depends on them must be built there, or it would be
     # baked into the program as a constant.
     graph: Graph
+    resolved: Graph
     experiment: Experiment
     hoist: tuple[str, ...]
     mesh: jax.sharding.Mesh
@@ -147,7 +152,9 @@ class Program:
         """
         # Building data opens files and may count rows, so the built ones are put in.
         read = {"data": self.experiment.data, "evaluations": self.experiment.evaluations}
-        return dataclasses.replace(self, graph=graph, experiment=graphs.build(graph, read))
+        resolved = with_known_steps(graph, self.experiment.data)
+        experiment = graphs.build(resolved, read)
+        return dataclasses.replace(self, graph=graph, resolved=resolved, experiment=experiment)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the result of the first call of `make` with `key`, cached for all programs."""
@@ -187,7 +194,7 @@ class Program:
 
     def values(self, graph: Any | None = None) -> Values:
         """Return the hoisted leaves of `graph` (default: the program's own) as arguments."""
-        arrays = hoisting.values_of(self.graph if graph is None else graph, self.hoist)
+        arrays = hoisting.values_of(self.resolved if graph is None else graph, self.hoist)
         # A compiled function takes arguments only in the sharding that it was compiled for.
         return tuple(jax.device_put(array, self.replicated) for array in arrays)
 
@@ -201,8 +208,8 @@ class Program:
         Yields:
           The experiment, with a `Scalar` in the place of every hoisted leaf.
         """
-        scalars = hoisting.substitutions(self.graph, self.hoist, values)
-        experiment = graphs.build(self.graph, scalars)
+        scalars = hoisting.substitutions(self.resolved, self.hoist, values)
+        experiment = graphs.build(self.resolved, scalars)
         parallelism = self.experiment.parallelism
         # Both contexts are part of the key of JAX's caches of traces, so a function that was
         # traced under one mesh or precision is traced again under another.
@@ -247,6 +254,17 @@ class Program:
             quick = {n: option for n, option in quick_cpu_options().items() if n not in flags}
             options = quick | options
         return jax.jit(function, out_shardings=shardings, compiler_options=options)
+
+    def components_at_fault(
+        self, what: str, batch: Mapping[str, Any]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Report errors of the components that a function of this program calls while it is traced.
+
+        Args:
+          what: The action that fails, for the message.
+          batch: The entries of the batch that the function takes.
+        """
+        return components_at_fault(what, "model", self.graph, batch, self.hoist)
 
     @property
     def traced_step(self) -> Any:
@@ -293,7 +311,7 @@ class Program:
         # for an output of the same layout, and the next call takes these leaves as they are.
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
         jitted = jax.jit(step, donate_argnums=1, out_shardings=(shardings, self.replicated))
-        with components_at_fault("the training step cannot be traced", "model"):
+        with self.components_at_fault("the training step cannot be traced", self.batch):
             traced = jitted.trace(self.values(), self.abstract_leaves, dict(self.batch))
         return traced, tuple(names)
 
@@ -359,7 +377,8 @@ class Program:
 
         def traced() -> Any:
             evaluate_jit = jax.jit(evaluate, out_shardings=self.replicated)
-            return evaluate_jit.trace(self.values(), self.abstract_leaves, dict(batch))
+            with self.components_at_fault("the evaluation cannot be traced", batch):
+                return evaluate_jit.trace(self.values(), self.abstract_leaves, dict(batch))
 
         return self.once(("traced evaluation", weights, tuple(batch.items())), traced)
 
@@ -395,9 +414,10 @@ class Program:
         Raises:
           ValidationError: The rows cannot be divided over the devices.
         """
-        return _abstract_batch(
-            self.experiment, self.mesh, self.sizes, data, global_batch_size, path, accumulation
-        )
+        with users_errors(self.graph, path):
+            return _abstract_batch(
+                self.experiment, self.mesh, self.sizes, data, global_batch_size, path, accumulation
+            )
 
     def named(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """Return the leaves of a state by name."""
@@ -423,6 +443,7 @@ def make(graph: Graph, devices: Sequence[jax.Device], hoist: Sequence[str] = ())
     problems += _without_kernels(graph, devices)
     if problems:
         raise ValidationError(problems)
+    written, graph = graph, with_known_steps(graph)
     experiment = graphs.build(graph)
     if refused := list(_refused_options(graph, experiment.compiler, devices)):
         raise ValidationError(refused)
@@ -431,21 +452,26 @@ def make(graph: Graph, devices: Sequence[jax.Device], hoist: Sequence[str] = ())
     shapes, axes = _abstract_state(graph, hoist)
     if problems := list(precisions.problems(graph, experiment.precision, shapes)):
         raise ValidationError(problems)
-    placements = _place_state(shapes, axes, experiment.parallelism.rules.parameters, sizes)
+    parallelism = experiment.parallelism
+    # With explicit axes a layer that does not know of its split parameter could not be traced.
+    splits = parallelism.mesh.axis_type is not AxisType.EXPLICIT
+    placements = _place_state(shapes, axes, parallelism.rules.parameters, sizes, splits)
     training = experiment.training
     rows = "training.global_batch_size"
-    batch = _abstract_batch(
-        experiment,
-        mesh,
-        sizes,
-        experiment.data,
-        training.global_batch_size,
-        rows,
-        training.accumulation,
-        graphs.origin_of(graph, rows),
-    )
+    with users_errors(graph, "data"):
+        batch = _abstract_batch(
+            experiment,
+            mesh,
+            sizes,
+            experiment.data,
+            training.global_batch_size,
+            rows,
+            training.accumulation,
+            graphs.origin_of(graph, rows),
+        )
     return Program(
-        graph=graph,
+        graph=written,
+        resolved=graph,
         experiment=experiment,
         hoist=tuple(hoist),
         mesh=mesh,
@@ -493,41 +519,115 @@ def _abstract_state(
         axes.update(logical_axes)
         return state
 
-    with components_at_fault("the model cannot be built", "model"):
+    with components_at_fault("the model cannot be built", "model", graph, hoist=hoist):
         return jax.eval_shape(init, hoisting.values_of(graph, hoist)), axes
 
 
+# What else to write where a library's message names no way that exists here.
+_REMEDIES = {
+    "with annotation out_sharding": (
+        "write luthier.layers.parameter(..., axes=(None, 'mlp')), which parallelism.rules shards"
+    ),
+}
+
+
+def user_error(graph: Graph, error: Exception, path: str = "") -> UserCodeError | None:
+    """Return an exception of the user's code with the node that raised it; None for others.
+
+    Args:
+      graph: The experiment graph.
+      error: The exception, caught below the code that called luthier.
+      path: The path to report where the node is not known.
+    """
+    culprit = graphs.culprit_of(error, graph)
+    if not culprit.path and not user_code.frames(error):
+        return None
+    remedy = next((text for part, text in _REMEDIES.items() if part in str(error)), "")
+    where = culprit.path or path
+    room = 187 - len(where) - len(remedy)  # for lines of at most 200 characters
+    problem = Problem(user_code.summary(error, room), where, remedy=remedy)
+    return UserCodeError(problem, user_code.details(error, culprit.component))
+
+
 @contextlib.contextmanager
-def components_at_fault(what: str, path: str) -> Iterator[None]:
-    """Report errors inside components, which the graph chose, as bad input in one line.
+def users_errors(graph: Graph, path: str = "") -> Iterator[None]:
+    """Report exceptions of the user's code with the node that raised them; others pass through.
+
+    Args:
+      graph: The experiment graph.
+      path: The path to report where the node is not known.
+
+    Raises:
+      UserCodeError: The user's code raised an exception, or could not be called.
+    """
+    try:
+        yield
+    except LuthierError:
+        raise
+    except Exception as error:
+        if (users := user_error(graph, error, path)) is not None:
+            raise users from error
+        raise
+
+
+@contextlib.contextmanager
+def components_at_fault(
+    what: str,
+    path: str,
+    graph: Graph,
+    batch: Mapping[str, Any] | None = None,
+    hoist: Sequence[str] = (),
+) -> Iterator[None]:
+    """Report errors inside components, which the graph chose, in one line each.
 
     Args:
       what: The action that fails, for the message.
       path: The part of the graph that is at fault.
+      graph: The experiment graph.
+      batch: The entries that the components are called with, for the message.
+      hoist: Paths of the leaves that are traced.
 
     Raises:
+      UserCodeError: The user's code raised an exception, or could not be called.
       ValidationError: A component raised a TypeError, ValueError, AttributeError or OverflowError,
         or left the sharding of its result ambiguous on a mesh with explicit axes.
     """
     # These four are what Python and JAX raise for arguments that do not fit: shapes that do not
     # match, a keyword that a class does not take, a size beyond 64 bits. Any other error is a bug
-    # of ours or of a component, and keeps its traceback.
+    # of ours, and keeps its traceback.
     try:
         yield
     except LuthierError:
         raise
-    except jax.errors.ConcretizationTypeError:
-        # A TypeError, but no fault: a hoisted leaf steers a Python branch. Whoever hoists catches
-        # it, and makes the leaf a constant.
-        raise
     except Exception as error:
+        is_concretization = isinstance(error, jax.errors.ConcretizationTypeError)
+        if is_concretization and hoist:
+            # A TypeError, but no fault: a hoisted leaf steers a Python branch. Whoever hoists
+            # catches it, and makes the leaf a constant.
+            raise
+        if (users := user_error(graph, error, path)) is not None:
+            raise users from error
         # The errors that JAX raises where axes are explicit have no public name.
         known = isinstance(error, TypeError | ValueError | AttributeError | OverflowError)
-        if not known and type(error).__name__ not in ("ShardingTypeError", "DuplicateSpecError"):
+        explicit = type(error).__name__ in ("ShardingTypeError", "DuplicateSpecError")
+        if is_concretization or not (known or explicit):
             raise
         line = str(error).strip().partition("\n")[0]
         problem = Problem(f"{what}: {type(error).__name__}: {line}", path)
-        raise ValidationError(problem) from error
+        # No frame is the user's, but what they are called with may be: a wrong `batch_spec` fails
+        # in the first layer that reads the batch.
+        parts = graphs.users_components(graph)
+        if batch is None or not parts:
+            raise ValidationError(problem) from error
+        entries = ", ".join(f"{name}={user_code.described(x)}" for name, x in batch.items())
+        if all(part == "data" or part.startswith(("data.", "evaluations")) for part in parts):
+            path, component = next(iter(parts.items()))
+            details = user_code.definition(component, "batch_spec")
+            problem = dataclasses.replace(problem, path=path)
+            raise UserCodeError(problem, [*details, f"  the batch has {entries}"]) from error
+        names = ", ".join(f"{part} ({one.__qualname__})" for part, one in parts.items())
+        remedy = f"the batch has {entries}; code of yours is in {names}"
+        raise ValidationError(dataclasses.replace(problem, remedy=remedy)) from error
 
 
 def _place_state(
@@ -535,6 +635,7 @@ def _place_state(
     axes: Mapping[str, tuple[str | None, ...]],
     rules: Mapping[str, Sequence[str]],
     sizes: Mapping[str, int],
+    splits_by_size: bool,
 ) -> dict[str, Placement]:
     # Names in the state are paths that end in the name of the parameter they belong to
     # (`parameters/W`, `ema/W`, `optimizer/stages/1/first_moment/W`), so an array of the state with
@@ -546,9 +647,14 @@ def _place_state(
     shape_of = {name: shapes[f"parameters/{name}"].shape for name in parameters}
     for name, aval in shapes.items():
         own = name.rpartition("/")[2]
+        is_like_parameter = own in shape_of and aval.shape == shape_of[own]
         # A name with axes that no parameter has is of a variable, of which nothing is derived.
-        known = own in axes and (own not in shape_of or aval.shape == shape_of[own])
-        own_axes = axes[own] if known else None
+        if own in axes and (own not in shape_of or is_like_parameter):
+            own_axes: tuple[str | None, ...] | None = axes[own]
+        elif is_like_parameter and splits_by_size:
+            own_axes = None
+        else:  # counters, statistics and variables of the model are whole on every device
+            own_axes = (None,) * len(aval.shape)
         infos[name] = ArrayInfo(aval.shape, aval.dtype, axes.get(name, own_axes))
     # Parameters alone first, for their errors: a dimension that the mesh does not divide is
     # reported once by the name in the model, not again for each array of the optimizer.
@@ -584,16 +690,43 @@ def _abstract_batch(
         raise ValidationError(Problem(what, path, origin, remedy))
     spec = data.batch_spec(global_batch_size)
     task_axes = experiment.task.batch_axes
+    at = "data" if path.startswith("training.") else f"{path.rpartition('.')[0]}.data"
     missing = sorted(set(task_axes) - set(spec))
     if missing:
         raise BadInput(
-            Problem(f"the data has no {', '.join(missing)}; it has {', '.join(spec)}", "data")
+            Problem(f"the data has no {', '.join(missing)}; it has {', '.join(spec)}", at)
         )
     entries = {}
     for name in task_axes:  # entries that the task does not read are not sent to the devices
+        _check_entry(data, at, name, spec[name], task_axes[name], global_batch_size)
         shape, dtype = spec[name]
         info = {name: ArrayInfo(shape, jnp.dtype(dtype), task_axes[name])}
         placed = place(info, table, sizes, path="parallelism.rules.activations")
         sharding = NamedSharding(mesh, placed[name].spec)
         entries[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
     return entries
+
+
+def _check_entry(
+    data: Data, path: str, name: str, entry: Any, axes: Sequence[Any] | None, num_rows: int
+) -> None:
+    """Refuse an entry of a `batch_spec` that the task cannot read."""
+    # Here and not in the first layer that reads the batch, where nothing would name the data.
+    try:
+        shape, dtype = entry
+        shape, dtype = tuple(shape), jnp.dtype(dtype)
+    except (TypeError, ValueError):
+        what = f"batch_spec has {user_code.described(entry)} for {name}, not a shape and a dtype"
+    else:
+        what = f"batch_spec has {name} of shape {shape}"
+        if axes is not None and len(shape) != len(axes):
+            what += f", and the task reads it as ({', '.join(map(str, axes))})"
+        elif not shape or shape[0] != num_rows:
+            what += f", whose first dimension is not the {num_rows} rows of a batch"
+        else:
+            return
+    component = type(data)
+    if user_code.is_users_component(component):
+        details = user_code.definition(component, "batch_spec")
+        raise UserCodeError(Problem(f"{component.__qualname__}.{what}", path), details)
+    raise ValidationError(Problem(what, path))

@@ -18,6 +18,7 @@ from flax import nnx
 
 from luthier.errors import BadInput, Problem
 from luthier.layers.experts import ACTIVE_SHARE
+from luthier.layers.parameters import axes_of, gather_unnamed
 from luthier.optim import Layout
 
 State = dict[str, Any]
@@ -44,15 +45,35 @@ class Structure:
     def merge(self, arrays: Mapping[str, Any]) -> Any:
         """Return the module with `arrays` in it, by variable name."""
         flat = [(path, v.replace(arrays[name])) for name, (path, v) in self.variables.items()]
-        return nnx.merge(self.graphdef, nnx.from_flat_state(flat))
+        module = nnx.merge(self.graphdef, nnx.from_flat_state(flat))
+        gather_unnamed(module, stacked=False)  # a stack gathers those of a layer where it runs
+        return module
+
+    def unnamed(self) -> list[str]:
+        """Return the names of the parameters that declare no logical axes."""
+        axes = self.axes()
+        kinds = {name: variable for name, (_, variable) in self.variables.items()}
+        return [n for n, v in kinds.items() if isinstance(v, nnx.Param) and n not in axes]
 
     def axes(self) -> dict[str, tuple[str | None, ...]]:
-        """Return the logical axes of every variable that declares them."""
-        found = {
-            name: variable.get_metadata().get("logical_axes")
-            for name, (_, variable) in self.variables.items()
-        }
-        return {name: tuple(axes) for name, axes in found.items() if axes is not None}
+        """Return the logical axes of every variable that declares them.
+
+        Raises:
+          BadInput: An annotation of Flax cannot be read; all of them at once.
+        """
+        found: dict[str, tuple[str | None, ...]] = {}
+        problems: list[Problem] = []
+        for name, (_, variable) in self.variables.items():
+            try:
+                axes = axes_of(variable)
+            except BadInput as error:
+                problems += [dataclasses.replace(p, path=name) for p in error.problems]
+                continue
+            if axes is not None:
+                found[name] = axes
+        if problems:
+            raise BadInput(problems)
+        return found
 
     def initializers(self) -> dict[str, str]:
         """Return the initializer of every variable as text, for those that record it."""

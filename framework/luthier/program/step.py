@@ -12,6 +12,7 @@ from flax import nnx
 
 from luthier.layers.parameters import outlined
 from luthier.optim import state_axes
+from luthier.parallel.activations import whole
 from luthier.program.accumulation import (
     additive_gradient,
     counted_gradient,
@@ -187,6 +188,19 @@ def evaluate_step(
     return experiment.task.evaluate(model, batch)
 
 
+def model_of(experiment: Experiment) -> Any:
+    """Return the model with its initial arrays; call it inside a trace.
+
+    Args:
+      experiment: The experiment, built inside the trace.
+    """
+    # A variable that is annotated by `nnx.with_partitioning` would be sharded by Flax as soon as it
+    # is made, over a mesh of Flax's own. Here the annotation is read afterwards (`Structure.axes`),
+    # and the program shards the state as a whole.
+    with nnx.use_eager_sharding(False):
+        return experiment.model(rngs=rngs_of(experiment.seed))
+
+
 def init_state(experiment: Experiment) -> State:
     """Return the state before the first step: a pure function of the experiment's seed."""
     return initialized(experiment)[0]
@@ -203,8 +217,12 @@ def initialized(experiment: Experiment) -> tuple[State, dict[str, tuple[str | No
       the state) or, for arrays whose axes the optimizer declares, by the name in the state.
     """
     training = experiment.training
-    model = experiment.model(rngs=rngs_of(experiment.seed))
-    structure, parameters, variables = split(model)
+    structure, parameters, variables = split(model_of(experiment))
+    # Drawn whole, and then cut: an initializer from elsewhere may round the last bit of a number
+    # by its place in a shard (see `layers.initializers`), and the parameters would depend on the
+    # mesh. The barrier keeps the compiler from cutting the draw itself.
+    drawn = {name: whole(parameters[name]) for name in structure.unnamed()}
+    parameters |= jax.lax.optimization_barrier(drawn)
     layouts = structure.layouts()
     trained = chosen(parameters, training.trainable)
     precision = experiment.precision
@@ -232,7 +250,7 @@ def structure_of(experiment: Experiment) -> Structure:
     # was built elsewhere would carry tracers of another trace. Its arrays are replaced at once, so
     # their initial values are not drawn (`outlined`), which makes the trace shorter.
     with outlined():
-        return split(experiment.model(rngs=rngs_of(experiment.seed)))[0]
+        return split(model_of(experiment))[0]
 
 
 def initializers_of(experiment: Experiment) -> dict[str, str]:

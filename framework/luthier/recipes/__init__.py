@@ -22,6 +22,7 @@ from luthier.recipes.scale import scale_depth, scale_width
 from luthier.recipes.seed import seed
 from luthier.recipes.stacks import pipeline, remat
 from luthier.recipes.swap_optimizer import swap_optimizer
+from luthier.recipes.text import text
 from luthier.recipes.tiny import shared, tiny
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "sum_gradients",
     "swap_optimizer",
     "tensor",
+    "text",
     "tiny",
     "train_only",
     "vision",

@@ -79,11 +79,19 @@ def _shrink_training(changed: Any) -> None:
     # Steps of schedules shrink in proportion. A setting that shares its value with `training.steps`
     # shrinks with that.
     steps = graph.evaluate(changed.training.steps)
-    shared = graph.get(changed, "training.steps")
-    for place in list(graph.walk(changed.optimizer, once=True)):
-        is_steps = str(place.part).endswith("_steps") and type(place.value) is int
-        if is_steps and place.value is not shared and isinstance(place.owner, fdl.Buildable):
-            graph.set_value(changed.optimizer, place.path, place.value * STEPS // steps)
+    plain = [
+        place
+        for place in graph.walk(changed.optimizer, once=True)
+        if str(place.part).endswith("_steps")
+        and type(place.value) is int
+        and isinstance(place.owner, fdl.Buildable)
+    ]
+    if graph.is_deferred(steps):
+        # In epochs: only the data knows how many. Warmups are a tenth of the steps, mostly.
+        steps = 10 * max([STEPS, *(place.value for place in plain)])
+        graph.set_value(changed, "training.steps", steps)
+    for place in plain:
+        graph.set_value(changed.optimizer, place.path, place.value * STEPS // steps)
     _at_most(changed, "training.steps", STEPS)
     pieces = graph.evaluate(graph.get(changed, "training.accumulation"))
     _at_most(changed, "training.global_batch_size", -(-ROWS // pieces) * pieces)

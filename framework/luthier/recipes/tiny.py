@@ -90,6 +90,10 @@ def shorten(changed: fdl.Buildable, steps: int) -> None:
       changed: A graph of an experiment; one that is not longer keeps its steps.
       steps: Steps of the run.
     """
+    if graph.is_deferred(graph.evaluate(changed.training.steps)):
+        # In epochs: only the data knows how many. Warmups are a tenth of the steps, mostly.
+        longest = max([steps, *(number for number, _ in _numbers(changed.optimizer))])
+        graph.set_value(changed, "training.steps", 10 * longest)
     numbers = [(number, put) for number, put in _numbers(changed.optimizer) if number > 0]
     found = sorted({number for number, _ in numbers})
     if found and found[-1] > steps:

@@ -1,7 +1,7 @@
 """Records of a run: its directory, metrics, console, media and mirrors."""
 
 from luthier.records import crash, events, trust
-from luthier.records.catalogue import RunSummary, find, list_runs, summarize
+from luthier.records.catalogue import find, list_runs
 from luthier.records.console import (
     Console,
     ConsoleSink,
@@ -37,6 +37,7 @@ from luthier.records.metrics_file import (
     read_last,
     read_metrics,
     read_records,
+    sample_steps,
 )
 from luthier.records.recorder import Recorder, Records, Sink, SinkSettings
 from luthier.records.redaction import (
@@ -47,6 +48,7 @@ from luthier.records.redaction import (
     require_none,
     write_json,
 )
+from luthier.records.run import Columns, Run, summarize
 from luthier.records.source import Source, hash_package, read_facts, read_source
 from luthier.records.status import Status, StatusFile, Watchdog, read_status, write_status
 from luthier.records.weights_and_biases import Mirrored, Summary, Wandb, mirror_summary, rebuild
@@ -54,6 +56,7 @@ from luthier.storage import Holder, Lock
 
 __all__ = [
     "Account",
+    "Columns",
     "Configuration",
     "Console",
     "ConsoleSink",
@@ -80,8 +83,8 @@ __all__ = [
     "Recorder",
     "Records",
     "Redacted",
+    "Run",
     "RunDirectory",
-    "RunSummary",
     "Sample",
     "Samples",
     "Saved",
@@ -125,6 +128,7 @@ __all__ = [
     "redact",
     "redact_output",
     "require_none",
+    "sample_steps",
     "summarize",
     "trust",
     "write_json",

@@ -1,35 +1,28 @@
-"""Lists the runs under a root, and finds a run by a reference."""
+"""Lists the runs under a root, selects among them, and finds a run by a reference."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+import fnmatch
+import math
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from luthier.errors import LuthierError, Problem, RunError, UnknownReference
+from luthier.errors import (
+    BadInput,
+    LuthierError,
+    Problem,
+    RunError,
+    UnknownReference,
+    listed,
+)
 from luthier.records.directory import RunDirectory
-from luthier.records.events import Step
+from luthier.records.events import MFU, STEPS_PER_SECOND, TOKENS_PER_SECOND, Evaluation
 from luthier.records.metrics_file import read_last
-from luthier.records.status import Status
+from luthier.records.run import Run, summarize
 
 LAST = "last"
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSummary:
-    """A line of the list of runs.
-
-    Args:
-      directory: The run.
-      status: Its status; step and metrics are those of the last recorded step.
-      problem: The reason why the rest is unknown, or empty.
-    """
-
-    directory: RunDirectory
-    status: Status
-    problem: str = ""
 
 
 def _directories(root: pathlib.Path) -> Iterator[RunDirectory]:
@@ -65,32 +58,83 @@ def _changed(directory: RunDirectory) -> float:
     return max(times, default=0.0)
 
 
-def summarize(directory: RunDirectory) -> RunSummary:
-    """Return the status of the run in `directory`; damage is a part of it, and not raised."""
-    try:
-        status = directory.read_status()
-        last = read_last(directory.metrics_path, Step)
-    except LuthierError as error:
-        return RunSummary(directory, Status(status="unknown"), str(error))
-    # status.json is written by a thread every ten seconds and lags behind the last line of
-    # metrics.jsonl; right after a kill that line alone is up to date.
-    if last is not None and isinstance(last.event, Step):
-        status = dataclasses.replace(
-            status,
-            step=max(status.step, last.step),
-            metrics=last.event.values,
-            updated=max(status.updated, last.time),
-        )
-    return RunSummary(directory, status)
+def list_runs(
+    root: str | os.PathLike[str] = "runs",
+    *,
+    name: str | None = None,
+    status: str | None = None,
+    sort: str | None = None,
+    best: int | None = None,
+    last: int | None = None,
+) -> list[Run]:
+    """Return the runs under `root`, the one that was written to last at the end.
 
-
-def list_runs(root: str | os.PathLike[str] = "runs") -> list[RunSummary]:
-    """Return every run under `root`, the one that was written to last at the end.
+        runs = luthier.runs()
+        best = luthier.runs(name="quickstart*", sort="held_out/loss", best=5)
 
     Args:
       root: Where runs are kept; a missing directory has none.
+      name: Only runs of experiments with this name; `*` stands for any text.
+      status: Only runs of this status, such as `finished`.
+      sort: Order by the last value of this metric, the best run first, and runs without a value
+        at the end: `loss` for one of the training steps, `held_out/loss` for one of an evaluation.
+      best: Only so many of the best, by `sort`.
+      last: Only so many of those that were written to last.
+
+    Raises:
+      BadInput: `best` without `sort`, or no run has the metric.
     """
-    return [summarize(run) for run in sorted(_directories(pathlib.Path(root)), key=_changed)]
+    runs = [summarize(run) for run in sorted(_directories(pathlib.Path(root)), key=_changed)]
+    if name is not None:
+        runs = [run for run in runs if fnmatch.fnmatchcase(run.name, name)]
+    if status is not None:
+        runs = [run for run in runs if run.status == status]
+    if last is not None:
+        runs = runs[-last:] if last > 0 else []
+    if best is not None and sort is None:
+        raise BadInput(Problem("the best runs are by a metric", "best", remedy="give sort, too"))
+    return runs if sort is None else _by(sort, runs)[:best]
+
+
+def _by(metric: str, runs: Sequence[Run]) -> list[Run]:
+    """Return runs by the last value of a metric, the best first."""
+    values = {run.directory: run.value(metric) for run in runs}
+    if runs and all(value is None for value in values.values()):
+        known = list(dict.fromkeys(each for run in reversed(runs) for each in _metrics_of(run)))
+        near = difflib.get_close_matches(metric, known)
+        there = f"there are {listed(known)}" if known else "they have recorded nothing yet"
+        what = f"no run has a metric {metric!r}"
+        raise BadInput(Problem(what, nearest=near, remedy="" if near else there))
+    sign = -1.0 if _direction(metric, runs) == "higher" else 1.0
+
+    def key(run: Run) -> tuple[bool, float]:
+        value = values[run.directory]
+        # Runs without a value come last, as do those whose loss is not a number.
+        is_missing = value is None or math.isnan(value)
+        return is_missing, 0.0 if value is None or math.isnan(value) else sign * value
+
+    return sorted(runs, key=key)
+
+
+def _metrics_of(run: Run) -> Iterator[str]:
+    for evaluation, values in run.evaluations.items():
+        yield from (f"{evaluation}/{name}" for name in values)
+    yield from run.record.metrics
+
+
+def _direction(metric: str, runs: Sequence[Run]) -> str:
+    """Return which way of a metric is better, as the newest run with it recorded it."""
+    if metric in (MFU, TOKENS_PER_SECOND, STEPS_PER_SECOND):
+        return "higher"
+    name = metric.rpartition("/")[2]
+    for run in reversed(runs):
+        try:
+            found = read_last(run.directory.metrics_path, Evaluation)
+        except LuthierError:
+            continue
+        if found is not None and isinstance(found.event, Evaluation) and name in found.event.better:
+            return found.event.better[name]
+    return "lower"
 
 
 def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> RunDirectory:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, TextIO
 from luthier.records import events
 from luthier.records.events import LEARNING_RATE, LOSS, MFU, TOKENS_PER_SECOND
 from luthier.records.redaction import redact
+from luthier.storage import run_error, unfenced
 from luthier.terminal import Printable, cell, format_bytes, printable
 
 _LEAST_BAR = 6
@@ -183,7 +185,10 @@ class ConsoleSink:
 
         self._settings = settings
         self._clock = clock
-        self._console = RichConsole(file=stream, width=settings.width, highlight=False)
+        # A file is never a terminal, whatever the environment (FORCE_COLOR, a notebook) suggests.
+        is_file = stream is not None and not stream.isatty()
+        kind: dict[str, Any] = {"force_terminal": False, "force_jupyter": False} if is_file else {}
+        self._console = RichConsole(file=stream, width=settings.width, highlight=False, **kind)
         self._header: events.Header | None = None
         self._step: events.Step | None = None
         self._pace = _Pace()
@@ -342,6 +347,8 @@ class ConsoleSink:
         title = Text(header.experiment, style="bold")
         panel = Panel(table, title=title, title_align="left", expand=False)
         self._console.print(Printable(panel))
+        # The longest wait of a start; the first step takes its place.
+        self._live.show("compiling the train step ...")
 
     def _show_end(self, event: events.Ended) -> None:
         if self._live is not None and self._step is not None:
@@ -365,6 +372,53 @@ class ConsoleSink:
         from rich.text import Text
 
         self._console.print(Text(text, style=style), soft_wrap=True)
+
+
+class ConsoleLog(ConsoleSink):
+    """Writes what a run shows into a file, as plain lines; it appends to what is there.
+
+    The file has no control characters and no secrets, and grows by a line per `plain_every_seconds`
+    besides what happens.
+
+    Args:
+      path: The file.
+      settings: The settings of the console, which the lines follow.
+      fence: Raises `LockLost` where another process writes here now; called before each write.
+
+    Raises:
+      RunError: The file cannot be opened for writing.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: Console,
+        fence: Callable[[], None] = unfenced,
+    ):
+        try:
+            # Open for as long as the run: `close` closes it.
+            self._file = open(  # noqa: SIM115
+                path, "a", encoding="utf-8", errors="backslashreplace"
+            )
+        except OSError as error:
+            raise run_error("write", path, error) from error
+        self._fence = fence
+        super().__init__(settings, self._file)
+        # A run has a part for each of its starts, and the console shows no times.
+        self._print(time.strftime("%Y-%m-%d %H:%M:%S %z"))
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        self._file.close()
+
+    def _print(self, text: str, style: str = "") -> None:
+        try:
+            self._fence()
+            super()._print(text, style)
+        except Exception:
+            self._file.close()  # the recorder lets go of a sink that fails
+            raise
 
 
 def _width(parts: Mapping[str, tuple[int, str]]) -> int:

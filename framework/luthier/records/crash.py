@@ -14,16 +14,13 @@ import contextlib
 import os
 import pathlib
 import platform
-import site
 import sys
-import sysconfig
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from types import FrameType
 from typing import Any
 
-from luthier import faults
+from luthier import faults, user_code
 from luthier.records.redaction import redact
 from luthier.records.source import versions
 
@@ -33,7 +30,6 @@ _LONGEST_LINE = 500
 _LOG_BYTES = 2**20  # the stacks of a hundred threads
 _FATAL = "Fatal Python error:"
 _WRITTEN = "__luthier_crash__"
-_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 
 def write(
@@ -99,55 +95,6 @@ def summary(error: BaseException) -> str:
     if not type(error).__module__.startswith("luthier."):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text[:_LONGEST_LINE]
-
-
-def user_frame(error: BaseException) -> tuple[FrameType, int] | None:
-    """Return the innermost frame of an exception in the user's own code, with its line.
-
-    The user's code is what belongs neither to luthier, nor to Python, nor to an installed package.
-    The innermost cause with such a frame counts: a wrapped error was raised there.
-
-    Args:
-      error: The exception.
-    """
-    found = None
-    for link in faults.chain(error):
-        # The last match is the innermost, since tracebacks are listed from the outside in.
-        for frame, line in traceback.walk_tb(link.__traceback__):
-            if is_users(frame.f_code.co_filename):
-                found = (frame, line)
-        # Causes that were raised explicitly (`raise ... from`) are followed to the end; an implicit
-        # context is often unrelated.
-        if found is not None and link.__cause__ is None:
-            break
-    return found
-
-
-def place(error: BaseException) -> str:
-    """Return the place of `user_frame` as `my_project/layers.py:12, in __call__`; or nothing."""
-    found = user_frame(error)
-    if found is None:
-        return ""
-    frame, line = found
-    path = pathlib.Path(frame.f_code.co_filename)
-    with contextlib.suppress(ValueError, OSError):
-        path = path.relative_to(pathlib.Path.cwd())
-    return f"{path}:{line}, in {frame.f_code.co_name}"
-
-
-def is_users(filename: str) -> bool:
-    """Return whether a source file is the user's: not luthier's, Python's, or a package's.
-
-    Args:
-      filename: As code objects have it.
-    """
-    if filename.startswith("<"):
-        return False
-    path = pathlib.Path(filename)
-    parts = path.parts
-    if "site-packages" in parts or "dist-packages" in parts:
-        return False
-    return not any(path.is_relative_to(folder) for folder in _foreign_folders())
 
 
 def newest(directory: str | os.PathLike[str]) -> pathlib.Path | None:
@@ -249,7 +196,7 @@ def _report(
         "phase": phase,
         "step": "" if step is None else str(step),
         "in the graph": graph_path,
-        "raised in": place(error),
+        "raised in": user_code.place(error),
         "process": f"{os.getpid()}" + ("" if process is None else f", number {process} of the run"),
         "host": platform.node(),
         "command": " ".join(sys.argv),
@@ -322,9 +269,3 @@ def _lines(path: str | os.PathLike[str]) -> list[str]:
         return pathlib.Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return []
-
-
-def _foreign_folders() -> list[pathlib.Path]:
-    paths = sysconfig.get_paths()
-    folders = [paths["stdlib"], paths["platstdlib"], *site.getsitepackages(), str(_PACKAGE)]
-    return [pathlib.Path(folder) for folder in folders]

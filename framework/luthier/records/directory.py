@@ -10,6 +10,7 @@ status.json          the status of the run
 goodput.jsonl        where its time went, over all its processes
 hosts.jsonl          what each host of several took
 metrics.jsonl        every step, evaluation, sample and notice
+console.log          what was shown while it trained, over all starts
 media/               the images, as <name>/<step>.png
 lock                 who writes here
 code.json, code/     the user's own code (and code.1.json: what an earlier start ran)
@@ -242,6 +243,11 @@ class RunDirectory:
     def metrics_path(self) -> pathlib.Path:
         """Every step, evaluation, sample and notice, a line each."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def console_path(self) -> pathlib.Path:
+        """What was shown on the console while it trained, over all of its starts."""
+        return self.path / "console.log"
 
     @property
     def goodput_path(self) -> pathlib.Path:

@@ -363,6 +363,52 @@ def read_last(
     return None if window_bytes >= size else read_last(path, kind, 8 * window_bytes)
 
 
+def sample_steps(
+    path: str | os.PathLike[str], most: int = 24, window_bytes: int = 1 << 13
+) -> list[Step]:
+    """Return some of the recorded steps, evenly spread over the file, in order.
+
+    Of a long file it reads `most` short pieces and parses a line of each: a list of a thousand runs
+    shows the curve of each of them.
+
+    Args:
+      path: A metrics.jsonl; of a missing file there are none.
+      most: How many steps, at least 2.
+      window_bytes: Bytes of a piece. A piece within one long line, such as a histogram, yields no
+        step.
+    """
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size <= most * window_bytes:
+                file.seek(0)
+                lines = [raw for raw in file.read().splitlines(keepends=True) if _is_step(raw)]
+                places = {round(i * (len(lines) - 1) / (most - 1)) for i in range(most)}
+                chosen = [lines[place] for place in sorted(places) if place >= 0]
+            else:
+                chosen = []
+                for index in range(most):
+                    file.seek((size - window_bytes) * index // (most - 1))
+                    piece = file.read(window_bytes).splitlines(keepends=True)
+                    chosen += [raw for raw in piece if _is_step(raw) and raw.endswith(b"\n")][:1]
+    except OSError:
+        return []
+    steps: dict[int, Step] = {}
+    for raw in chosen:
+        # A torn line and a damaged one are left out, as everywhere.
+        if (line := parse(raw)) is not None and _is_event(line.record):
+            with contextlib.suppress(RunError, KeyError):
+                recorded = decode_event(line.record)
+                if recorded is not None and isinstance(recorded.event, Step):
+                    steps[recorded.step] = recorded.event
+    return [steps[step] for step in sorted(steps)]
+
+
+def _is_step(raw: bytes) -> bool:
+    # As `encode_event` begins it; parsing every line would take the time of reading the record.
+    return raw.startswith(b'{"kind": "step"')
+
+
 # The sink that is the record: a thread appends events to metrics.jsonl, durably.
 
 _POLL_SECONDS = 0.1

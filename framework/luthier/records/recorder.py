@@ -11,7 +11,7 @@ from typing import Protocol
 
 from luthier.errors import RunError
 from luthier.records import object_storage
-from luthier.records.console import Console
+from luthier.records.console import Console, ConsoleLog
 from luthier.records.directory import RunDirectory
 from luthier.records.events import Ended, Event, Image, Notice
 from luthier.records.goodput import Goodput, Spans
@@ -203,7 +203,7 @@ def _ended(sink: Sink, error: Exception) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Settings of the records of a run; the JSON lines are always written.
+    """Settings of the records of a run; the JSON lines and `console.log` are always written.
 
     Args:
       directory: Root directory of the runs.
@@ -253,6 +253,12 @@ class Records:
                 recorder.add(mirror)
             for settings in self.sinks:
                 self._add(recorder, settings, run_directory)
+            # Behind the others, whose reports it takes in, and before the copy, which includes it.
+            try:
+                log = ConsoleLog(run_directory.console_path, self.console or Console(), fence)
+                recorder.add(log)
+            except RunError as error:
+                report(str(error))
             copy = object_storage.of_environment(run_directory.path)
             if copy is not None:
                 recorder.add(object_storage.Mirror(run_directory.path, copy, report))

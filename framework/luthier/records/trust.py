@@ -9,29 +9,21 @@ by `--trust PATH`, by an answer on a terminal, or by a call in Python that gives
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import pathlib
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
 
-from luthier.errors import Problem, RecordError
+from luthier import project
+from luthier.errors import BadInput, Problem, RecordError
 
 VARIABLE = "LUTHIER_TRUST"
 """Paths that are trusted, for this process and those that it starts."""
 
 _declared: set[str] = set()
 _noted: set[pathlib.Path] = set()
-
-
-def project_root() -> pathlib.Path | None:
-    """Return the folder of the nearest pyproject.toml; None if there is no such file."""
-    here = pathlib.Path.cwd().resolve()
-    found = (at for at in (here, *here.parents) if (at / "pyproject.toml").is_file())
-    return next(found, None)
 
 
 def trust(path: str | os.PathLike[str]) -> None:
@@ -183,7 +175,7 @@ def _is_same_project(path: pathlib.Path) -> bool:
 
     The content of a record is no evidence.
     """
-    if path.is_relative_to(_here()):
+    if path.is_relative_to(project.root()):
         return True
     try:
         places = _places_file().read_text(encoding="utf-8").splitlines()
@@ -192,15 +184,11 @@ def _is_same_project(path: pathlib.Path) -> bool:
     return any(path.is_relative_to(place) for place in places if os.path.isabs(place))
 
 
-def _here() -> pathlib.Path:
-    return project_root() or pathlib.Path.cwd().resolve()
-
-
 def _places_file() -> pathlib.Path:
     """Return the file of the folders in which this project began runs and studies."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     # One file for each project: what one project began is not trusted by another.
-    name = hashlib.sha256(os.fsencode(_here())).hexdigest()[:16]
+    name = hashlib.sha256(os.fsencode(project.root())).hexdigest()[:16]
     return pathlib.Path(cache, "luthier", "places", name)
 
 
@@ -236,18 +224,8 @@ def _note_owner(path: pathlib.Path) -> None:
 
 
 def _project_packages() -> tuple[str, ...]:
-    root = project_root()
-    return _packages_in(root / "pyproject.toml") if root is not None else ()
-
-
-@functools.lru_cache(maxsize=8)
-def _packages_in(path: pathlib.Path) -> tuple[str, ...]:
-    """Return `[tool.luthier] packages`; the command line reports errors in the file."""
+    # The command line reports errors in the file.
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-        found = settings["tool"]["luthier"]["packages"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return project.find().packages
+    except BadInput:
         return ()
-    # A text would be a list of its letters, and each of them the name of a package.
-    names = found if isinstance(found, list) else []
-    return tuple(name for name in names if isinstance(name, str))

@@ -28,6 +28,12 @@ SAMPLERS: Mapping[str, Any] = {
     "cma-es": optuna.samplers.CmaEsSampler,
     "nsga-ii": optuna.samplers.NSGAIISampler,
 }
+PRUNERS: Mapping[str, Any] = {
+    "median": optuna.pruners.MedianPruner,
+    "successive-halving": optuna.pruners.SuccessiveHalvingPruner,
+    "hyperband": optuna.pruners.HyperbandPruner,
+    "wilcoxon": optuna.pruners.WilcoxonPruner,
+}
 _OVER: Mapping[str, Any] = {"last": objectives.Last, "best": objectives.Best}
 FACTS: Mapping[str, Any] = {
     "step_time": objectives.StepTime,
@@ -46,11 +52,27 @@ def sampler(name: str) -> fdl.Config:
     Raises:
       BadInput: There is none of this name.
     """
-    if name not in SAMPLERS:
-        what, known = f"there is no sampler {name!r}", ", ".join(SAMPLERS)
-        remedy = f"there are {known}"
-        raise BadInput(Problem(what, "--sampler", "", remedy, nearest(name, SAMPLERS)))
-    return fdl.Config(SAMPLERS[name])
+    return _named("sampler", name, SAMPLERS)
+
+
+def pruner(name: str) -> fdl.Config:
+    """Return the node of a pruner.
+
+    Args:
+      name: A key of `PRUNERS`.
+
+    Raises:
+      BadInput: There is none of this name.
+    """
+    return _named("pruner", name, PRUNERS)
+
+
+def _named(kind: str, name: str, known: Mapping[str, Any]) -> fdl.Config:
+    if name not in known:
+        what = f"there is no {kind} {name!r}"
+        remedy = f"there are {', '.join(known)}"
+        raise BadInput(Problem(what, f"--{kind}", "", remedy, nearest(name, known)))
+    return fdl.Config(known[name])
 
 
 def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl.Config:

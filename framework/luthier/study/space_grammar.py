@@ -26,6 +26,15 @@ _RANGES: dict[str, tuple[type, type]] = {
     "pow2": (Pow2, int),
 }
 _LISTS = ("ordinal", "choice")
+# Names of Optuna, Ray Tune, Hyperopt and W&B that mean the same with the same arguments.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("loguniform", "log_uniform", "suggest_loguniform", "log_uniform_values"), "log"
+    ),
+    **dict.fromkeys(("categorical", "suggest_categorical", "grid_search", "values"), "choice"),
+    **dict.fromkeys(("suggest_float", "suggest_uniform", "uniform_values"), "uniform"),
+    "suggest_int": "int",
+}
 _FORMS = "log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH,step=1), pow2(LOW,HIGH), ordinal(A,B), "
 REMEDY = f"write PATH={_FORMS}choice(A,B) or choice(@FIDDLER,@FIDDLER(1))"
 
@@ -87,6 +96,9 @@ def parse_dimension(word: str) -> tuple[str, Any]:
         return key, _range(name, items)
     if name not in _LISTS:
         near = nearest(name, [*_RANGES, *_LISTS])
+        if name in _ELSEWHERE:
+            # By its meaning: the nearest name to `loguniform` is another distribution.
+            near = (f"{key}={_ELSEWHERE[name]}({match[2]})",)
         raise BadInput(
             Problem(f"there is no {name}(...)", nearest=near, remedy="" if near else REMEDY)
         )

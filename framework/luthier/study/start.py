@@ -60,6 +60,18 @@ class Outcome:
     stopped: str = ""
     stopped_by: Literal["", "failures", "place"] = ""
 
+    @property
+    def best(self) -> list[str] | None:
+        """The overrides of the best complete trial; None where none is complete.
+
+        With several objectives, those of the first trial that no other beats.
+        """
+        from luthier.study.views.text import read_status
+
+        standing = read_status(self.directory)
+        best = standing.best()
+        return list(self.ledger.settings[best[0].setting].words) if best else None
+
 
 class _Silent:
     def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:
@@ -96,7 +108,7 @@ def run(
     directory = StudyDirectory(pathlib.Path(study.directory, study.name))
     _set_aside(directory)
     if directory.exists:
-        remedy = f"resume it: --resume {directory.path}; or give this one another name=..."
+        remedy = f"resume it: --resume {directory.path}; or give this one another name (--name)"
         raise BadInput(Problem(f"there is a study in {directory.path}", remedy=remedy))
     return _drive(_StudyRequest(graph, study, editing, directory, is_new=True), view, engine)
 
@@ -233,7 +245,7 @@ def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
         if change.is_effective and change.path.split(".")[0].split("[")[0] not in studies.FREE
     ]
     if changes:
-        remedy = "resume without the change, or give the changed study another name=..."
+        remedy = "resume without the change, or give the changed study another name (--name)"
         problems = [
             Problem(f"differs from the study in {path}: {change}", change.path, remedy=remedy)
             for change in changes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 from luthier import graph as graphs
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, Problem, UnknownReference
 from luthier.graph import Graph
 from luthier.graph.paths import is_node
 from luthier.study.objectives import Objective
@@ -228,6 +228,28 @@ def build_space(space: Any) -> Space:
 def is_study(graph: Graph) -> bool:
     """Return whether a graph describes a study, and not an experiment."""
     return getattr(graph, "__fn_or_cls__", None) is Study
+
+
+def study_reference(reference: str) -> str:
+    """Return a reference with `:study` added to a module that makes a study and no experiment.
+
+    Args:
+      reference: `sweeps.lm_learning_rate`; one that names a function, or anything else, is returned
+        as it is.
+    """
+    if not all(part.isidentifier() for part in reference.split(".")):
+        return reference
+    try:
+        module = graphs.load_module(reference)
+    except UnknownReference:  # reported where the reference is resolved
+        return reference
+    # An experiment that the module only imports, as the base of its study, does not count.
+    own = [
+        name
+        for name in ("study", "experiment")
+        if getattr(getattr(module, name, None), "__module__", None) == module.__name__
+    ]
+    return f"{reference}:study" if own == ["study"] else reference
 
 
 def check(graph: Graph, packages: Sequence[str] = ()) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from luthier.trainer.cadence import is_due, is_over
-from luthier.trainer.checks import DocumentLimit, check_repeatable
+from luthier.trainer.checks import DocumentLimit, check_data, check_repeatable
 from luthier.trainer.divergence import Rise
 from luthier.trainer.evaluate import Evaluator, Patience
 from luthier.trainer.feed import Batch, Feed
@@ -50,9 +50,12 @@ from luthier.trainer.trained import (
     export_run,
     final_sample,
     load_run,
+    load_weights,
     module_of,
     sample_run,
     sample_text,
+    sample_tokens,
+    transduces,
 )
 from luthier.trainer.watchdog import Watch
 
@@ -93,6 +96,7 @@ __all__ = [
     "Watcher",
     "can_generate",
     "check_continuation",
+    "check_data",
     "check_devices",
     "check_place",
     "check_repeatable",
@@ -107,6 +111,7 @@ __all__ = [
     "is_due",
     "is_over",
     "load_run",
+    "load_weights",
     "misfits",
     "module_of",
     "next_steps",
@@ -116,6 +121,8 @@ __all__ = [
     "run_id",
     "sample_run",
     "sample_text",
+    "sample_tokens",
     "stragglers",
     "tile",
+    "transduces",
 ]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from luthier import graph as graphs
-from luthier.errors import BadInput, DataError, Problem, ValidationError
+from luthier import user_code
+from luthier.errors import BadInput, DataError, Problem, UserCodeError, ValidationError
 from luthier.graph import Graph
+from luthier.graph.paths import is_node
 from luthier.parallel import Share
 from luthier.planner import Plan
 from luthier.program import Experiment, Program
@@ -241,3 +245,137 @@ def _bits(program: Program, batches: list[dict[str, Any]]) -> dict[str, list[byt
 def _shards(array: Any) -> list[bytes]:
     # Bytes and not values: NaN differs from itself, and 0.0 equals -0.0.
     return [np.asarray(shard.data).tobytes() for shard in array.addressable_shards]
+
+
+# The data of an experiment: opened, and the first batch of each set made, as training would.
+
+
+def open_sets(graph: Graph, functions: Mapping[str, Callable[[], Any]]) -> None:
+    """Open several data nodes, and report the problems of all with their settings.
+
+    Args:
+      graph: The experiment graph.
+      functions: What opens each node, by its path, as `evaluations.held_out.data`.
+
+    Raises:
+      BadInput: Data is missing, unreadable or too small. Each problem has the path of the setting
+        and its origin.
+    """
+    problems: dict[tuple[str, str], Problem] = {}
+    for path, function in functions.items():
+        try:
+            function()
+        except BadInput as error:
+            for problem in error.problems:
+                # Training and evaluations may read the same file: it is one mistake, and one line.
+                located = _located(graph, path, problem)
+                problems.setdefault((problem.what, problem.path), located)
+    if problems:
+        raise DataError(problems.values())
+
+
+def _located(graph: Graph, path: str, problem: Problem) -> Problem:
+    if problem.path:
+        return problem
+    # Sources know files and not graphs. The setting that a message is about is the one whose value
+    # it quotes, or begins with: a pattern that matches no file, or the path of a damaged one.
+    node = graphs.get(graph, path)
+    for place in graphs.walk(node, defaults=False) if is_node(node) else ():
+        value = graphs.evaluate(place.value)
+        is_text = isinstance(value, str) and value
+        if is_text and (repr(value) in problem.what or problem.what.startswith(value)):
+            path = f"{path}.{place.path}"
+            break
+    return dataclasses.replace(problem, path=path, origin=graphs.origin_of(graph, path))
+
+
+def check_data(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Open all data of an experiment, and make the first batch of each set on the host.
+
+    Args:
+      plan: The plan of the experiment.
+
+    Returns:
+      Rows of an epoch and rows of a batch by the path of each set, the training data first.
+
+    Raises:
+      BadInput: Data is missing, unreadable or too small, or a batch does not fit its
+        `batch_spec` or the model's vocabulary; the problems of all sets.
+    """
+    program, experiment = plan.program, plan.program.experiment
+    size = experiment.training.global_batch_size
+    sets: dict[str, tuple[Any, int, Mapping[str, Any]]] = {
+        "data": (experiment.data, size, program.batch)
+    }
+    for name, evaluation in experiment.evaluations.items():
+        path, size = f"evaluations.{name}", evaluation.global_batch_size
+        entries = program.abstract_batch(evaluation.data, size, f"{path}.global_batch_size")
+        sets[f"{path}.data"] = (evaluation.data, size, entries)
+    open_sets(
+        program.graph,
+        {path: functools.partial(_check_first_batch, plan, path, *of) for path, of in sets.items()},
+    )
+    require_documents(program.graph, experiment)
+    return {path: (data.num_rows, size) for path, (data, size, _) in sets.items()}
+
+
+def _check_first_batch(
+    plan: Plan, path: str, data: Any, size: int, batch: Mapping[str, Any]
+) -> None:
+    # Read by the share of this process, as in training: of several, none reads what it has no use
+    # for. Evaluation reads every row once, in order; training has an endless order of its own.
+    program = plan.program
+    if path == "data":
+        share, seed = Share.of(batch, data.iterator), program.experiment.seed
+        batches = data.iterator(global_batch_size=size, seed=seed, **share.arguments)
+    else:
+        share = Share.of(batch, data.batches)
+        batches = iter(data.batches(global_batch_size=size, **share.arguments))
+    with contextlib.closing(batches) if hasattr(batches, "close") else contextlib.nullcontext():
+        first = next(batches, None)
+    if first is None:
+        raise DataError(Problem("has no rows", path))
+    check_spec(first, batch, len(share.rows), data, path)
+    if (limit := DocumentLimit.of(program.graph)) is not None:
+        limit.check(first, path)
+    check_token_ids(first, vocabulary(program.experiment), path)
+
+
+# What data promised in its `batch_spec`, which the step was compiled for, and what it gave.
+
+
+def check_spec(
+    batch: Mapping[str, Any],
+    entries: Mapping[str, jax.ShapeDtypeStruct],
+    num_rows: int,
+    data: Any,
+    path: str = "data",
+) -> None:
+    """Refuse a batch that is not what the data's `batch_spec` returned.
+
+    Args:
+      batch: Host arrays by name, [num_rows, ...] each.
+      entries: Shape and dtype of the entries of the global batch.
+      num_rows: Rows that this process reads.
+      data: The data node.
+      path: Where the data stands in the graph.
+
+    Raises:
+      UserCodeError: An entry is missing, or has another shape or dtype.
+    """
+    for name, entry in entries.items():
+        expected = jax.ShapeDtypeStruct((num_rows, *entry.shape[1:]), entry.dtype)
+        if name not in batch:
+            what = f"a batch has no {name}, which batch_spec has; it has {', '.join(batch)}"
+        else:
+            array = batch[name] if hasattr(batch[name], "dtype") else np.asarray(batch[name])
+            # Without x64, JAX narrows 64 bits to 32 when it takes an array, as it does here.
+            found = jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
+            if (found.shape, found.dtype) == (expected.shape, expected.dtype):
+                continue
+            what = (
+                f"a batch has {name} {user_code.described(found)}, and batch_spec has "
+                f"{user_code.described(expected)}"
+            )
+        details = user_code.definition(type(data), "batch_spec")
+        raise UserCodeError(Problem(f"{type(data).__qualname__}: {what}", path), details)

@@ -12,7 +12,7 @@ from luthier.metrics import Metric, Totals
 from luthier.parallel import Share
 from luthier.program import EarlyStopping, Evaluation, Program
 from luthier.program.program import Leaves, Values
-from luthier.trainer.checks import DocumentLimit, check_token_ids, vocabulary
+from luthier.trainer.checks import DocumentLimit, check_spec, check_token_ids, vocabulary
 
 
 class Evaluator:
@@ -74,6 +74,7 @@ class Evaluator:
         # merges older ones in double precision. Rows that pad the last batch have weight 0, so that
         # every row counts once.
         for batch in itertools.islice(batches, num_batches):
+            check_spec(batch, self._batch, len(share.rows), data, f"{self._path}.data")
             if limit is not None:
                 limit.check(batch, f"{self._path}.data")
             check_token_ids(batch, known, f"{self._path}.data")

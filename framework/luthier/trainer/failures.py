@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import traceback
 from pathlib import Path
-from typing import Any
 
 from luthier import faults
 from luthier import graph as graphs
@@ -67,7 +65,7 @@ def write(
         step=step,
         phase=phase,
         process=process,
-        graph_path=path_in_graph(error, graph),
+        graph_path=graphs.culprit_of(error, graph).path,
     )
     return "" if path is None else path.relative_to(directory).as_posix()
 
@@ -112,41 +110,3 @@ def is_refusal(error: Exception, phase: str) -> bool:
     if faults.classify(error) is faults.Fault.VERSION:
         return True
     return isinstance(error, BadInput) and phase in (OPENING_DATA, OPENING_RUN, CHECKING)
-
-
-def path_in_graph(error: BaseException, graph: Graph) -> str:
-    """Return the path of the node whose code raised an exception; empty where it is not known.
-
-    The user's own classes and functions are found by themselves: the innermost frame whose `self`
-    is of a class, or whose code is that of a function, that a node of the graph names.
-
-    Args:
-      error: The exception.
-      graph: The experiment graph.
-    """
-    with contextlib.suppress(Exception):  # this is an extra: nothing of it may hide the error
-        # From the traceback back to the graph. A method is recognized by the class of its `self`, a
-        # function by its code object: a frame does not know its function.
-        codes: dict[Any, list[str]] = {}
-        classes: dict[Any, list[str]] = {}
-        for place in graphs.walk(graph, once=True):
-            component = getattr(place.value, "__fn_or_cls__", None)
-            if isinstance(component, type):
-                classes.setdefault(component, []).append(place.path)
-            elif (code := getattr(component, "__code__", None)) is not None:
-                codes.setdefault(code, []).append(place.path)
-        # With the causes, which come after what was raised from them: code of ours may have wrapped
-        # what the user's raised, and the frames of the first cause are then the innermost.
-        frames = [
-            frame
-            for link in faults.chain(error)
-            for frame, _ in traceback.walk_tb(link.__traceback__)
-            if crash.is_users(frame.f_code.co_filename)
-        ]
-        # The innermost frame that belongs to a node: outer ones are of the nodes that contain it.
-        for frame in reversed(frames):
-            found = codes.get(frame.f_code) or classes.get(type(frame.f_locals.get("self")))
-            if found:
-                # A frame does not show which of several nodes of one class or function it is of.
-                return found[0] if len(found) == 1 else f"{found[0]} and {len(found) - 1} more"
-    return ""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import jax
 
+from luthier import user_code
 from luthier.parallel import Share, distributed
 from luthier.trainer.checks import check_token_ids
 from luthier.trainer.processes import Agreed, Agreeing
@@ -148,7 +149,7 @@ class Feed:
                 start = time.perf_counter()
                 # The checks look at host arrays, before they are moved: on a device an id outside
                 # the vocabulary is no error, but a NaN or another row of the table.
-                batch = next(self._iterator)
+                batch = self._next()
                 if self._check is not None:
                     self._check(batch)
                 check_token_ids(batch, self._vocab_size)
@@ -170,6 +171,13 @@ class Feed:
         # Raised by `next`, in the thread that trains.
         except BaseException as error:
             self._put(ready, stop, error)
+
+    def _next(self) -> Mapping[str, Any]:
+        try:
+            return next(self._iterator)
+        except Exception as error:
+            user_code.locate(error, "data")
+            raise
 
     @staticmethod
     def _put(ready: queue.Queue[Any], stop: threading.Event, item: Any) -> None:

@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 from luthier import environment
-from luthier.errors import EXIT_REQUEUE
+from luthier.errors import EXIT_INTERRUPTED, EXIT_REQUEUE
 
 INTERRUPTED = "interrupted"
 PREEMPTED = "preempted"
@@ -20,8 +20,11 @@ PRUNED = "pruned"
 
 
 _ABRUPT_SECONDS = 5.0
-"""What a process gets to leave by itself when it is preempted before its first step. Kubernetes and
-SLURM kill after 30 s by default, and a compiler cannot be interrupted."""
+"""Time in which a process leaves by itself when it is preempted before its first step. Kubernetes
+and SLURM kill after 30 s by default, and a compiler cannot be interrupted."""
+
+_INTERRUPT_SECONDS = 2.0
+"""The same for Ctrl-C, which somebody waits for."""
 
 
 # A SystemExit, so that no `except Exception` on the way takes it for a failure, and a process that
@@ -82,9 +85,9 @@ class StopSignals(Watcher):
 
     Args:
       again: The command that starts the run again. With one, as in a process of the command line,
-        SIGTERM and SIGHUP end the process with exit code 75 until `ready` is called: compiling and
-        restoring take minutes, have nothing to save, and a machine that is taken away does not
-        wait for them.
+        SIGTERM and SIGHUP end the process with exit code 75, and SIGINT with 130, until `ready` is
+        called: compiling and restoring take minutes, have nothing to save, and neither a machine
+        that is taken away nor a person at a terminal waits for them.
     """
 
     samples: ClassVar[bool] = True
@@ -137,7 +140,8 @@ class StopSignals(Watcher):
         if number == signal.SIGHUP:
             environment.forget_terminal()
         if number == signal.SIGINT and self._is_starting and self._depth == 1:
-            raise KeyboardInterrupt  # no loop is there to ask for what was requested
+            # No loop is there to ask for what was requested.
+            raise KeyboardInterrupt(self._line(INTERRUPTED))
         # The second Ctrl-C means now: the save that the first one asked for takes too long.
         if number == signal.SIGINT and self.requested == INTERRUPTED:
             raise KeyboardInterrupt
@@ -146,7 +150,7 @@ class StopSignals(Watcher):
         # shorter than a compilation. Raising ends the start at once, with locks released and files
         # closed on the way.
         if number != signal.SIGINT and self._is_starting:
-            self._say()
+            self._print(PREEMPTED)
             raise Preempted
 
     def _listen(self) -> None:
@@ -163,19 +167,29 @@ class StopSignals(Watcher):
         """End the process where a signal has not ended it by itself."""
         with contextlib.closing(os.fdopen(self._read_end, "rb", buffering=0)) as pipe:
             while numbers := pipe.read(64):
-                if not {signal.SIGTERM, signal.SIGHUP} & set(numbers):
+                # The handler comes first, where it can: it raises, which closes things in order.
+                if {signal.SIGTERM, signal.SIGHUP} & set(numbers):
+                    time.sleep(_ABRUPT_SECONDS)
+                    status, code = PREEMPTED, EXIT_REQUEUE
+                elif signal.SIGINT in numbers:
+                    time.sleep(_INTERRUPT_SECONDS)
+                    status, code = INTERRUPTED, EXIT_INTERRUPTED
+                else:
                     continue
-                # The handler comes first, where it can: it raises `Preempted`, which closes things
-                # in order.
-                time.sleep(_ABRUPT_SECONDS)
-                if self._is_starting:
-                    if self.requested is None:
-                        self._say()
+                # After an interrupt that has left the block, `main` prints it and ends the process.
+                if self._is_starting and (status == PREEMPTED or self._depth):
+                    if self.requested is None or status == INTERRUPTED:
+                        self._print(status)
                     # Not `sys.exit`, which would only end this thread. The main thread is in native
                     # code and cannot be interrupted; nothing is lost, since nothing was trained.
-                    os._exit(EXIT_REQUEUE)
+                    os._exit(code)
 
-    def _say(self) -> None:
-        line = f"luthier: preempted before the first step; nothing is lost; again: {self._again}\n"
+    def _line(self, status: str) -> str:
+        return f"{status} before the first step; nothing is lost; again: {self._again}"
+
+    def _print(self, status: str) -> None:
+        # A terminal has a half-drawn line, and its cursor may be hidden.
+        start = "\r\x1b[K\x1b[?25h" if os.isatty(2) else ""
+        line = f"{start}luthier: {self._line(status)}\n"
         with contextlib.suppress(OSError):  # not `print`: a handler may interrupt another one
             os.write(2, line.encode())

@@ -157,19 +157,26 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     return directory
 
 
-def check_place(graph: Graph, plan: Plan) -> None:
-    """Reject an experiment that could not be recorded, without writing anything.
+def check_place(graph: Graph, plan: Plan, request: Request) -> str:
+    """Reject an experiment that could not be recorded or resumed, without writing anything.
 
     Args:
       graph: The graph that would be executed.
       plan: Its plan.
+      request: Where the user wants it to go.
+
+    Returns:
+      A line about the run that training would start or resume.
 
     Raises:
-      RunError: The experiment's name cannot name a directory, or nothing can be written there.
+      UnknownReference: There is no run that `request.run` names.
+      RunError: The experiment's name cannot name a directory, nothing can be written there, another
+        process writes there, or the run cannot be resumed with this graph.
       RecordError: The graph holds a secret.
     """
     experiment = plan.program.experiment
-    path = RunDirectory.locate(experiment.records.directory, experiment.name, run_id(graph))
+    root, name = experiment.records.directory, experiment.name
+    path = RunDirectory.locate(root, name, run_id(graph))
     configuration(graph).files()
     # Whether it could be written is asked of the nearest folder that exists; nothing is made.
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
@@ -177,6 +184,26 @@ def check_place(graph: Graph, plan: Plan) -> None:
     refusal = refusal if there.is_dir() else errno.ENOTDIR
     if refusal:
         raise run_error("create", path, OSError(refusal, os.strerror(refusal)))
+    # As `_existing` and `_open` decide it; but copies in an object store are not brought back.
+    existing: RunDirectory | None = RunDirectory(path)
+    if request.run is not None:
+        existing = find(root, request.run)
+    elif request.new or not (path / "config.json").is_file():
+        existing = None
+    if existing is not None and experiment.checkpoints is None and _unsaved(existing, request):
+        existing = None
+    if existing is None:
+        return f"would start a new run in {Path(root) / name}"
+    if (writer := existing.writer()) is not None:
+        remedy = "wait for it, or start a separate run with --new"
+        raise RunError(Problem(f"{existing.path} is being written by {writer}", remedy=remedy))
+    run = f"{existing.name}/{existing.id}"
+    if existing.read_plan() is None:
+        return f"would start the run {run}"
+    is_over, _ = _check(existing, graph, plan, request, [])
+    if is_over:
+        return f"run {run} is finished: nothing would be trained"
+    return f"would resume the run {run} from step {existing.read_status().saved_step or 0}"
 
 
 @contextlib.contextmanager
@@ -324,11 +351,13 @@ def _check(
             plan.program.placements,
             run=f"{directory.name}/{directory.id}",
             extend=request.extend,
+            named=request.run is not None,
         )
     except RunError as error:
         raise RunError([*error.problems, *map(Problem, defaults)]) from error
     notices += defaults
     status = directory.read_status()
+    _check_epochs(directory, recorded, plan)
     longer = status.step < plan.program.experiment.training.steps
     # A finished run is reopened only for more steps, and only by consent: its schedules have
     # reached their end.
@@ -351,6 +380,17 @@ def _check(
             directory.write_code(request.packages)
 
     return False, record
+
+
+def _check_epochs(directory: RunDirectory, recorded: Graph, plan: Plan) -> None:
+    """Refuse epochs that have become another number of steps, because the data has changed."""
+    steps = graphs.evaluate(graphs.get(recorded, "training.steps"))
+    now, had = plan.program.experiment.training.steps, directory.read_status().total_steps
+    if not graphs.is_deferred(steps) or had is None or had == now:
+        return
+    what = f"{graphs.expression(steps)} was {had:,} steps when the run began, and is {now:,} now"
+    remedy = "restore the data that it began with, or start a separate run with --new"
+    raise RunError(Problem(what, "training.steps", remedy=remedy))
 
 
 def _require_known_position(directory: RunDirectory) -> None:
@@ -395,9 +435,11 @@ def _taken_over(lock: Lock) -> list[str]:
 def _siblings(root: Path, name: str, graph: Graph, packages: Sequence[str]) -> list[str]:
     """Return a notice about the run that differs from `graph` in its number of steps only."""
     steps = graphs.evaluate(graphs.get(graph, "training.steps"))
+    if not isinstance(steps, int):
+        return []  # in epochs: how many steps that were in the other run depends on its data
     # Another number of steps is another graph, and so another id: users who wanted to extend a run
     # would start a new one without noticing.
-    runs = [s for s in list_runs(root) if s.directory.name == name and s.status.saved_step]
+    runs = [s for s in list_runs(root) if s.name == name and s.record.saved_step]
     for summary in reversed(runs[-NUM_SIBLINGS:]):
         try:
             other = graphs.from_json(summary.directory.read_config(), packages=packages)
@@ -405,7 +447,7 @@ def _siblings(root: Path, name: str, graph: Graph, packages: Sequence[str]) -> l
             same = graphs.apply(other, [f"training.steps={json.dumps(steps)}"])
         except LuthierError:
             continue
-        if had != steps and run_id(same) == run_id(graph):
+        if isinstance(had, int) and had != steps and run_id(same) == run_id(graph):
             id = summary.directory.id
             return [
                 f"run {id} differs in training.steps only ({had} there, {steps} here); "

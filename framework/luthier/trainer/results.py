@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from luthier.checkpoint import Provenance
-from luthier.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REQUEUE
-from luthier.metrics import Metric
+from luthier.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
+    Problem,
+    RunError,
+)
 from luthier.records import RunDirectory
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, PRUNED
 
 FINISHED = "finished"
 # Options that the command for more steps replaces.
-_LENGTH = re.compile(r" (--run[ =]\S+|--extend|--new|training\.steps=\S+)(?!\S)")
+_LENGTH = re.compile(
+    r" (--run[ =]\S+|--extend|--new|'training\.steps=[^']*'|training\.steps=\S+)(?!\S)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,23 +37,44 @@ class Result:
       directory: The run's directory.
       status: `finished`, `interrupted` or `preempted`; or a watcher's reason, such as `pruned`.
       step: Optimizer steps done.
-      metrics: Last metrics of every evaluation set; empty when the run was over before the call.
+      metrics: Last metrics of every evaluation set, by their names:
+        `result.metrics["held_out"]["loss"]`.
       sample: Text that the model generated at the end, or empty.
       message: Next commands, for people.
       was_over: Whether the run was finished before the call, which then did nothing.
       restored: Where each parameter came from, where this call started a run by `restore`.
       is_saved: Whether there is a checkpoint of this step; not where the run keeps none.
+      load_model: Returns the trained model; see `model`.
     """
 
     directory: Path
     status: str
     step: int
-    metrics: Mapping[str, Mapping[Metric, float]] = dataclasses.field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     sample: str = ""
     message: str = ""
     was_over: bool = False
     restored: Sequence[Provenance] = ()
     is_saved: bool = True
+    load_model: Callable[[], Any] | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
+
+    # Read from the checkpoint when it is asked for, and not kept from training: a result that is
+    # never asked for its model holds no memory of the devices, and one of a run that was finished
+    # before has it, too.
+    @functools.cached_property
+    def model(self) -> Any:
+        """The trained NNX model with its arrays in place, ready to be called.
+
+        It is read from the last checkpoint when it is first used.
+
+        Raises:
+          BadInput: The run keeps no checkpoints, or there is none of it yet.
+        """
+        if self.load_model is None:
+            raise RunError(Problem(f"the model of {self.directory} cannot be loaded from here"))
+        return self.load_model()
 
     @property
     def exit_code(self) -> int:
@@ -58,7 +90,7 @@ def next_steps(
     status: str,
     command: str,
     steps: int,
-    can_sample: bool = False,
+    prompt: str | None = None,
     is_saved: bool = True,
 ) -> str:
     """Return the next commands for a run: resume, extend or sample it.
@@ -68,7 +100,7 @@ def next_steps(
       status: Its final status.
       command: The command that started it; empty in a notebook.
       steps: Optimizer steps of the whole run.
-      can_sample: Whether the model writes text.
+      prompt: Text that a sample continues, may be empty; None where the model writes no text.
       is_saved: Whether there is a checkpoint of its last step.
     """
     # Never "to resume" without a checkpoint: the same command would start again at step 1, and a
@@ -87,6 +119,8 @@ def next_steps(
     # run and its length go: they would contradict those that are added.
     longer = f"{_LENGTH.sub('', again)} training.steps={2 * steps}"
     extend = f"to extend: {longer} --run {directory.id} --extend"
-    if not can_sample:
+    if prompt is None:
         return extend
-    return f'{extend}\nto sample: luthier generate {directory.id} --prompt "To be"'
+    # A prompt of other text than the model was trained on shows nothing: only that of the config.
+    words = ["luthier", "generate", directory.id, *(["--prompt", prompt] if prompt else [])]
+    return f"{extend}\nto sample: {shlex.join(words)}"

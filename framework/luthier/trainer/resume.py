@@ -70,6 +70,9 @@ def compare(recorded: Graph, graph: Graph) -> ResumeDifferences:
     # changes training, which is reported, and never passes as harmless.
     found: dict[str, list[str]] = {"refused": [], "training": [], "harmless": []}
     for change in graphs.diff(recorded, graph):
+        # A default that is now written out, or no longer, is the same value as before.
+        if change.kind in ("set", "reset") and not change.is_effective:
+            continue
         line = graphs.render_diff([change]).strip()
         reason = next((why for path, why in REFUSED.items() if _below(change.path, path)), None)
         if reason is not None:
@@ -92,6 +95,7 @@ def check_continuation(
     *,
     run: str,
     extend: bool,
+    named: bool = True,
 ) -> list[str]:
     """Reject changes that cannot be resumed with, and list the others.
 
@@ -101,6 +105,7 @@ def check_continuation(
       placements: The arrays that the graph asks for.
       run: The run, as the user names it.
       extend: Whether the user agreed to reshaped schedules.
+      named: Whether the user asked for this run, and not for the run of this graph.
 
     Returns:
       One line for every change that is let through.
@@ -108,6 +113,7 @@ def check_continuation(
     Raises:
       RunError: The run cannot be continued with this graph; holds every reason.
     """
+    separate = "leave out --run" if named else "add --new"
     problems = [Problem(line) for line in comparison.refused]
     # `arrays` come from the plan that the run recorded: this is decided before a checkpoint is
     # read.
@@ -117,7 +123,7 @@ def check_continuation(
     }
     problems += misfits(arrays, wanted)
     if problems:
-        remedy = "start a separate run: leave out --run"
+        remedy = f"to start a separate run, {separate}"
         what = f"{run} cannot be continued with this graph"
         raise RunError([Problem(what, remedy=remedy), *problems])
     # A learning-rate schedule over N steps is another curve over 2N: the steps already taken
@@ -127,7 +133,7 @@ def check_continuation(
         what = f"another number of steps reshapes {', '.join(comparison.reshaped)}"
         remedy = (
             "steps already taken followed the old curve: add --extend to continue with the new "
-            "one, or leave out --run to start a new run"
+            f"one; to start a new run, {separate}"
         )
         raise RunError(Problem(what, "training.steps", remedy=remedy))
     # Listed only, since an override that changes a setting was typed for this very start; code and
@@ -290,10 +296,19 @@ def _reshaped(recorded: Graph, graph: Graph) -> list[str]:
 def _leaves(graph: Graph) -> dict[str, Any]:
     """Return the numbers of the optimizer that stand at value nodes, by path."""
     return {
-        path: graphs.evaluate(value)
+        path: _value(value)
         for path, value in graphs.paths(graph)
         if _below(path, "optimizer") and graphs.is_value_node(value)
     }
+
+
+def _value(node: Any) -> Any:
+    """Return the number of a value node; as text where it is written in epochs."""
+    try:
+        value = graphs.evaluate(node)
+    except ValueError:
+        return graphs.expression(node)
+    return graphs.expression(value) if graphs.is_deferred(value) else value
 
 
 def misfits(

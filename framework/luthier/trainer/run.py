@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax import nnx
 
 from luthier import graph as graphs
-from luthier import planner
+from luthier import planner, project, terminal
 from luthier.checkpoint import (
     Provenance,
     Restoration,
@@ -28,12 +29,19 @@ from luthier.faults import Fault, classify
 from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
 from luthier.planner import Plan
+from luthier.planner.checks import unsplit
 from luthier.program import Data, Experiment, Program, WarmStart
 from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, crash, events
 from luthier.trainer import failures
-from luthier.trainer.checks import DocumentLimit, require_documents, vocabulary
+from luthier.trainer.checks import (
+    DocumentLimit,
+    check_spec,
+    open_sets,
+    require_documents,
+    vocabulary,
+)
 from luthier.trainer.feed import Feed
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
 from luthier.trainer.loop import CompiledStep, Loop, Position, Rates, TrainStep
@@ -42,7 +50,7 @@ from luthier.trainer.opening import Opened, Request, open_run, run_id
 from luthier.trainer.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
 from luthier.trainer.profile import ProfiledSteps, Profiler
 from luthier.trainer.results import FINISHED, Result, next_steps
-from luthier.trainer.trained import final_sample
+from luthier.trainer.trained import final_sample, load_run, module_of, slow_sampling
 from luthier.trainer.watchdog import Watch
 
 
@@ -57,7 +65,7 @@ def run(
     operative_gin: bool = False,
     from_scratch: bool = False,
     accept_changes: bool = False,
-    packages: Sequence[str] = (),
+    packages: Sequence[str] | None = None,
     command: str = "",
 ) -> Result:
     """Train an experiment to its end, from its first step or from where it was left.
@@ -72,7 +80,8 @@ def run(
       operative_gin: Keep the graph, which is all that is used, as gin with the run.
       from_scratch: Start again from step 0, although the record has saves.
       accept_changes: Resume, although code or data is not what it was when the run was saved.
-      packages: The user's modules that a recorded graph may name.
+      packages: The user's modules that a recorded graph may name; None means those of the project
+        (`[tool.luthier] packages` of the nearest pyproject.toml).
       command: The command that resumes the run, for messages; empty in a notebook.
 
     Returns:
@@ -82,6 +91,7 @@ def run(
       BadInput: The graph cannot be run; nothing was written.
       TrainingStopped: Training cannot continue; the run can be resumed from its last checkpoint.
     """
+    packages = project.packages_of(packages)
     gin = graphs.to_gin(graph) if operative_gin else ""
     request = Request(
         run,
@@ -96,7 +106,10 @@ def run(
     # Handlers first: planning, opening and compiling take minutes, and a machine that is taken away
     # in the middle must end with the exit code of a preemption, which a queue requeues, not with
     # that of a signal.
-    with StopSignals(command) as signals:
+    with contextlib.ExitStack() as stack:
+        stack.callback(terminal.clear_stage)
+        signals = stack.enter_context(StopSignals(command))
+        terminal.show_stage("planning")
         with distributed.together():
             graphs.validate(graph, packages)
         # Before any backend is started. Processes with another version or another graph would
@@ -123,7 +136,17 @@ def run(
             command=command,
         ) as session:
             session.run()
-        return session.outcome
+        result = session.outcome
+        load = functools.partial(_trained_model, result.directory, devices, packages)
+        return dataclasses.replace(result, load_model=load)
+
+
+def _trained_model(
+    directory: Path, devices: Sequence[jax.Device] | None, packages: Sequence[str]
+) -> nnx.Module:
+    """Return the model of a run with the parameters of its last checkpoint."""
+    trained = load_run(str(directory), devices=devices, packages=packages)
+    return module_of(trained.program, trained.leaves)
 
 
 class Session:
@@ -202,11 +225,13 @@ def open_session(
             # their own (`start_seconds`), because a mount that hangs at a restart is the usual
             # hang.
             watch.enter(failures.OPENING_DATA)
+            terminal.show_stage(failures.OPENING_DATA)
             with distributed.together():
                 check_shows(plan.program)
                 _look_at_data(plan)
                 _look_at_disk(plan, request.directory)
             watch.enter(failures.OPENING_RUN)
+            terminal.show_stage(failures.OPENING_RUN)
             # `open_run` calls `warm.open` before it makes a new run: weights that do not fit leave
             # nothing behind. A run that is continued needs them only without a checkpoint.
             with (
@@ -283,6 +308,7 @@ def _open_loop(
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
         watch.enter(failures.CHECKING)
+        terminal.show_stage(failures.CHECKING)
         store = stack.enter_context(_open_store(plan, directory))
         last, damage = (None, []) if store is None else _newest_whole(store)
         missing = _look_for_saves(opened, store, last, damage, request)
@@ -293,6 +319,7 @@ def _open_loop(
         # `decided` runs it in the primary and has all others wait: see step 3.
         distributed.decided(opened.record)
         watch.enter(failures.RESTORING)
+        terminal.show_stage("compiling the initialization" if last is None else "restoring")
         agreeing = None
         if distributed.is_several():
             times = stack.enter_context(
@@ -329,6 +356,7 @@ def _open_loop(
             # time trained, not time since the start.
             agreeing.seconds = position.progress.seconds
             agreeing.times.begin(position.progress.steps, recorder.report)
+        terminal.clear_stage()
         recorder.emit(_header(plan, opened, position, restored))
         changed = store.notices(last) if store is not None and last is not None else []
         fallback = [f"{problem}; resuming from step {last}" for problem in damage]
@@ -597,10 +625,14 @@ def _end(
             sample = _sample(program, loop.leaves, opened.directory, recorder, step)
         if sample:
             recorder.emit(events.Sample(step, sample))
+    metrics = {
+        name: {metric.name: value for metric, value in values.items()}
+        for name, values in loop.metrics.items()
+    }
     summary = {
-        f"{name}/{metric.name}": value
-        for name, metrics in loop.metrics.items()
-        for metric, value in metrics.items()
+        f"{name}/{metric}": value
+        for name, values in metrics.items()
+        for metric, value in values.items()
     }
     directory = opened.directory
     command = _again(command, directory, program.graph)
@@ -611,11 +643,16 @@ def _end(
         status,
         command,
         program.experiment.training.steps,
-        can_sample=bool(sample),
+        prompt=_prompt(program) if sample else None,
         is_saved=is_saved,
     )
     recorder.emit(events.Ended(status, step, summary, message))
-    return Result(directory.path, status, step, loop.metrics, sample, message, is_saved=is_saved)
+    return Result(directory.path, status, step, metrics, sample, message, is_saved=is_saved)
+
+
+def _prompt(program: Program) -> str:
+    samples = program.experiment.records.samples
+    return samples.prompts[0] if samples is not None and samples.prompts else ""
 
 
 def _sample(
@@ -625,11 +662,15 @@ def _sample(
     try:
         # All steps are done and saved. A block without a cache, or one whose code fails when it
         # generates, must not turn a trained run into a failed one.
-        return final_sample(program, leaves)
+        text = final_sample(program, leaves)
+        if text and (notice := slow_sampling(program)):
+            recorder.notice(notice)
+        return text
     except Exception as error:
         path = failures.write(directory.path, error, program.graph, phase="sampling", step=step)
         where = f"; traceback: {directory.path / path}" if path else ""
-        recorder.notice(f"no sample: {crash.summary(error)}{where}")
+        at = f"{found}: " if (found := crash.graph_path_of(error)) else ""
+        recorder.notice(f"no sample: {at}{crash.summary(error)}{where}")
         return ""
 
 
@@ -648,18 +689,24 @@ def _over(opened: Opened) -> Result:
         f"To extend it: training.steps=N --run {directory.id} --extend; "
         "to train again from scratch: --new"
     )
-    return Result(directory.path, FINISHED, status.step, message=message, was_over=True)
+    # A number that JSON does not have is a text there: "NaN".
+    metrics = {
+        name: {metric: float(value) for metric, value in values.items()}
+        for name, values in status.evaluations.items()
+    }
+    return Result(directory.path, FINISHED, status.step, metrics, message=message, was_over=True)
 
 
 def _look_at_data(plan: Plan) -> None:
     """Read what is needed of the data now, so that bad data leaves nothing behind."""
-    experiment = plan.program.experiment
+    graph, experiment = plan.program.graph, plan.program.experiment
     # Making the iterator opens the data and checks the batch size; the thread that fetches starts
     # with the first `next`.
-    _feed(plan).close()
-    for evaluation in experiment.evaluations.values():
-        evaluation.data.num_rows  # noqa: B018
-    require_documents(plan.program.graph, experiment)
+    sets: dict[str, Callable[[], Any]] = {"data": lambda: _feed(plan).close()}
+    for name, evaluation in experiment.evaluations.items():
+        sets[f"evaluations.{name}.data"] = functools.partial(getattr, evaluation.data, "num_rows")
+    open_sets(graph, sets)
+    require_documents(graph, experiment)
 
 
 def _look_at_disk(plan: Plan, directory: Path | None) -> None:
@@ -684,7 +731,12 @@ def _feed(plan: Plan, agreeing: Agreeing | None = None) -> Feed:
     # Data that cannot tell beforehand how many documents its rows have is checked batch by batch,
     # in the thread of the feed, where it costs the step nothing.
     limit = DocumentLimit.of(plan.program.graph)
-    check = None if limit is None else functools.partial(limit.check, data="data")
+
+    def check(host_batch: Mapping[str, Any]) -> None:
+        check_spec(host_batch, batch, len(share.rows), experiment.data)
+        if limit is not None:
+            limit.check(host_batch, data="data")
+
     return Feed(
         iterator,
         share,
@@ -803,9 +855,11 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
         notes={
             "trained": _trained(plan),
             "state": format_bytes(plan.state_bytes),
+            "parallelism": unsplit(plan.program),
             "plan": str(planner.predict(plan)),
             "restored": restored.summary,
             "checkpoints": _without_guards(experiment),
+            "schedule": _ends_early(experiment),
         },
     )
 
@@ -820,6 +874,18 @@ def _without_guards(experiment: Experiment) -> str:
     if experiment.training.guard is None and experiment.training.divergence is None:
         off.append("continues with a loss that is not finite (guard=None, divergence=None)")
     return "; ".join(off)
+
+
+def _ends_early(experiment: Experiment) -> str:
+    """Return a note where the learning rate has reached its end long before the run; or nothing."""
+    # Not an error: a constant tail is wanted now and then. More often `training.steps` was raised,
+    # and the schedule has a number of its own.
+    steps = experiment.training.steps
+    total = getattr(experiment.optimizer.learning_rate, "total_steps", None)
+    if not isinstance(total, int) or total > 0.9 * steps:
+        return ""
+    path = "optimizer.learning_rate.total_steps"
+    return f"the learning rate reaches its end at step {total:,} of {steps:,} ({path})"
 
 
 def _trained(plan: Plan) -> str:

@@ -15,7 +15,7 @@ _CONVENTIONS = {
     "six_n": "6 x active parameters x tokens",
     "hardware": "as it is run, recomputation and bubbles included",
 }
-
+_PLAIN = {"full": "3 x forward", "hardware": _CONVENTIONS["hardware"]}
 
 _TEMPORARY = ("gradients", "temporaries", "outputs")
 
@@ -130,19 +130,28 @@ def _verdict(report: Report) -> Iterator[str]:
         return
     verdict = "fits" if report.fits else "DOES NOT FIT"
     verdict += " by estimate" if memory.is_estimated else ""
-    yield f"{verdict}: needs {needed} of {format_bytes(memory.limit_bytes)}"
+    reason = f" ({memory.limit_reason})" if memory.limit_reason else ""
+    yield f"{verdict}: needs {needed} of {format_bytes(memory.limit_bytes)}{reason}"
 
 
 def _flops(report: Report) -> Iterator[str]:
     yield "FLOPs"
     rows = []
-    for name, flops in report.flops.items():
+    for name, flops in _conventions(report).items():
         per_token = flops / report.subject.tokens_per_step
         rows.append((f"  {name}", f"{flops:.4g} a step", f"{per_token:.4g} a token"))
     width = [max(len(row[i]) for row in rows) for i in range(3)]
-    for (name, *cells), key in zip(rows, report.flops, strict=True):
+    for (name, *cells), key in zip(rows, _conventions(report), strict=True):
         texts = [cell.rjust(w) for cell, w in zip(cells, width[1:], strict=True)]
-        yield "  ".join([name.ljust(width[0]), *texts, _CONVENTIONS[key]])
+        text = _CONVENTIONS[key] if report.subject.has_attention else _PLAIN[key]
+        yield "  ".join([name.ljust(width[0]), *texts, text])
+
+
+def _conventions(report: Report) -> Mapping[str, int]:
+    """Return the FLOPs by convention, of which models without attention have one."""
+    if report.subject.has_attention:
+        return report.flops
+    return {name: flops for name, flops in report.flops.items() if name in _PLAIN}
 
 
 def _collectives(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -158,6 +167,10 @@ def _collectives(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _step(report: Report) -> Iterator[str]:
     step = report.step
+    if step["step_seconds"] is None:
+        yield f"the time of a step is {step['reason']}"
+        yield from _products(report)
+        return
     terms = ", ".join(f"{term} {duration(s)}" for term, s in step["seconds_by_term"].items())
     # The time of matrix products is a lower bound. For bytes, the compiled program gives only an
     # upper bound: a fusion that reads a part of an array counts the whole, and links may be faster
@@ -166,11 +179,16 @@ def _step(report: Report) -> Iterator[str]:
     least, most = ("at least ", "at most ") if is_bound else ("an estimated ", "an estimated ")
     yield f"a step takes {least}{duration(step['step_seconds'])}, bound by {step['binding']}"
     yield f"  {terms}; {duration(step['serial_seconds'])} where nothing overlaps"
-    mfu = ", ".join(f"{share:.1%} ({name})" for name, share in step["mfu"].items())
+    known = _conventions(report)
+    mfu = ", ".join(f"{x:.1%} ({name})" for name, x in step["mfu"].items() if name in known)
     yield f"  MFU {most}{mfu}"
     per_day = f"{most}{step['tokens_per_day']:.3g} tokens a day"
     run = f"{least}{duration(step['run_seconds'])}"
     yield f"  {per_day}; {report.subject.steps:,} steps take {run}"
+    yield from _products(report)
+
+
+def _products(report: Report) -> Iterator[str]:
     if report.flops_by_dtype:
         whole = sum(report.flops_by_dtype.values())
         shares = sorted(report.flops_by_dtype.items(), key=lambda item: -item[1])
@@ -205,7 +223,9 @@ def _proposals(report: Report) -> Iterator[str]:
     yield "changes that fit, the fastest first" if report.fits is False else "found by search"
     for number, one in enumerate(report.proposals, 1):
         sure = "compiled" if one["is_compiled"] else "estimated"
-        needed = f"{format_bytes(one['needed_bytes'])}, {duration(one['step_seconds'])} a step"
+        seconds = one["step_seconds"]
+        time = "" if seconds is None else f", {duration(seconds)} a step"
+        needed = f"{format_bytes(one['needed_bytes'])}{time}"
         yield f"  {number}. {needed} ({sure})"
         yield f"     {' '.join(one['overrides']) or 'as it is'}"
 

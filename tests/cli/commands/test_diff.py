@@ -195,3 +195,11 @@ def test_help_imports_no_jax_and_no_fiddle():
     assert (done.returncode, done.stderr) == (0, "")
     assert "--textconv" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_two_operands_are_printed_as_markdown(importable_project, capsys):
+    assert main(["diff", "trials.tiny", "trials.tiny seed=3", "--markdown", "--why"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("### Configs: trials.tiny → trials.tiny seed=3\n\n1 changed.\n")
+    assert "~ seed: 0 -> 3 (+3)" in text
+    assert "+ set by argument 1: seed=3" in text

@@ -105,8 +105,7 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         "luthier: rates: does not exist [set by space: rates, at 0.0001]; did you mean rate?",
         "luthier: width: 25.82535362629228 is not an int [set by space: width, at "
         "25.82535362629228]",
-        "luthier: objectives[0].metric: there is no metric named 'lss' here; did you mean loss?; "
-        "there are: accuracy, loss",
+        "luthier: objectives[0].metric: there is no metric named 'lss' here; did you mean loss?",
     ]
     assert not (project / "studies").exists()
 
@@ -126,6 +125,10 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         (["show", "toy/²"], "there is no study 'toy/²'; studies/ holds no studies"),
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
         ([STUDY, "--sampler", "gird"], "--sampler: there is no sampler 'gird'"),
+        (
+            [STUDY, "--pruner", "medain"],
+            "--pruner: there is no pruner 'medain'; did you mean median?",
+        ),
         ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep apply to experiments"),
         ([STUDY, "--all"], "--as is an option of `luthier sweep best`; --all, --html and --sync"),
         (["--resume", "absent"], "there is no study 'absent'"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 
 import pytest
@@ -10,6 +11,7 @@ from luthier.cli import main
 from luthier.cli.commands import train
 
 TINY = "trials.tiny"
+HELD_OUT = "evaluations.held_out.data.source.pattern"
 
 
 def test_it_trains_and_says_what_is_next(trained, monkeypatch, capsys):
@@ -46,6 +48,57 @@ def test_dry_run_refuses_what_a_run_would(project, monkeypatch, capsys, override
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith(f"luthier: {line}")
     assert sorted(project.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (
+            ["any:source.pattern=txt/*.txt"],
+            [
+                "data.source.pattern: no file matches 'txt/*.txt' [set by argument 1: "
+                "any:source.pattern=txt/*.txt]; relative patterns start at "
+            ],
+        ),
+        (["--run", "nothing"], ["no run 'nothing': there are no runs in runs"]),
+        (
+            ["restore=run:gone", "data.source.pattern=absent.txt", f"{HELD_OUT}=gone.txt"],
+            [
+                "data.source.pattern: no file matches 'absent.txt'",
+                f"{HELD_OUT}: no file matches 'gone.txt' [set by argument 3: ",
+                "restore: gone does not exist [set by argument 1: restore=run:gone]; give",
+            ],
+        ),
+    ],
+)
+def test_dry_run_opens_data_runs_and_weights(project, capsys, words, lines):
+    before = sorted(project.rglob("*"))
+    assert main(["train", TINY, *words, "--dry-run"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    for error, line in zip(errors, lines, strict=True):
+        assert error.startswith(f"luthier: {line}"), error
+    assert sorted(project.rglob("*")) == before
+
+
+def test_dry_run_reads_the_first_batches_and_names_the_run(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    assert main(["train", TINY, "--wandb", "off", "--dry-run", "seed=5"]) == 0
+    out = capsys.readouterr().out
+    assert "\ndata: 56 rows; read the first batch of 8\n" in out
+    assert "\nevaluations.held_out.data: 56 rows; read the first batch of 8\n" in out
+    assert "would start a new run in runs/tiny\n" in out
+    assert main(["train", TINY, "--wandb", "off", "--dry-run"]) == 0
+    assert " is finished: nothing would be trained\n" in capsys.readouterr().out
+
+
+def test_a_missing_file_is_reported_with_its_path_and_origin(project, capsys):
+    (project / "text.txt").unlink()
+    assert main(["train", TINY]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    pattern = (
+        r"source\.pattern: no file matches 'text\.txt' \[set by \S*trials/tiny\.py:48\]; relative"
+    )
+    assert re.match(rf"luthier: data\.{pattern}", line)
 
 
 def test_dry_run_prints_how_much_is_trained(project, capsys):

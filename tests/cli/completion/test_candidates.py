@@ -43,6 +43,8 @@ def test_references(indexed):
     assert {"configs.toy", "configs.lm.quickstart", "run:"} < set(words("train "))
     assert words("train run:") == ["run:0a1b2c3d"]
     assert "configs.toy" in words("train --exp ")
+    assert "configs.toy" in words("check configs.lm.quickstart ")
+    assert "configs.lm.quickstart" in words("init my_models --from ")
     (found,) = candidates.complete(["train", "configs.t"])
     assert found.text == "Train a toy."
 

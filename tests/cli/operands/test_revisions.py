@@ -207,3 +207,17 @@ def test_no_repository_and_no_git(tmp_path, monkeypatch):
         "record"
     )
     assert revisions.find("nothing:here") is None
+
+
+def test_a_file_of_a_revision_is_its_module(repository):
+    found = revisions.find("HEAD~1:mine/rates.py")
+    assert (found.reference, found.commit) == ("mine.rates", _git("rev-parse", "HEAD~1").strip())
+
+
+@pytest.mark.parametrize("name", ["mine.rates", "rates", "mine.rates:experiment(rate=2)"])
+def test_a_revision_behind_the_experiment_is_refused_with_the_right_form(repository, name):
+    with pytest.raises(BadInput) as caught:
+        revisions.find(f"{name}@HEAD~1")
+    assert str(caught.value) == (
+        f"'{name}@HEAD~1' has its git revision behind the experiment; write HEAD~1:{name}"
+    )

@@ -4,6 +4,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.cli import Problems, operands
+from luthier.cli.operands import words
 from luthier.errors import BadInput
 
 
@@ -61,3 +62,27 @@ def test_the_standard_input_is_read_once(tiny):
         BadInput, match=r"^the standard input can be one operand only; write - once$"
     ):
         _read("-", "-")
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ('a.b:fn(name="x", n=2) seed=1', ['a.b:fn(name="x", n=2)', "seed=1"]),
+        ("a.b name='it is' x=[1, 2]", ["a.b", "name=it is", "x=[1, 2]"]),
+        ('a.b:fn(x=")", y={"k": (1, 2)}) s=1', ['a.b:fn(x=")", y={"k": (1, 2)})', "s=1"]),
+        (r'a.b:fn(x="\")", y=1) s="a (b"', [r'a.b:fn(x="\")", y=1)', "s=a (b"]),
+        ("a.b x=[1 y=2", ["a.b", "x=[1", "y=2"]),  # the grammar refuses it, and names the override
+    ],
+)
+def test_brackets_hold_what_is_in_them_together(word, parts):
+    assert words._split(word) == parts
+
+
+def test_a_call_with_spaces_is_a_reference(tiny, tmp_path):
+    (tmp_path / "trials" / "sized.py").write_text(
+        "from trials import tiny\n\n\ndef experiment(seed=0, name=''):\n"
+        "    graph = tiny.experiment()\n    graph.seed, graph.name = seed, name\n    return graph\n"
+    )
+    (operand,) = _read('trials.sized:experiment(seed=3, name="a b") model.dim=32')
+    loaded = operand.load()
+    assert (loaded.seed, loaded.name, graphs.get(loaded, "model.dim")) == (3, "a b", 32)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from luthier import cli
 from luthier import graph as graphs
 from luthier.cli import showing
@@ -97,3 +99,29 @@ def test_removed_keys_nested_keys_and_lost_sharing_belong_to_their_override(
     # A shared value is listed where the user set it, not at its first place in the graph.
     assert lines[1].startswith("  ~ training.steps: 900 -> 100")
     assert "  = model.norm: no longer shares its settings with model.block.norm" in lines
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "override"),
+    [
+        ("small.gin", "Training.steps = 100\n", "gin_file:"),
+        ("words.txt", "training.steps=100\n", "file:"),
+        (
+            "small.py",
+            "import ml_collections\n\n\ndef get_config():\n"
+            "    return ml_collections.ConfigDict({'training': {'steps': 100}})\n",
+            "config_dict:",
+        ),
+        ("", "", "gin_bindings:Training.steps = 100"),
+    ],
+)
+def test_a_shared_value_is_listed_at_the_place_that_a_file_sets(
+    importable_project, tmp_path, capsys, name, text, override
+):
+    if name:
+        (tmp_path / name).write_text(text)
+        override += str(tmp_path / name)
+    before = cli.load_reference("configs.lm.quickstart")
+    head, *lines = _printed(before, [override], capsys)
+    assert (name or "argument 1") in head
+    assert lines == ["  ~ training.steps: 900 -> 100 (shared as steps)"]

@@ -8,8 +8,9 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import layers
-from luthier.cli.showing import Parameter, print_parameters, subtotals
-from luthier.cli.showing import list_parameters as parameters
+from luthier.cli.showing import print_parameters, subtotals
+from luthier.planner import Parameter
+from luthier.planner import model_parameters as parameters
 
 
 def _parameter(name, scalars):
@@ -71,3 +72,5 @@ def test_json(graph, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["scalars"] == sum(p["scalars"] for p in report["parameters"])
     assert report["scalars_by_subtree"]["blocks.mlp"] == 512
+    assert sum(report["scalars_by_part"].values()) == report["scalars"]
+    assert 0 < report["embedding_scalars"] < report["scalars"] == report["trained_scalars"]

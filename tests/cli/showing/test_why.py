@@ -38,8 +38,8 @@ def test_constants_list_their_other_paths_and_arithmetic_its_operands(importable
     assert lines[-1] == "the same value: optimizer.learning_rate.total_steps"
     lines = _printed(graph, "training.global_batch_size", capsys)
     assert lines[0] == "training.global_batch_size = steps * 2 = 12"
-    assert "it follows steps:" in lines
-    assert lines[-1].split(maxsplit=2) == ["steps", "6", "argument 1: training.steps=6"]
+    assert "it follows training.steps:" in lines
+    assert lines[-1].split(maxsplit=2) == ["training.steps", "6", "argument 1: training.steps=6"]
 
 
 def test_long_values_are_cut(importable_project, capsys):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from graph_toys import compared, parts
 
-from luthier.graph import compare, copy_graph, diff, equal, values
+from luthier.graph import apply, compare, copy_graph, diff, equal, values
 
 
 def kinds(a, b):
@@ -135,3 +135,55 @@ def test_the_tree_of_what_belongs_together():
         ("other[2]", "other[3]"),
     ]
     assert [draft.kind for draft in listed.below[0].changes] == ["added"]
+
+
+def test_a_node_that_became_a_list_is_compared_with_the_element_most_like_it():
+    a, b = compared.pair(
+        compared.mlp(hidden=1),
+        [
+            compared.fdl.Config(compared.Embed, dim=4),
+            compared.mlp(hidden=2),
+            compared.mlp(hidden=3),
+        ],
+    )
+    found = [(change.kind, change.path, change.path_before) for change in diff(a, b)]
+    assert found == [
+        ("class", "other", ""),
+        ("added", "other[0]", ""),
+        ("changed", "other[1].hidden", "other.hidden"),
+        ("added", "other[2]", ""),
+    ]
+    assert diff(a, b)[0].summary == "graph_toys.parts.Mlp -> a list of 3"
+    back = [(change.kind, change.path, change.path_before) for change in diff(b, a)]
+    assert back == [
+        ("class", "other", ""),
+        ("removed", "other[0]", ""),
+        ("changed", "other.hidden", "other[1].hidden"),
+        ("removed", "other[2]", ""),
+    ]
+
+
+def test_what_a_list_in_the_place_of_a_node_holds_is_in_the_rows_and_made_by_one_override():
+    shared = compared.mlp(hidden=5)
+    a = compared.part(other=compared.mlp(hidden=1), size=shared)
+    b = compared.part(other=[compared.mlp(hidden=2), compared.mlp(hidden=3)], size=shared)
+    comparison = compare.compare(compare.document(a), compare.document(b))
+    assert [row.path for row in compare.rows_of(comparison) if row.change is not None] == [
+        "other",
+        "other[0].hidden",
+        "other[1]",
+        "other[1].hidden",
+    ]
+    found = compare.overrides_of(comparison)
+    assert len(found.overrides) == 1
+    assert set(found.by_change) == {0, 1, 2}
+    assert equal(apply(a, found.overrides), b)
+
+
+def test_a_node_in_the_place_of_a_value_is_opened():
+    a, b = compared.part(other=1), compared.part(other=compared.mlp(hidden=2))
+    rows = compare.rows_of(compare.compare(compare.document(a), compare.document(b)))
+    (at,) = [place for place, row in enumerate(rows) if row.path == "other"]
+    assert (rows[at].before, rows[at].opens) == ("1", True)
+    inside = rows[at + 1]
+    assert (inside.path, inside.before, inside.after) == ("other.hidden", None, "2")

@@ -10,6 +10,7 @@ from graph_toys.random_pairs import pairs
 
 from luthier import graph as graphs
 from luthier.graph import apply, compare, equal, values
+from luthier.graph.paths import format_path, parse_path, walk
 
 SETTINGS = hypothesis.settings(
     deadline=None, suppress_health_check=list(hypothesis.HealthCheck), max_examples=100
@@ -21,13 +22,39 @@ def overrides_between(a, b):
 
 
 def check(a, b):
-    """Return whether overrides turn `a` into `b`; fail where they claim to and do not."""
+    """Return whether overrides turn `a` into `b`, apart from the changes that they omit.
+
+    Whatever differs after them is at, in or around a path that is omitted, or no longer shared with
+    such a place.
+    """
     found = overrides_between(a, b)
     made = apply(a, found.overrides)
     if not found.omitted:
         assert equal(made, b), found
     assert all(one.reason for one in found.omitted)
+    named = [path for one in found.omitted for path in _places(a, one.path)]
+    comparison = compare.compare(compare.document(made), compare.document(b))
+    for draft in comparison.differ.drafts:
+        ends = (draft.path_a, draft.path_b, draft.more.get("same_as"))
+        paths = [parse_path(path) for path in ends if path]
+        assert any(
+            path[: len(omitted)] == omitted or omitted[: len(path)] == path
+            for path in paths or [()]
+            for omitted in named
+        ), (draft.kind, ends, found.overrides, found.omitted)
     return not found.omitted and bool(found.overrides)
+
+
+def _places(graph, path):
+    """Yield all paths of a place, as parts; it is in a node that may have several."""
+    parts = parse_path(path) if path else ()
+    yield parts
+    held = {place.path: place.value for place in walk(graph, defaults=False)}
+    for end in range(1, len(parts) + 1):
+        value = held.get(format_path(parts[:end]))
+        if isinstance(value, fdl.Buildable | list | dict):
+            others = [parse_path(other) for other, each in held.items() if each is value]
+            yield from ((*other, *parts[end:]) for other in others)
 
 
 @SETTINGS
@@ -159,3 +186,30 @@ def test_keys_that_the_grammar_would_read_as_something_else(key):
 def test_the_root_is_not_replaced():
     (omitted,) = overrides_between(*compared.another_root()).omitted
     assert omitted.reason == "no override replaces the whole config"
+
+
+def test_a_list_of_several_places_is_set_at_each_of_them():
+    held = [1, 2]
+    a = compared.part(size={"k": held}, other=compared.part(size=held))
+    b = compared.part(size={}, other=compared.part(size=[None, 1, 2]))
+    assert check(a, b)
+    held = [0, 1, 2]
+    b = compared.part(size={"k": held}, other=compared.part(size=held))
+    found = overrides_between(a, b)
+    made = apply(a, found.overrides)
+    assert (made.size, made.other.size) == ({"k": [0, 1, 2]}, [0, 1, 2])
+    assert [one.path for one in found.omitted] == ["size.k", "other.size"]
+    assert {one.reason for one in found.omitted} == {
+        "the override sets the value only: its sharing between several places is lost"
+    }
+
+
+def test_a_list_that_holds_shared_nodes_is_set_as_copies_and_their_lost_sharing_is_reported():
+    a, shared = compared.part(size=[1]), compared.mlp(hidden=3)
+    b = compared.part(size=[1, shared, shared])
+    comparison = compare.compare(compare.document(a), compare.document(b))
+    found = compare.overrides_of(comparison, ("graph_toys",))
+    made = apply(a, found.overrides, packages=("graph_toys",))
+    assert made.size[1:] == [compared.mlp(hidden=3)] * 2
+    assert made.size[1] is not made.size[2]
+    assert [(one.path, "sharing" in one.reason) for one in found.omitted] == [("size", True)]

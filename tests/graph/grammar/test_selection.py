@@ -21,6 +21,7 @@ def graph():
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
+        ("class:Rules.sizes", ["rules.sizes"]),
         ("any:dropout", ["model.layers[0].dropout", "model.layers[1].dropout", "model.dropout"]),
         ("**.hidden", ["model.layers[0].hidden", "model.layers[1].hidden"]),
         ("any:layers[1].hidden", ["model.layers[1].hidden"]),
@@ -33,7 +34,10 @@ def graph():
             ["model.layers[0].dropout", "model.layers[1].dropout", "model.dropout"],
         ),
         ("evaluations.*.batch_size", ["evaluations.held_out.batch_size"]),
-        ("evaluations[*].batch_size", ["evaluations['long text'].batch_size"]),
+        (
+            "evaluations[*].batch_size",
+            ["evaluations.held_out.batch_size", "evaluations['long text'].batch_size"],
+        ),
         (
             "any:length",
             [

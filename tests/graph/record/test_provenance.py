@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import pathlib
+
 import fiddle as fdl
 import pytest
 from graph_toys import parts, recorded
 
+from luthier import parallel
 from luthier.errors import UnknownReference
-from luthier.graph import apply, explain, last_causes, multiply, resolve, value
+from luthier.graph import apply, explain, last_causes, multiply, origin_of, resolve, value
 
 
 def _steps(graph, path):
@@ -68,7 +71,7 @@ def test_arithmetic_reports_what_its_constants_were_set_to():
     found = explain(graph, "optimizer.learning_rate.warmup_steps")
     assert found.value == "steps // 12 = 100"
     ((name, causes),) = found.follows
-    assert name == "steps"
+    assert name == "training.steps"  # and not by the name that was made up for the constant
     assert [cause.value for cause in causes] == ["900", "1200"]
     assert causes[-1].origin == "argument 1: training.steps=1200"
 
@@ -80,9 +83,16 @@ def test_arithmetic_on_a_constant_without_a_place_of_its_own():
     assert [cause.value for cause in causes] == ["4"]
 
 
+def _with_rules():
+    graph = resolve("configs.lm.quickstart")
+    rules = fdl.Config(parallel.Rules, parameters=parallel.parameter_rules())
+    graph.parallelism = fdl.Config(parallel.Parallelism, rules=rules)
+    return graph
+
+
 def test_inside_of_a_container_the_container_and_the_part_are_reported():
     words = ["parallelism.rules.parameters.embed=('data',)"]
-    graph = apply(resolve("configs.lm.quickstart"), words)
+    graph = apply(_with_rules(), words)
     whole, part = explain(graph, "parallelism.rules.parameters.embed").causes
     assert whole.path == "parallelism.rules.parameters"
     assert (part.path, part.value) == ("parallelism.rules.parameters.embed", "('data',)")
@@ -107,7 +117,7 @@ def test_a_path_that_does_not_exist_is_refused(path):
 
 
 def test_every_value_that_is_set_is_reported_with_what_set_it_last():
-    graph = apply(resolve("configs.lm.quickstart"), ["training.steps=10", "optimizer.b2=0.5"])
+    graph = apply(_with_rules(), ["training.steps=10", "optimizer.b2=0.5"])
     found = {path: (shown, cause.origin) for path, shown, cause in last_causes(graph)}
     assert found["optimizer.b2"] == ("0.5", "argument 2: optimizer.b2=0.5")
     assert found["training.steps"][1] == "argument 1: training.steps=10"
@@ -116,3 +126,35 @@ def test_every_value_that_is_set_is_reported_with_what_set_it_last():
     assert "optimizer.eps" not in found, "a default is not set"
     for path, (shown, _) in found.items():
         assert explain(graph, path).value == shown
+
+
+def _made():
+    return fdl.Config(
+        recorded.Root,
+        name="a",
+        part=fdl.Config(
+            recorded.Part,
+            rate=0.5,
+            other=fdl.Partial(parts.relu),
+        ),
+    )
+
+
+def test_a_set_is_at_the_line_of_its_own_keyword():
+    graph = _made()
+    lines = pathlib.Path(__file__).read_text().splitlines()
+    for path, text in (("name", 'name="a",'), ("part.rate", "rate=0.5,"), ("part", "part=fdl.")):
+        (line,) = [n for n, each in enumerate(lines, 1) if each.strip().startswith(text)]
+        file, _, number = explain(graph, path).causes[-1].origin.rpartition(":")
+        assert (file.rpartition("/")[2], int(number)) == ("test_provenance.py", line)
+        assert origin_of(graph, path).endswith(f":{line}")
+
+
+def test_where_calls_on_one_line_have_the_same_keyword_it_is_the_line_of_the_call(tmp_path):
+    source = "graph = Config(Root, name=Config(Root,\n    name=1),\n    part=2)\n"
+    file = tmp_path / "made.py"
+    file.write_text(source)
+    names = {"Config": fdl.Config, "Root": recorded.Root}
+    exec(compile(source, str(file), "exec"), names)
+    origins = [origin_of(names["graph"], path).rpartition(":")[2] for path in ("name.name", "part")]
+    assert origins == ["1", "3"]

@@ -328,6 +328,6 @@ def test_a_template_with_random_streams_of_its_own_is_refused():
     )
     (line,) = [line for line in lines_of(graph) if line.startswith("block.mlp.rngs: is set")]
     assert line == (
-        "block.mlp.rngs: is set, so that all modules made of this template draw the same numbers; "
-        "leave it out: the parent hands over streams that come from the experiment's seed"
+        "block.mlp.rngs: is set: all modules made of this template draw the same numbers; "
+        "leave it out: the parent passes its own"
     )

@@ -45,6 +45,11 @@ def _gemma_like(recipe, **more):
     return make
 
 
+def _qwen3_moe(**sizes):
+    dense = _llama_like(decoders.qwen3, head_dim=6)(**sizes)
+    return decoders.with_experts(dense, num_experts=3, k=2)
+
+
 def _gpt2(vocab_size, width, depth, tied, pad):
     return decoders.gpt2(
         vocab_size=vocab_size,
@@ -60,8 +65,10 @@ FAMILIES = {
     "gpt2": _gpt2,
     "llama": _llama_like(decoders.llama),
     "mistral": _llama_like(decoders.mistral, window=5),
+    "mixtral": _llama_like(decoders.mixtral, num_experts=3),
     "qwen2": _llama_like(decoders.qwen2),
     "qwen3": _llama_like(decoders.qwen3, head_dim=6),
+    "qwen3_moe": _qwen3_moe,
     "olmo2": _llama_like(decoders.olmo2),
     "gemma": _gemma_like(decoders.gemma),
     "gemma2": _gemma_like(decoders.gemma2, window=5),

@@ -17,7 +17,8 @@ REFERENCES = [listed.reference for listed in find(CONFIGS) if not listed.argumen
 def quickstart(**mesh):
     graph = graphs.resolve("configs.lm.quickstart")
     if mesh:
-        graph.parallelism.mesh = fdl.Config(parallel.Mesh, **mesh)
+        mesh = fdl.Config(parallel.Mesh, **mesh)
+        graph.parallelism = fdl.Config(parallel.Parallelism, mesh=mesh)
     return graph
 
 

@@ -117,7 +117,7 @@ def test_a_changed_space_is_refused_with_the_difference(make, tmp_path):
     assert "space.dimensions.rate" in lines[0]
     assert "0.1" in lines[0]
     assert lines[0].endswith(
-        "resume without the change, or give the changed study another name=..."
+        "resume without the change, or give the changed study another name (--name)"
     )
     assert (tmp_path / "toy" / "journal.jsonl").read_bytes() == before
 
@@ -128,7 +128,8 @@ def test_a_name_that_is_taken_is_refused(make, tmp_path):
         _run(make())
     path = tmp_path / "toy"
     assert str(caught.value) == (
-        f"there is a study in {path}; resume it: --resume {path}; or give this one another name=..."
+        f"there is a study in {path}; resume it: --resume {path}; "
+        "or give this one another name (--name)"
     )
 
 
@@ -151,7 +152,7 @@ def test_problems_are_listed_at_once_and_nothing_is_written(make, tmp_path):
     assert [str(problem) for problem in caught.value.problems] == [
         "rats: does not exist [set by space: rats, at 0.0001]; did you mean rate?",
         "objectives[0].evaluation: there is no evaluation named 'held_in' here; did you mean "
-        "held_out?; there are: held_out",
+        "held_out?",
     ]
     assert not list(tmp_path.iterdir())
 

@@ -95,6 +95,12 @@ def test_lists_are_split_outside_of_brackets_and_quotes():
             [],
             "there is no logg(...) [set by --space rate=logg(1,2)]; did you mean log?",
         ),
+        (
+            ["rate=loguniform(1e-4,1e-2)"],
+            [],
+            "there is no loguniform(...) [set by --space rate=loguniform(1e-4,1e-2)]; did you mean "
+            "rate=log(1e-4,1e-2)?",
+        ),
         (["rate=log(1)"], [], "log needs high [set by --space rate=log(1)]"),
         (
             ["n=int(2,8.5)"],

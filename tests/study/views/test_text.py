@@ -13,7 +13,6 @@ from luthier.study.views import (
     headline,
     lines_of,
     read_status,
-    sparkline,
 )
 
 
@@ -58,13 +57,6 @@ def test_one_line_for_a_trial_that_ended():
     assert ended_line(standing, trials[0]) == "trial 0: complete; loss 2; (the baseline)"
     assert ended_line(standing, trials[1]) == "trial 1: infeasible; too large; width=1"
     assert headline(standing).startswith("toy: 2 of 9 trials ended")
-
-
-def test_bars_go_from_the_lowest_to_the_highest():
-    assert sparkline([1.0, 2.0, 3.0]) == "▁▅█"
-    assert sparkline([1.0, float("nan")]) == "▁"
-    assert sparkline([]) == ""
-    assert len(sparkline(list(range(99)), width=5)) == 5
 
 
 def _status_of_trials(values, directions):

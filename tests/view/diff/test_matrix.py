@@ -5,10 +5,15 @@ import re
 
 import pytest
 
+from luthier import graph as graphs
+from luthier.cli import Problems, operands
+from luthier.cli.operands.operand import Operand, ResultOperand
+from luthier.cli.showing import matrix_of
+from luthier.graph import compare
 from luthier.view.diff import matrix as matrix_page
 from luthier.view.diff import terminal
 from luthier.view.diff.matrix import matrix, table
-from tests.browsing import check_accessible
+from tests.browsing import check_accessible, check_fits
 
 
 def _change(path, before, after, kind="changed"):
@@ -39,6 +44,7 @@ def test_rows_are_what_varies():
         {"path": "tied", "texts": ["True", "True", "False"], "values": [None, None, None]},
     ]
     assert (found["version"], found["title"]) == (1, "2 against trial 0")
+    assert found["noun"] == "config"
     assert found["objectives"] == OBJECTIVES
 
 
@@ -162,7 +168,7 @@ def test_cells_are_coloured_by_value(open_page):
     assert loss.locator("td.best").inner_text() == "1.5"
     kinds = "(row) => [...row.querySelectorAll('td')].map((cell) => cell.className)"
     mesh = page.locator("tbody tr", has_text="mesh").evaluate(kinds)
-    assert mesh == ["kind-of kind-of-0", "kind-of kind-of-1", "kind-of kind-of-0", ""]
+    assert mesh == ["kind-of kind-of-0", "kind-of kind-of-1", "same", "none"]
 
 
 def test_links_lead_and_run_nothing(open_page):
@@ -208,3 +214,52 @@ def test_names_and_values_run_nothing(open_page):
     assert page.title() == image
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 2
+
+
+WORDS = (
+    "",
+    "optimizer.b2=0.9",
+    "model.block.norm=LayerNorm() seed=3",
+    "training.steps=100",
+    "name=x",
+)
+
+
+def _five():
+    base = "configs.lm.quickstart"
+    words = [f"{base} {overrides}".strip() for overrides in WORDS]
+    return matrix_of(operands.read_all(words, Problems()))
+
+
+def test_the_page_of_configs_calls_them_so_and_shows_what_equals_the_first_as_dots(open_page):
+    page = open_page(matrix_page.render(_five()))
+    assert "settings of 5 configs" in page.locator("header").inner_text()
+    assert page.get_by_role("button", name="Config").count() == 1
+    # Whole command lines are in the legend; the columns have letters.
+    assert page.locator("thead th").all_text_contents()[1:] == list("ABCDE")
+    legend = page.locator(".columns-legend li").all_text_contents()
+    assert legend[1] == "Bconfigs.lm.quickstart optimizer.b2=0.9"
+    cells = page.locator("tbody tr", has_text="optimizer.b2").locator("td")
+    assert [cells.nth(n).get_attribute("class") for n in (2, 3, 4)] == ["same"] * 3
+    assert cells.nth(2).inner_text().split() == ["·", "same", "as", "A"]
+    assert "· the same as A" in page.locator(".matrix-legend").inner_text()
+    check_accessible(page)
+
+
+def test_results_of_a_single_run_are_left_out():
+    lone = ResultOperand("held_out/loss", 1.5, "lower")
+    documents = [compare.document(graphs.resolve("configs.lm.quickstart")) for _ in range(3)]
+    sides = [
+        Operand(f"x{n}", document, lambda: None, False, objectives=[lone] if n == 2 else ())
+        for n, document in enumerate(documents)
+    ]
+    assert matrix_of(sides)["objectives"] == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_nothing_is_cut_off(open_page, width):
+    page = open_page(matrix_page.render(_five()), viewport={"width": width, "height": 900})
+    for theme in ("light", "dark"):
+        page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        check_fits(page)

@@ -2,8 +2,10 @@
 
 import pytest
 
+import luthier
+from luthier import graph as graphs
 from luthier.view.diff import page as diff_page
-from tests.browsing import check_accessible, clipboard
+from tests.browsing import check_accessible, check_fits, clipboard
 from tests.view.diff import comparisons
 
 
@@ -442,3 +444,76 @@ def test_a_narrow_window_keeps_it_readable(open_page):
     assert _active(page) == "model.num_layers"
     page.get_by_role("button", name="Close").click()
     assert not page.locator(".inspector").is_visible()
+
+
+WIDTHS = (1280, 768, 390)
+LONG = "parameters/blocks/attention/query_projection/kernel/with_a_rather_long_name"
+
+
+def _long_effects():
+    effects = comparisons.effects()
+    one = {**effects["quantities"][0], "unit": "FLOPs", "before": 1.611e13, "after": 1.148e10}
+    array = {**one, "group": "arrays", "unit": "", "before": "float32[4, 128, 128] (None, 'mlp')"}
+    effects["quantities"] += [{**one, "name": LONG}, {**array, "name": LONG, "after": None}]
+    return effects
+
+
+def _quickstart_and_gemma():
+    gemma = graphs.resolve("configs.lm.families:gemma")
+    found = luthier.diff(graphs.resolve("configs.lm.quickstart"), gemma).as_json()
+    found["sides"][1]["title"] = f"configs.lm.families:gemma {' '.join(found['overrides'])}"
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("make", [comparisons.small, _quickstart_and_gemma])
+def test_nothing_is_cut_off(open_page, make, width):
+    text = diff_page.render(make(), _long_effects())
+    page = open_page(text, viewport={"width": width, "height": 900})
+    for view in ("s", "u"):
+        page.keyboard.press(view)
+        for theme in ("light", "dark"):
+            page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+            check_fits(page)
+    # The effects have all of their columns beside each other, without scrolling.
+    assert page.evaluate(
+        "(() => { const t = document.querySelector('.quantities-panel');"
+        " return t.scrollWidth <= t.clientWidth + 1; })()"
+    )
+    page.keyboard.press("e")
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight / 2)")
+    page.wait_for_timeout(100)
+    check_fits(page)
+
+
+def test_a_long_value_is_shown_in_whole_and_the_rows_below_it_are_where_they_should_be(open_page):
+    value = "[" + ", ".join(f"luthier.layers.Block{n}" for n in range(12)) + "]"
+    changes = [comparisons.change("changed", f"a{n}", value, "None") for n in range(3)]
+    rows = [comparisons.row(0, f"a{n}", value, "None", n) for n in range(3)]
+    page = open_page(diff_page.render(comparisons.comparison(changes, rows)))
+    boxes = [page.locator(".rows .row").nth(n).bounding_box() for n in range(3)]
+    assert boxes[0]["height"] > 60
+    assert boxes[1]["y"] == boxes[0]["y"] + boxes[0]["height"]
+    cell = page.locator(".rows .before").first
+    assert cell.evaluate("cell => cell.scrollHeight <= cell.clientHeight")
+    before = boxes[0]["height"]
+    page.set_viewport_size({"width": 480, "height": 850})
+    page.wait_for_timeout(50)
+    assert page.locator(".rows .row").first.bounding_box()["height"] > before
+
+
+def test_arrow_keys_walk_the_tree_before_it_has_the_focus_and_after_the_help(page):
+    assert page.evaluate("document.activeElement === document.body")
+    first = _active(page)
+    page.keyboard.press("ArrowDown")
+    assert _active(page) != first
+    assert page.evaluate("document.activeElement.id") == "changes"
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("?")
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(50)  # the dialog closes first
+    assert page.evaluate("document.activeElement.id") == "changes"
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") == "changes"

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from luthier.planner import targets
 from luthier.view.plan import duration, lines_of, render
 from tests.browsing import check_accessible
 from tests.view.plan.reports import report
@@ -44,6 +45,39 @@ def test_only_what_products_take_is_a_bound():
     assert "a step takes at least 500 ms, bound by compute" in text
     assert "MFU at most 40.0% (full)" in text
     assert "products: 75.0% bfloat16, 25.0% float32" in text
+
+
+def test_a_time_that_is_too_small_is_not_printed():
+    given = report()
+    reason = "too small to estimate: starting a step takes about 100 µs"
+    nothing = {"step_seconds": None, "serial_seconds": None, "mfu": {}, "run_seconds": None}
+    proposals = [{**row, "step_seconds": None} for row in given.proposals]
+    step = given.step | nothing | {"tokens_per_day": None, "reason": reason}
+    small = dataclasses.replace(given, step=step, proposals=proposals)
+    lines = list(lines_of(small))
+    assert f"the time of a step is {reason}" in lines
+    assert "  1. 12.0 GiB (estimated)" in lines
+    assert not any("MFU" in line or line.startswith("a step takes") for line in lines)
+    assert "too small to estimate" in render(small)
+
+
+def test_conventions_of_flops_differ_only_where_there_is_attention():
+    given = report()
+    subject = dataclasses.replace(given.subject, has_attention=False)
+    lines = list(lines_of(dataclasses.replace(given, subject=subject)))
+    start = lines.index("FLOPs")
+    names = [line.split()[0] for line in lines[start + 1 : lines.index("", start)]]
+    assert names == [name for name in given.flops if name in ("full", "hardware")]
+    assert lines[start + 1].endswith("a token  3 x forward")
+
+
+def test_a_limit_below_the_memory_of_the_device_is_explained():
+    reason = targets.CHIPS["h100"].limit_reason
+    lines = list(lines_of(report(limit_bytes=2**34, limit_reason=reason, refusal="")))
+    assert (
+        "DOES NOT FIT: needs 17.0 GiB (estimated before: 16.0 GiB) of 16.0 GiB (75% of 79.1 GiB: "
+        "JAX's default pool, XLA_PYTHON_CLIENT_MEM_FRACTION sets it)"
+    ) in lines
 
 
 @pytest.mark.parametrize(("limit", "verdict"), [(2**34, " in 16.0 GiB"), (None, "")])

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -134,7 +135,9 @@ def _answer(write: Callable[[Path], None], command: str) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             write(Path(folder))
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            # The data of the experiments need not be installed where the page is made.
+            no_data = mock.patch("luthier.trainer.check_data", return_value={})
+            with no_data, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 main([*shlex.split(command), "--dry-run", "--devices", "cpu:1"])
     finally:
         os.chdir(before)

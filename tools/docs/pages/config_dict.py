@@ -45,16 +45,18 @@ the OVERRIDEs:
 ```text
 {FILES["small.py"]}```
 
-`--config_dict FILE.py` or `--config_dict FILE.py:ARGUMENT`: every key sets the path of its name. A
-table maps keys to other paths, to a list of paths, or to `false` to leave them out; it can also be
-in the file itself, as the dict `RENAMES`:
+`--config_dict FILE.py` or `--config_dict FILE.py:ARGUMENT` (such programs write `--config`, and
+`--config.KEY=VALUE` for `config_dict:KEY=VALUE`, which works, too): every key sets the path of its
+name. A table maps keys to other paths, to a list of paths, or to `false` to leave them out; it can
+also be in the file itself, as the dict `RENAMES`:
 
 ```text
 {FILES["names.toml"]}```
 
 References stay live: change one, and all follow. A required placeholder becomes a required field.
 `config_dict:KEY=VALUE` changes what a key set, and `--space 'config_dict:KEY=log(1e-4,1e-2)'`
-sweeps it. The class of a node is under `class`, as `to_config_dict` writes it.
+sweeps it. The class of a node is under `class`, as `to_config_dict` writes it; another class there
+replaces the node.
 """
 
 END = """\

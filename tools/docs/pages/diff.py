@@ -27,7 +27,8 @@ A and B can be:
 - a trial of a study: `study:NAME/7`; `study:NAME` alone is its base and all of its trials
 - a `config.json`, or `-` for one on the standard input
 - an offline folder of W&B: `runs/NAME/ID/wandb/offline-run-...`
-- an experiment or a `config.json` of a git revision: `HEAD~1:configs.lm.quickstart`
+- an experiment or a `config.json` of a git revision: `HEAD~1:configs.lm.quickstart`, or by its
+  file, `HEAD~1:configs/lm/quickstart.py`
 
 Runs, trials and files are read as data: nothing that they name is imported. A revision is checked
 out into a temporary directory, and its experiment is built there by a separate process, with the
@@ -67,6 +68,40 @@ EXAMPLES = [
 ]
 
 END = """\
+## A pull request
+
+`luthier diff BASE..HEAD --markdown` compares all experiments in `configs/` at two git revisions,
+those that `luthier list` prints. `BASE...HEAD` begins where both have parted, which is what a pull
+request changes; `BASE..` ends in the working tree.
+
+    luthier diff origin/main...HEAD --markdown
+
+It prints Markdown: a table of the configs that changed, were added or removed, or do not resolve
+at one of the revisions (with the error), with the parameters, the FLOPs of a step, and whether a
+checkpoint of the first continues with the second. The changes and effects of each config are folded
+below it. The text has at most 65,536 characters, the limit of GitHub; it names what it leaves out.
+Effects are computed for the first 20 configs that changed. The code of a revision runs as that of
+`HEAD~1:configs.lm.quickstart` does: in a process of its own, from a copy.
+
+A workflow of GitHub that keeps one comment up to date:
+
+    on: pull_request
+    permissions: {contents: read, pull-requests: write}
+    jobs:
+      configs:
+        runs-on: ubuntu-latest
+        steps:
+          - uses: actions/checkout@v4
+            with: {fetch-depth: 0}  # the history, for the base
+          - uses: actions/setup-python@v5
+            with: {python-version: "3.12"}
+          - run: pip install -e .
+          - run: luthier diff origin/${{ github.base_ref }}...HEAD --markdown > configs.md
+          - env: {GH_TOKEN: "${{ github.token }}", PR: "${{ github.event.number }}"}
+            run: gh pr comment $PR --edit-last --create-if-none --body-file configs.md
+
+`--markdown` also prints the comparison of two operands; add `--effects` there.
+
 ## More
 
 - `--only changed` leaves out changes without an effect, such as a value that is set to its default;

@@ -24,6 +24,7 @@ NAMES = (
     "remat",
     "swap_optimizer",
     "seed",
+    "text",
     "quick_compile",
 )
 _WORD = re.compile(r"'(fiddler:[^']*)'|(fiddler:\S+)")

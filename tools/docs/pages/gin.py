@@ -54,8 +54,10 @@ To sweep a macro, name it; trials share one compiled program where the macro can
     luthier train configs.lm.quickstart --gin_file small.gin gin:LEARNING_RATE=0.0021
 
 Files of T5X bind classes of T5X, which have no node here: keep the values, as macros, and bind them
-to the classes that `luthier show EXPERIMENT` lists; `--gin_skip_unknown` passes over the rest. The
-sizes of its models: `luthier help checkpoints`, which also describes how to import their weights.
+to the classes that `luthier show EXPERIMENT` lists; `--gin_skip_unknown` passes over the rest, and
+lists it. `import __main__` is ignored, and a macro that is left open
+(`TRAIN_STEPS = %gin.REQUIRED`) is asked for by its name. The sizes of its models:
+`luthier help checkpoints`, which also describes how to import their weights.
 """
 
 

@@ -40,8 +40,11 @@ Where a command takes an experiment, it also takes a file of dicts that name wha
 {FILES["optimizer.yaml"]}```
 
 A value that `${{...}}` refers to is one constant at all its places; `???` is a field that must be
-set. Hydra composes files: print the composed config first. `konfig:FILE.json` reads what Kauldron's
-konfig writes:
+set. `_partial_` need not be written for the parts of a layer, which the layer makes itself.
+`${{oc.env:NAME}}` is a variable of the environment, read with the file; other resolvers
+are refused. Hydra composes files with `defaults`: print the composed config first.
+`konfig:FILE.json` reads what
+Kauldron's konfig writes:
 
 ```text
 {FILES["optimizer.json"]}```
@@ -50,6 +53,9 @@ A file can name objects of luthier, jax, flax, optax and similar libraries, and 
 This is an import only: keep the config as JSON, Python or YAML (`--to json|py|yaml`), or pass it to
 code that takes a ConfigDict (`luthier help config_dict`). In Python: `luthier.graph.from_hydra` and
 `from_konfig`, which take dicts too.
+
+Fiddle's own JSON, the output of `fiddle.experimental.serialization.dump_json`, is read by its name,
+`luthier show FILE.json`, after `--fdl_config_file`, and by `luthier.graph.from_fiddle_json`.
 """
 
 

@@ -20,7 +20,7 @@ nearest names, before anything starts.
 
 ```bash
 luthier show configs.lm.quickstart optimizer.learning_rate.peak=3e-4 training.steps=200
-luthier show configs.lm.quickstart any:dropout=0.1 class:Mlp.hidden_dim=128
+luthier show configs.lm.quickstart any:dtype=bfloat16 class:GatedMlp.hidden_dim=512
 luthier show configs.lm.quickstart optimizer.b2=0.95 --why optimizer.b2
 luthier show configs.lm.quickstart 'optimizer.learning_rate=Constant(3e-4)'
 luthier train configs.lm.quickstart --overrides FILE --fiddler NAME
@@ -60,11 +60,15 @@ Symbols for files, which shells would interpret: `**.x` for `any:x`, `@Name.x` f
 `@run:` for `run:`.
 
 - A value is parsed by the annotation of its argument, or by its default if there is no annotation.
+  A number of steps can be written in passes over the training data, `training.steps=Epochs(3)`;
+  schedules that share it follow.
   An int can be written `1e3`, a `bool` only `true` or `false`, in any case.
 - A bare name is looked up next to the current value, then in luthier, then as a full name. Only
   luthier, jax, flax, optax, grain, orbax, optuna, numpy, the packages of the nodes at hand, and
   `packages = [...]` under `[tool.luthier]` in pyproject.toml may be named. Nothing is evaluated as
   Python.
+- A call makes a node, and a template where the place wants one: `model.block.dropout=Dropout(0.1)`
+  and the parts of a layer, which the layer itself makes (`luthier.layers.Template`).
 - If several paths share a value (`value` in luthier.graph, `ref:`), `=` changes it for all of them.
 - A fiddler is a function that edits the config, applied at its position among the overrides. Those
   of `luthier.recipes`, and of `fiddlers = [...]` under `[tool.luthier]`, need no module before

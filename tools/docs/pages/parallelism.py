@@ -77,6 +77,22 @@ A dimension that a mesh axis does not divide is an error before anything is comp
 parameter, the rule and the remedy. A vocabulary is padded by its own layer:
 `model.embedding.pad_to_multiple=8`.
 
+## Layers that declare no logical axes
+
+`fsdp` also splits parameters that declare no logical axes, such as those of a plain `nnx.Linear`:
+the largest dimension that it divides, and of several the first. They are gathered where their layer
+is used. `luthier show ... --sharding` gives the reason, "no logical axes: largest dimension
+divisible by fsdp=4", and where `fsdp` splits no parameter at all, `show`, `plan` and `train` print
+a note. `tensor` and the other axes need names. There are three ways to give them:
+
+- `luthier.layers.parameter(..., axes=("embed", "mlp"))`, as luthier's layers do;
+- `nnx.Param(array, logical_axes=("embed", "mlp"))`;
+- Flax's own annotation, `nnx.with_partitioning(initializer, ("embed", "mlp"))`.
+
+A name is looked up in the rules. One that has no rule and is a mesh axis means this mesh axis, and
+`None` keeps a dimension whole: `(None, None)` replicates a matrix. With explicit axes, parameters
+without names stay whole.
+
 ## Explicit sharding
 
 With automatic axes, the default, the compiler inserts collectives as needed. With explicit axes the

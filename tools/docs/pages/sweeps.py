@@ -42,7 +42,7 @@ which yield tables of overrides, and tries their product.
 
 {samplers}
 
-`--sampler NAME`; in a study any sampler of Optuna is a node
+`--sampler NAME`, `--pruner NAME`; in a study any sampler of Optuna is a node
 (`sampler=optuna.samplers.TPESampler(n_startup_trials=6)`).
 
 ## Objectives
@@ -108,7 +108,7 @@ one group, and one more run summarizes them.
 
 _SPACES = {
     "optimizer.learning_rate.peak=log(1e-4,1e-2)": "a number, evenly spread in its logarithm",
-    "any:dropout=uniform(0,0.5)": "a number, evenly spread",
+    "any:weight_decay=uniform(0,0.5)": "a number, evenly spread",
     "model.num_layers=int(2,8,step=2)": "2, 4, 6 or 8",
     "model.dim=pow2(64,512)": "64, 128, 256 or 512",
     "data.length=ordinal(128,256,384)": "one of a list that has an order",

@@ -14,6 +14,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -199,11 +200,20 @@ class Slot:
       parameter: Name of the parameter that holds it.
       index: Its place on the leading axis of the parameter; None where it is the whole of it.
       shape: Its shape, without the leading axis.
+      expert: Its place on the axis of the experts, the next one; None where a family has the
+        experts of a layer in one tensor, or there are none.
     """
 
     parameter: str
     index: int | None
     shape: Shape
+    expert: int | None = None
+
+    def take(self, array: Any) -> Any:
+        """Return the part of the parameter's array that is at this place."""
+        for index in (self.index, self.expert):
+            array = array if index is None else array[index]
+        return array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,7 +333,7 @@ def _looks_stacked(name: str) -> bool:
 # The same lines read and write. Whether a line counts is decided by the graph: a line for a
 # parameter that the model does not have (a bias, say) is not there.
 
-LAYER = "{layer}"
+LAYER, EXPERT = "{layer}", "{expert}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,7 +341,8 @@ class TensorPart:
     """A parameter of ours that is a foreign tensor, or a piece of one.
 
     Args:
-      ours: Its name, with `{layer}` for the layer's number.
+      ours: Its name, with `{layer}` for the layer's number, and `{expert}` for that of an expert
+        whose tensors are apart there.
       layout: The rearrangement of its dimensions.
     """
 
@@ -367,6 +378,8 @@ class Family:
       architecture: The class that its config.json names when we write one.
       tensors: Every tensor that its files may hold.
       prefix: The beginning of foreign names that files of a bare model lack.
+      prefixes: Beginnings of foreign names, and what files of a larger model, of which this is a
+        part, have in their place.
       ignored: Patterns of tensors that are not weights, such as buffers.
       is_tied: Whether embedding and head are one where its config.json does not say.
       config_patterns: Beginnings of values of its config.json (regular expressions, by key; ""
@@ -378,6 +391,7 @@ class Family:
     architecture: str
     tensors: tuple[Tensor, ...]
     prefix: str = ""
+    prefixes: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     is_tied: bool = False
     config_patterns: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -393,6 +407,48 @@ class Family:
     @functools.cached_property
     def _foreign(self) -> list[tuple[re.Pattern[str], Tensor]]:
         return [(_pattern(tensor.foreign), tensor) for tensor in self.tensors]
+
+    @functools.cached_property
+    def _expert_parts(self) -> list[tuple[re.Pattern[str], TensorPart]]:
+        return [
+            (_pattern(part.ours.replace(f".{EXPERT}", "")), part)
+            for tensor in self.tensors
+            for part in tensor.parts
+            if EXPERT in part.ours
+        ]
+
+    def expert_slots(self, name: str, slot: Slot) -> Iterator[tuple[str, Slot]]:
+        """Yield the slots that the family's files hold apart, with their names.
+
+        Args:
+          name: The unrolled name of a slot.
+          slot: The slot.
+
+        Yields:
+          One for each expert, `blocks.3.mlp.experts.7.up.kernel`, where the slot has all experts of
+          a layer and the family a tensor for each; otherwise the slot itself.
+        """
+        # Our experts are one array, so that they are one product; the hub's files predate that.
+        for pattern, part in self._expert_parts:
+            if match := pattern.fullmatch(name):
+                for expert in range(slot.shape[0]):
+                    own = part.ours.replace(EXPERT, str(expert))
+                    place = dataclasses.replace(slot, shape=slot.shape[1:], expert=expert)
+                    yield _filled(own, match), place
+                return
+        yield name, slot
+
+    def places(self, parameters: Mapping[str, Stacked]) -> dict[str, Slot]:
+        """Return the slots that the family's files hold, by their names.
+
+        Args:
+          parameters: Shape and stacking of all parameters of a model.
+        """
+        return {
+            own: place
+            for name, slot in slots(parameters).items()
+            for own, place in self.expert_slots(name, slot)
+        }
 
     def is_ignored(self, name: str) -> bool:
         """Return whether a foreign tensor is not a weight."""
@@ -471,6 +527,7 @@ class Resolved:
       shapes: The shape that each foreign tensor has to have.
       copies: Foreign tensors that may be absent, and what they are copies of.
       sources: Foreign tensors that can be read from another one where they are absent.
+      parts: For each foreign tensor, the slots that it is for.
       unknown: Slots that the family has no tensor for.
       broken: Sentences about tensors of which the model has a part only.
     """
@@ -481,6 +538,7 @@ class Resolved:
     shapes: dict[str, Shape] = dataclasses.field(default_factory=dict)
     copies: dict[str, str] = dataclasses.field(default_factory=dict)
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
+    parts: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     unknown: Sequence[str] = ()
     broken: list[str] = dataclasses.field(default_factory=list)
 
@@ -516,12 +574,13 @@ class Resolved:
         # Ours has a parameter of its own, which may still start from the copy's original where the
         # files have only that.
         self.shapes[foreign] = tuple(shape)
+        self.parts[foreign] = tuple(parts[number] for number in range(len(tensor.parts)))
         if tensor.copy_of:
             self.sources[foreign] = tensor.copy_of
 
     def ours_of(self, foreign: str) -> list[str]:
         """Return the slots that a foreign tensor is for."""
-        return [name for name, view in self.views.items() if view.foreign == foreign]
+        return list(self.parts.get(foreign, ()))
 
 
 def tensor(foreign: str, ours: str, layout: str, copy_of: str = "") -> Tensor:
@@ -550,8 +609,13 @@ def joined(foreign: str, axis: int, *parts: tuple[str, str]) -> Tensor:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.escape(name).replace(re.escape(LAYER), r"(?P<layer>\d+)"))
+    text = re.escape(name)
+    for number in (LAYER, EXPERT):
+        text = text.replace(re.escape(number), rf"(?P<{number[1:-1]}>\d+)")
+    return re.compile(text)
 
 
 def _filled(name: str, match: re.Match[str]) -> str:
-    return name.replace(LAYER, match.groupdict().get("layer") or "")
+    for number in (LAYER, EXPERT):
+        name = name.replace(number, match.groupdict().get(number[1:-1]) or "")
+    return name

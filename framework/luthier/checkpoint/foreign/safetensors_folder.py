@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from luthier.checkpoint.foreign.family import Family, Index, Resolved, Shape, Stacked, slots
+from luthier.checkpoint.foreign.family import Family, Index, Resolved, Shape, Stacked
 from luthier.errors import CheckpointError, Problem
 
 # Reading folders of safetensors: one file, or several with an index; nothing before it is asked.
@@ -228,7 +228,7 @@ def foreign_tensors(
     """
     # Nothing is converted here. Each tensor comes with a function that makes it, so that writing
     # needs host memory for one file and not for the model.
-    places = slots(stacked)
+    places = family.places(stacked)
     resolved = family.resolve(places, limits)
     problems = [
         Problem(f"{name} {list(places[name].shape)} has no tensor in the {family.name} family")
@@ -244,11 +244,10 @@ def foreign_tensors(
         parts = []
         for name in resolved.ours_of(foreign):
             slot, view = places[name], resolved.views[name]
-            whole = arrays[slot.parameter]
-            own = np.asarray(whole if slot.index is None else whole[slot.index])
+            own = np.asarray(slot.take(arrays[slot.parameter]))
             parts.append((view.offset, view.layout.write(own, limits), view.axis))
-        # Parts of a fused tensor in the order of their offsets; a layer of a stacked parameter is
-        # cut out before it comes to the host.
+        # Parts of a fused tensor in the order of their offsets; a layer of a stacked parameter, or
+        # one of its experts, is cut out before it comes to the host.
         parts.sort(key=lambda part: part[0])
         if len(parts) == 1:
             return parts[0][1]

@@ -36,11 +36,15 @@ from luthier.checkpoint.restore.source import (
     Found,
     ModelDescription,
     OpenedSource,
+    Pieces,
     Restore,
     SourcePiece,
     Wanted,
 )
 from luthier.errors import CheckpointError, Problem
+
+OPTIONAL_PARTS = ("head", "pooler")
+"""Parts of our models that weights of a family may lack."""
 
 _ROWS = 4096
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -137,9 +141,13 @@ class OfFamily(OpenedSource):
         self._is_tied = config.get("tie_word_embeddings", family.is_tied)
         names = tensors.described
         prefixed = any(name.startswith(family.prefix) for name in names)
-        # Files of a bare model (`GPT2Model`) lack the prefix that files of a model with a head
-        # have.
-        self._bare = family.prefix if family.prefix and not prefixed else ""
+        # The beginning of the family's names, and what these files have in its place. Files of a
+        # bare model (`GPT2Model`) have nothing there; those of a model of images and text have its
+        # decoder at a place of its own.
+        self._renamed = (family.prefix, "") if not prefixed else ("", "")
+        for own, there in family.prefixes:
+            if any(name.startswith(there) for name in names):
+                self._renamed = (own, there)
 
     @property
     def title(self) -> str:
@@ -163,7 +171,11 @@ class OfFamily(OpenedSource):
         # read. Nothing but names and shapes is read here, save for tied tensors that must be equal.
         cycles = wanted.cycles
         layers = {
-            name: list(cycles.slots(source, target.stacked))
+            name: [
+                each
+                for layer, slot in cycles.slots(source, target.stacked)
+                for each in self._family.expert_slots(layer, slot)
+            ]
             for name, (source, target) in wanted.model.items()
         }
         # All of the model is looked at: a tensor may hold what is taken beside what is not.
@@ -188,18 +200,33 @@ class OfFamily(OpenedSource):
         problems += self._check(resolved, taken, needed)
         problems += self._check_copies(resolved, needed, wanted.is_skipped)
         problems += self._left_over(resolved, needed, left, wanted.is_skipped)
-        pieces: dict[str, SourcePiece | list[SourcePiece]] = {}
+        pieces: dict[str, Pieces] = {}
         # Without problems every taken layer has a view; the caller raises the problems anyway.
         if not problems:
             for name in wanted.taken:
-                own = layers[name]
-                found = [self._piece(resolved.views[layer], resolved) for layer, _ in own]
-                pieces[name] = found[0] if own[0][1].index is None else found
+                by_layer: dict[int | None, Pieces] = {}
+                for layer, slot in layers[name]:
+                    piece = self._piece(resolved.views[layer], resolved)
+                    if slot.expert is None:
+                        by_layer[slot.index] = piece
+                    else:
+                        by_layer.setdefault(slot.index, []).append(piece)  # type: ignore[union-attr]
+                pieces[name] = by_layer[None] if None in by_layer else list(by_layer.values())
         return Found(problems, pieces)
 
     def _there(self, foreign: str) -> str:
         """Return the name of a tensor in these files."""
-        return foreign.removeprefix(self._bare)
+        own, there = self._renamed
+        return there + foreign.removeprefix(own) if foreign.startswith(own) else foreign
+
+    def _family_name(self, name: str) -> str:
+        """Return the name in the family of a tensor in these files."""
+        # Beside a bare model there may be tensors, such as a head, that never had the prefix, and
+        # some that have it anyway.
+        own, there = self._renamed
+        if not name.startswith(there) or (not there and name.startswith(own)):
+            return name
+        return own + name.removeprefix(there)
 
     def _source_of(self, foreign: str, resolved: Resolved) -> str:
         """Return the tensor that is read: the one that it is tied to, where it is absent itself."""
@@ -228,7 +255,7 @@ class OfFamily(OpenedSource):
             name, ours = self._source_of(foreign, resolved), self._ours(foreign, resolved)
             if name not in described:
                 what = f"{name} {list(shape)} is not in the files; it is {ours} here"
-                problems.append(Problem(what))
+                problems.append(Problem(what, remedy=self._absent(foreign, resolved)))
             elif described[name].shape != shape:
                 what = f"{name} is {list(described[name].shape)} in the files, and {list(shape)}"
                 problems.append(Problem(f"{what} is needed for {ours}"))
@@ -240,6 +267,14 @@ class OfFamily(OpenedSource):
                 remedy = "quantized weights are not read: give the folder that they were made of"
                 problems.append(Problem(what, remedy=remedy))
         return problems
+
+    def _absent(self, foreign: str, resolved: Resolved) -> str:
+        """Return the remedy for a tensor that the files lack."""
+        # Encoders are published with and without these parts, under one `model_type`.
+        part = resolved.ours_of(foreign)[0].partition(".")[0]
+        if part not in OPTIONAL_PARTS:
+            return ""
+        return f"set model.{part}=None, or initialize it: Init('^{part}\\.') in restore.rules"
 
     def _ours(self, foreign: str, resolved: Resolved) -> str:
         names = [name for name, view in resolved.views.items() if view.foreign == foreign]
@@ -294,11 +329,12 @@ class OfFamily(OpenedSource):
         used |= {self._there(copy) for copy, first in resolved.copies.items() if first in needed}
         problems = []
         for name, described in sorted(self._tensors.described.items()):
-            # The family is asked by its own names. Files of a bare model lack the prefix; a tensor
-            # beside the bare model, such as a head, never had one, and is asked for as it is.
+            # The family is asked by its own names, and by the one in the files for a tensor that
+            # never had the prefix, such as the head beside a bare model.
             # Rules are asked by the name in the files, which is the one that users see.
-            full = name if name.startswith(self._bare) else self._bare + name
-            ignored = self._family.is_ignored(full) or is_skipped(name)
+            full = self._family_name(name)
+            ignored = self._family.is_ignored(full) or self._family.is_ignored(name)
+            ignored = ignored or is_skipped(name)
             if name in used or ignored:
                 continue
             ours = self._family.ours_of(full) or self._family.ours_of(name)

@@ -13,7 +13,14 @@ from luthier.checkpoint.foreign.family import Family
 from luthier.checkpoint.foreign.stored import StoredArrays
 from luthier.checkpoint.restore.foreign_weights import OfFamily
 from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
-from luthier.checkpoint.restore.source import Found, OpenedSource, Restore, SourcePiece, Wanted
+from luthier.checkpoint.restore.source import (
+    Found,
+    OpenedSource,
+    Pieces,
+    Restore,
+    SourcePiece,
+    Wanted,
+)
 from luthier.errors import CheckpointError, Problem
 
 
@@ -70,13 +77,10 @@ class _Labelled(OfFamily):
         # The arrays were cut into layers under made-up names (`of_layer`); the record of the run
         # names those that the checkpoint has.
         found = super().find(wanted)
-        pieces = {
-            name: self._relabelled(own)
-            if isinstance(own, SourcePiece)
-            else [self._relabelled(one) for one in own]
-            for name, own in found.pieces.items()
-        }
+        pieces = {name: self._relabelled(own) for name, own in found.pieces.items()}
         return Found(found.problems, pieces)
 
-    def _relabelled(self, piece: SourcePiece) -> SourcePiece:
-        return dataclasses.replace(piece, tensor=self._labels[piece.tensor])
+    def _relabelled(self, pieces: Pieces) -> Pieces:
+        if isinstance(pieces, SourcePiece):
+            return dataclasses.replace(pieces, tensor=self._labels[pieces.tensor])
+        return [self._relabelled(one) for one in pieces]

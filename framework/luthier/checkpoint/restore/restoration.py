@@ -19,6 +19,7 @@ from luthier.checkpoint.restore.source import (
     Found,
     ModelDescription,
     OpenedSource,
+    Pieces,
     Restore,
     SourcePiece,
     Target,
@@ -148,9 +149,14 @@ class Restoration:
         about = [f"# {self.summary}", *(f"# {k}: {v}" for k, v in self.notes.items())]
         return "\n".join([*about, *lines]) + "\n"
 
+    @property
+    def tokenizer(self) -> pathlib.Path | None:
+        """The folder with the files of the tokenizer that belongs to the weights, if any."""
+        return self._source.tokenizer
+
     def copy_tokenizer(self, folder: pathlib.Path) -> list[str]:
         """Copy the files of the tokenizer that belongs to the weights; return their names."""
-        source = self._source.tokenizer
+        source = self.tokenizer
         return [] if source is None or not source.exists() else copy_tokenizer(source, folder)
 
     def read(self) -> dict[str, jax.Array]:
@@ -214,7 +220,7 @@ class Restoration:
         return Provenance(name, source, target.shape, shown, str(claimed))
 
 
-def _sources(pieces: SourcePiece | Sequence[SourcePiece]) -> str:
+def _sources(pieces: Pieces) -> str:
     """Return the names of the tensors, those that differ in a number only as one."""
     # A stack of 80 layers comes from 80 tensors that differ in one number:
     # `layers.{0..79}.mlp.weight`. The pattern is the name with its numbers taken out; each column

@@ -19,6 +19,7 @@ from luthier.checkpoint.restore.rules import Resize, Rule, Take
 from luthier.checkpoint.restore.source import (
     Found,
     OpenedSource,
+    Pieces,
     Restore,
     SourcePiece,
     Target,
@@ -323,7 +324,7 @@ class _Checkpoint(OpenedSource):
                         self._whole.pop(used, None)
         return {name: arrays[name] for name in found.pieces}
 
-    def _same(self, pieces: SourcePiece | Sequence[SourcePiece], target: Target) -> str:
+    def _same(self, pieces: Pieces, target: Target) -> str:
         """Return the saved array that a parameter is, as it is; empty where it is put together."""
         if not isinstance(pieces, SourcePiece) or pieces.tensor not in self._there:
             return ""
@@ -344,6 +345,6 @@ class _Checkpoint(OpenedSource):
         return self._whole[name][index]
 
 
-def _arrays_of(pieces: SourcePiece | Sequence[SourcePiece]) -> list[str]:
+def _arrays_of(pieces: Pieces) -> list[str]:
     """Return the names of the arrays that a parameter is put together from, in order."""
     return sorted({piece.tensor.partition("[")[0] for piece in tensors_of(pieces)})

@@ -94,19 +94,22 @@ class SourcePiece:
     held: tuple[int, int] | None = None
 
 
+Pieces = SourcePiece | Sequence["Pieces"]
+"""The pieces of a parameter: the whole of it, or those along its first dimension (layers, experts).
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Found:
     """The answer of a source to a request for parameters.
 
     Args:
       problems: Missing, left-over and misshapen tensors.
-      pieces: For each parameter the piece that is the whole of it, or those of its layers.
+      pieces: The pieces of each parameter.
     """
 
     problems: Sequence[Problem] = ()
-    pieces: Mapping[str, SourcePiece | Sequence[SourcePiece]] = dataclasses.field(
-        default_factory=dict
-    )
+    pieces: Mapping[str, Pieces] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,12 +186,12 @@ class Restore(abc.ABC):
         """
 
 
-def assemble(target: Target, pieces: SourcePiece | Sequence[SourcePiece]) -> jax.Array:
+def assemble(target: Target, pieces: Pieces) -> jax.Array:
     """Return a parameter, read straight into its shards.
 
     Args:
       target: Its shape, dtype and sharding.
-      pieces: The whole of it, or its layers in order.
+      pieces: Its pieces.
     """
     import jax
 
@@ -209,12 +212,11 @@ def assemble(target: Target, pieces: SourcePiece | Sequence[SourcePiece]) -> jax
     return jax.make_array_from_callback(target.shape, sharding, block)
 
 
-def _read(pieces: SourcePiece | Sequence[SourcePiece], index: Index) -> np.ndarray:
+def _read(pieces: Pieces, index: Index) -> np.ndarray:
     if isinstance(pieces, SourcePiece):
         return _checked(pieces, index)
-    # The first dimension is that of the layers: a device that owns some layers of a stack reads
-    # only those.
-    return np.stack([_checked(piece, index[1:]) for piece in pieces[index[0]]])
+    # A device that owns some layers of a stack, or some experts, reads only those.
+    return np.stack([_read(piece, index[1:]) for piece in pieces[index[0]]])
 
 
 def _checked(piece: SourcePiece, index: Index) -> np.ndarray:
@@ -228,9 +230,10 @@ def _checked(piece: SourcePiece, index: Index) -> np.ndarray:
     return block
 
 
-def tensors_of(pieces: SourcePiece | Sequence[SourcePiece]) -> Iterator[SourcePiece]:
+def tensors_of(pieces: Pieces) -> Iterator[SourcePiece]:
     """Yield the pieces of a parameter."""
     if isinstance(pieces, SourcePiece):
         yield pieces
     else:
-        yield from pieces
+        for piece in pieces:
+            yield from tensors_of(piece)

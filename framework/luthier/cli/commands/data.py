@@ -54,10 +54,12 @@ def run_inspect(arguments: argparse.Namespace, problems: Problems) -> int:
     )
     from luthier import graph as graphs
     from luthier.data.inspection import inspect
+    from luthier.program import with_known_steps
 
-    training = graphs.build(graphs.get(graph, "training"))
+    data = graphs.build(graphs.get(graph, "data"))
+    training = graphs.build(graphs.get(with_known_steps(graph, data), "training"))
     report = inspect(
-        graphs.build(graphs.get(graph, "data")),
+        data,
         seed=graphs.evaluate(graphs.get(graph, "seed")),
         global_batch_size=training.global_batch_size,
         num_batches=arguments.batches or 1,

@@ -7,11 +7,13 @@ A REF is one of
   HEAD~1:configs.lm.quickstart, an experiment of a git revision
   a config.json, an offline folder of W&B, or - for JSON on the standard input
 Two are compared as a tree; three or more are listed as a matrix.
+BASE..HEAD compares all experiments in configs/ at two git revisions.
 
 examples:
   luthier diff configs.lm.quickstart run:last
   luthier diff HEAD~1:configs.lm.quickstart configs.lm.quickstart --effects
   luthier diff study:learning_rate
+  luthier diff main...HEAD --markdown
 """
 
 from __future__ import annotations
@@ -25,11 +27,17 @@ from luthier.errors import EXIT_DONE, Problem
 EXIT_DIFFERENT = 1
 _ONLY = ("changed", "values", "structure")
 # Options that print something else than the tree; only one of them can have the standard output.
-_FORMS = {"json": "--json", "as_overrides": "--overrides", "textconv": "--textconv"}
+_FORMS = {
+    "json": "--json",
+    "as_overrides": "--overrides",
+    "markdown": "--markdown",
+    "textconv": "--textconv",
+}
 _PAIRS_ONLY = {
     "why": "--why",
     "effects": "--effects",
     "as_overrides": "--overrides",
+    "markdown": "--markdown",
     "patch": "--patch",
 }
 
@@ -68,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
+        "--markdown",
+        action="store_true",
+        help="print Markdown for a pull request; of BASE..HEAD, all configs that changed",
+    )
+    parser.add_argument(
         "--overrides",
         dest="as_overrides",  # `overrides` is a positional argument of other commands
         action="store_true",
@@ -99,6 +112,12 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         problems.raise_any()
         differences.print_text(arguments.operands[0])
         return EXIT_DONE
+    if _is_range(arguments.operands):
+        from luthier.cli.showing import pull_request
+
+        problems.raise_any()
+        differs = pull_request.show_range(arguments.operands[0], arguments)
+        return EXIT_DIFFERENT if differs and arguments.exit_code else EXIT_DONE
     from luthier.cli.operands import words
     from luthier.cli.showing import differences
 
@@ -123,17 +142,39 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     if arguments.patch and (arguments.only or arguments.ignore):
         what = "--patch covers all differences and cannot be filtered"
         problems.add(what, remedy="leave out --only and --ignore")
-    if arguments.devices and not arguments.effects:
-        problems.add("--devices needs --effects", remedy="add --effects")
     given = arguments.operands
+    is_range = _is_range(given)
+    if arguments.devices and not arguments.effects and not is_range:
+        problems.add("--devices needs --effects", remedy="add --effects")
     if arguments.textconv:
         if len(given) != 1:
             remedy = "write `luthier diff --textconv config.json`"
             problems.add("--textconv needs one file", remedy=remedy)
+    elif is_range:
+        _check_range(arguments, problems)
     elif len(given) < 2 and not (given and _is_study(given[0])):
         what = "only one operand is given" if given else "no operands are given"
         remedy = "write `luthier diff A B`; `luthier help diff` describes operands"
         problems.add(what, remedy=remedy)
+
+
+def _is_range(given: list[str]) -> bool:
+    if len(given) != 1 or ".." not in given[0]:
+        return False
+    from luthier.cli.operands import ranges
+
+    return ranges.is_range(given[0])
+
+
+def _check_range(arguments: argparse.Namespace, problems: Problems) -> None:
+    """Add the problems of a range of revisions, which has one form of output."""
+    if not arguments.markdown:
+        what = f"{arguments.operands[0]} compares all configs, which is printed as Markdown only"
+        problems.add(what, remedy="add --markdown")
+    others = {"patch": "--patch", "html": "--html", "open": "--open"}
+    for name, option in others.items():
+        if getattr(arguments, name):
+            problems.add(f"{option} needs exactly two operands", remedy="leave it out")
 
 
 def _is_study(word: str) -> bool:

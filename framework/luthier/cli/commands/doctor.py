@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from luthier.cli import hosts, launcher, project
+from luthier import project
+from luthier.cli import hosts, launcher
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.cli.commands.train import add_devices

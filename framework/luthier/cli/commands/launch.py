@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from luthier.cli import project
+from luthier import project
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import table
 from luthier.errors import EXIT_DONE, LuthierError, Problem

@@ -9,6 +9,7 @@ examples:
   luthier show configs.lm.quickstart
   luthier show configs.lm.quickstart optimizer --defaults
   luthier show configs.lm.quickstart fiddler:fsdp --sharding --devices cpu:8
+  luthier show luthier.recipes.decoders:llama_7b --params
   luthier show configs.lm.quickstart --why optimizer.learning_rate.peak
 """
 
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.showing import differences, forms, parameters
-from luthier.errors import EXIT_DONE, Problem
+from luthier.errors import EXIT_DONE, BadInput, Problem
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reference",
         nargs="?",
         metavar="REF",
-        help="the experiment: configs.lm.quickstart, run:ID, or a .json, .yaml or .gin file",
+        help="the experiment: configs.lm.quickstart, hf:DIR, run:ID, a .json, .yaml or .gin file",
     )
     parser.add_argument(
         "words",
@@ -65,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show what set the value at PATH, or every value",
     )
     parser.add_argument("--changes", action="store_true", help="show what the OVERRIDEs change")
-    parser.add_argument("--params", action="store_true", help="list the parameters of the model")
+    parser.add_argument(
+        "--params", action="store_true", help="list the parameters of an experiment or recipe"
+    )
     parser.add_argument(
         "--sharding", action="store_true", help="list the sharding of every array, and its rule"
     )
@@ -73,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices",
         metavar="KIND[:N]",
-        help="for --sharding and --params: cpu:8 simulates 8 devices",
+        help="for --sharding, and to shard --params: cpu:8 simulates 8 devices",
     )
 
 
@@ -170,9 +173,18 @@ def _show_graph(
     # Unknown paths are collected, too. The formats of a whole file, except JSON, take one path only
     # (`run` checks that), since two documents in a file could not be read back.
     nodes = []
-    for path in paths:
-        with problems.collected():
+    for index, path in enumerate(paths):
+        try:
             nodes.append(graphs.get(graph, path))
+        except BadInput as error:
+            # `optimizer.b2 0.95`, as argparse takes values.
+            near = [f"{paths[index - 1]}={path}"] if index and len(nodes) == index else []
+            applied = [word for word in near if _applies(graph, word)]
+            problems.extend(
+                [dataclasses.replace(error.problems[0], nearest=tuple(applied))]
+                if applied
+                else error.problems
+            )
     problems.raise_any()
     text = "".join(forms.written(node, form, arguments.defaults) for node in nodes or [graph])
     if arguments.output:
@@ -182,16 +194,33 @@ def _show_graph(
         print(text, end="")
 
 
+def _applies(graph: Graph, word: str) -> bool:
+    from luthier import graph as graphs
+
+    try:
+        graphs.apply(graph, [word])
+    except BadInput:
+        return False
+    return True
+
+
 def _show_plan(graph: Graph, arguments: argparse.Namespace) -> int:
     """Print the parameters or the shardings of an experiment."""
     # Nothing is computed: both come from the shapes of an abstract initialization.
     from luthier.parallel import hosts, sharding_table
 
-    hosts.configure(arguments.devices)
     if arguments.params:
-        parameters.print_parameters(graph, hosts.devices(), arguments.json)
+        # Without --devices no mesh is made, and no backend of JAX is started: an experiment for 512
+        # accelerators is counted on a laptop.
+        devices = None
+        if arguments.devices:
+            hosts.configure(arguments.devices)
+            devices = hosts.devices()
+        parameters.print_parameters(graph, devices, arguments.json)
         return EXIT_DONE
+    hosts.configure(arguments.devices)
     from luthier import planner
+    from luthier.planner.checks import unsplit
 
     plan = planner.make(graph, hosts.devices())
     if arguments.json:
@@ -199,6 +228,8 @@ def _show_plan(graph: Graph, arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     named = [dataclasses.replace(p, name=name) for name, p in plan.placements().items()]
     print(sharding_table(named, plan.program.sizes))
+    if note := unsplit(plan.program):
+        print(f"note: {note}")
     for pipeline in plan.pipelines:
         print(pipeline)
     return EXIT_DONE

@@ -23,8 +23,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from luthier import project
 from luthier.cli import arguments as arguments_lib
-from luthier.cli import experiments, project
+from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.errors import (
@@ -35,7 +36,6 @@ from luthier.errors import (
     EXIT_REQUEUE,
     BadInput,
     Problem,
-    UnknownReference,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FORMS = ("overrides", "python", "json")
 # Options that describe a study, so that they would be ignored with a recorded one.
-_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler")
+_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler", "pruner")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sampler", metavar="NAME", help="the sampler: tpe, random, quasi-random, grid, ..."
+    )
+    parser.add_argument(
+        "--pruner",
+        metavar="NAME",
+        help="the pruner, which ends trials early: median, hyperband, ...",
     )
     parser.add_argument(
         "--trials",
@@ -161,7 +166,6 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     from luthier.study.driver.directory import find_study
     from luthier.study.views.text import LiveView
 
-    shelves = (*experiments.SHELVES, *own.fiddlers)
     directory = find_study(arguments.resume) if arguments.resume else None
     if directory is not None:
         trust.require(directory.path, "resuming it starts its engine and its fiddlers")
@@ -172,12 +176,9 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
             graph = launch.with_engine(graph or directory.read_study(), arguments.on)
     described = directory.read_study() if graph is None and directory is not None else graph
     # Built for the view, which needs the objectives before the driver starts.
-    study = studies.build(described)
-    names = [objective.name for objective in study.objectives]
-    directions = [objective.direction for objective in study.objectives]
-    limits = (study.name, names, directions, study.budget.num_trials)
-    settings: dict[str, Any] = {"packages": own.packages, "shelves": shelves}
-    with LiveView(*limits) as view:
+    view = LiveView.of(studies.build(described))
+    settings: dict[str, Any] = {"packages": own.packages, "shelves": own.shelves}
+    with view:
         if directory is not None:
             outcome = start.resume(
                 str(directory.path), graph, retry=arguments.retry, view=view, **settings
@@ -235,11 +236,13 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
     if arguments.reference and experiments.is_override(arguments.reference):
         problems.add(f"{arguments.reference!r} is an override, and no study or experiment is given")
         return None
-    graph, _ = experiments.load(
-        _with_function(arguments.reference), overrides, problems, command="sweep", checked=False
-    )
-    from luthier import graph as graphs
     from luthier.study import study as studies
+
+    reference = arguments.reference
+    if reference:
+        reference = studies.study_reference(reference)
+    graph, _ = experiments.load(reference, overrides, problems, command="sweep", checked=False)
+    from luthier import graph as graphs
 
     if studies.is_study(graph):
         if arguments.space or arguments.when or arguments.sweep:
@@ -258,25 +261,6 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
         graph = graphs.apply(graph, changes, "option") if changes else graph
         graph = _with_options(arguments, graph)
     return graph
-
-
-def _with_function(reference: str | None) -> str | None:
-    """Return a reference with `:study` added to a module that makes a study and no experiment."""
-    if not reference or not all(part.isidentifier() for part in reference.split(".")):
-        return reference
-    from luthier import graph as graphs
-
-    try:
-        module = graphs.load_module(reference)
-    except UnknownReference:  # reported where the reference is resolved
-        return reference
-    # An experiment that the module only imports, as the base of its study, does not count.
-    own = [
-        name
-        for name in ("study", "experiment")
-        if getattr(getattr(module, name, None), "__module__", None) == module.__name__
-    ]
-    return f"{reference}:study" if own == ["study"] else reference
 
 
 def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -> Graph:
@@ -299,7 +283,7 @@ def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -
 
 
 def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
-    """Return the study with the sampler, the objectives and the engine of the command line."""
+    """Return the study with the sampler, the pruner and the objectives of the command line."""
     from luthier import graph as graphs
     from luthier.study import samplers
     from luthier.study.checks import evaluations_of
@@ -307,6 +291,8 @@ def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
     changes: list[tuple[str, Any]] = []
     if arguments.sampler:
         changes.append(("sampler", samplers.sampler(arguments.sampler)))
+    if arguments.pruner:
+        changes.append(("pruner", samplers.pruner(arguments.pruner)))
     if arguments.objective:
         evaluations = evaluations_of(graphs.get(study, "base"))
         found = [samplers.objective(word, evaluations) for word in arguments.objective]

@@ -26,9 +26,12 @@ from luthier.cli import experiments, hosts, launcher, reruns
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.errors import EXIT_DONE, EXIT_REQUEUE, Problem
+from luthier.terminal import clear_stage, show_stage
 
 if TYPE_CHECKING:
+    from luthier.checkpoint import Restoration
     from luthier.graph import Graph
+    from luthier.trainer import Request
 
 WANDB_MODES = ("off", "offline", "online")
 
@@ -39,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reference",
         nargs="?",
         metavar="REF",
-        help="the experiment: configs.lm.quickstart, or run:ID",
+        help="the experiment: configs.lm.quickstart, hf:DIR or run:ID",
     )
     parser.add_argument(
         "overrides",
@@ -73,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--operative-gin", action="store_true", help="save the whole config as gin in the run"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check and plan only; train and write nothing"
+        "--dry-run",
+        action="store_true",
+        help="plan, read the first batches, check the run and weights to restore; write nothing",
     )
     parser.add_argument(
         "--check-determinism",
@@ -146,6 +151,8 @@ def _requeued() -> Iterator[None]:
 
 def _train(arguments: argparse.Namespace, problems: Problems) -> int:
     """Load the experiment and train it in this process."""
+    # Imports take seconds before there is anything to print; each of these lines replaces the last.
+    show_stage(f"luthier train {arguments.reference or ''}: starting JAX")
     # Devices first: whatever touches JAX after this has to see the devices of --devices.
     reference = _reference(arguments, problems)
     with problems.collected():
@@ -163,17 +170,30 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
 
     # An error on one host (a file that only it cannot read) has to end all of them: the others
     # would wait for it in the first collective.
+    show_stage("reading the config")
     with distributed.together():
         graph, packages = experiments.load(
             reference, arguments.overrides, problems, command="train"
         )
+    clear_stage()
     if arguments.wandb:
         graph = _with_wandb(graph, arguments.wandb)
     run, new = _run_of_reference(arguments, graph, packages)
     if arguments.dry_run:
-        return _dry_run(graph, hosts.devices())
+        from luthier.trainer import Request
+
+        show_stage("planning")
+        request = Request(
+            run,
+            new,
+            extend=arguments.extend or arguments.yes,
+            packages=packages,
+            accept_changes=arguments.accept_changes,
+        )
+        return _dry_run(graph, hosts.devices(), request, problems)
     if arguments.check_determinism:
         return _check_determinism(graph, hosts.devices())
+    show_stage("starting the trainer")
     from luthier import trainer
 
     result = trainer.run(
@@ -246,20 +266,27 @@ def _resume_command(words: list[str]) -> str:
     return shlex.join(["luthier", "train", *(word for word in words if word not in once)])
 
 
-def _dry_run(graph: Graph, devices: list[Any]) -> int:
+def _dry_run(graph: Graph, devices: list[Any], request: Request, problems: Problems) -> int:
     """Check everything that training checks before its first step, and print the plan."""
-    # Also what only a real start would find: a run directory that cannot be written, and initial
-    # weights that do not fit the model. They are opened, not restored.
+    # Also what only a real start would find: data that is missing or does not fit, a run that does
+    # not exist or cannot be resumed, a directory that cannot be written, and initial weights that
+    # do not fit the model. They are opened, not restored.
     from luthier import planner
     from luthier.parallel import format_bytes
     from luthier.program import WarmStart
-    from luthier.trainer.opening import check_place
+    from luthier.trainer import check_data, check_place
 
     plan = planner.make(graph, devices)
     planner.require_fit(plan)
-    check_place(graph, plan)
-    with WarmStart(plan.program) as warm:
+    start, sets = "", dict[str, tuple[int, int]]()
+    restored: Restoration | None = None
+    with problems.collected():
+        start = check_place(graph, plan, request)
+    with problems.collected():
+        sets = check_data(plan)
+    with problems.collected(), WarmStart(plan.program) as warm:
         restored = warm.open()
+    problems.raise_any()
     sizes = plan.program.sizes.items()
     mesh = ", ".join(f"{axis} {size}" for axis, size in sizes if size != 1)
     counts = {"trained": plan.trained_parameters, "active for each token": plan.active_parameters}
@@ -273,9 +300,15 @@ def _dry_run(graph: Graph, devices: list[Any]) -> int:
         + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),
         str(planner.predict(plan)),
         *map(str, plan.pipelines),
+        *(
+            f"{path}: {rows:,} rows; read the first batch of {size:,}"
+            for path, (rows, size) in sets.items()
+        ),
         *([] if restored is None else restored.render().splitlines()),
+        start,
         "nothing was trained or written (--dry-run)",
     ]
+    clear_stage()
     print("\n".join(lines))
     return EXIT_DONE
 

@@ -17,7 +17,6 @@ from luthier.cli.completion.index import LIST, NODE, Entry
 from luthier.graph import Graph, entry_points
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-SHELVES = ("luthier.recipes",)
 _WIDTH = 60
 
 
@@ -31,13 +30,15 @@ def build(reference: str) -> None:
       reference: The experiment.
     """
     from luthier import graph as graphs
-    from luthier.cli import experiments, project
+    from luthier import project
+    from luthier.cli import experiments
 
     entries: list[Entry] = []
     try:
-        packages = project.find().packages
-        graph = experiments.load_reference(reference, packages)
-        entries = [*_paths(graphs, graph), *_tags_and_classes(graphs, graph), *_fiddlers(SHELVES)]
+        found = project.find()
+        graph = experiments.load_reference(reference, found.packages)
+        fiddlers = _fiddlers(found.shelves)
+        entries = [*_paths(graphs, graph), *_tags_and_classes(graphs, graph), *fiddlers]
     except Exception:
         entries = []  # nobody sees this process; `luthier show` prints the reason
     # Fresh until one of these files changes: the experiment's own, and all modules of the project

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,26 @@ def effects_of(before: Operand, after: Operand, devices: str | None = None) -> d
     packages = tuple(dict.fromkeys((*before.packages, *after.packages)))
     # Damage in a record has been reported already, by the command.
     return effects.effects((subjects[0], subjects[1]), packages, report=lambda text: None)
+
+
+def reserve(operands: Sequence[Operand]) -> None:
+    """Make as many virtual devices as the largest mesh of several operands needs.
+
+    Args:
+      operands: Operands whose effects will be computed. Those that cannot be built are passed over.
+    """
+    needed = [1]
+    for operand in operands:
+        with contextlib.suppress(BadInput):
+            graph = operand.load()
+            needed.append(_needed(graph) if _is_experiment(graph) else 1)
+    _devices(needed, None)
+
+
+def _is_experiment(graph: Graph) -> bool:
+    from luthier.view import effects
+
+    return effects.is_experiment(graph)
 
 
 def _needed(graph: Graph) -> int:

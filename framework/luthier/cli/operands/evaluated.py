@@ -1,8 +1,10 @@
 """The program that builds an experiment of a git revision, and writes its record as JSON.
 
     python -P evaluated.py ANSWER ROOT REFERENCE [OVERRIDE ...]
+    python -P evaluated.py ANSWER ROOT < REFERENCES
 
-It runs in a copy of the revision, with the luthier of the revision if that has one; so it uses only
+The second form reads a JSON list of references, and its answer has one answer for each. The program
+runs in a copy of the revision, with the luthier of the revision if that has one; so it uses only
 functions that every version of luthier has. The graph, or its problems, are written to ANSWER as
 JSON. Nothing below ROOT, the current working tree, is imported.
 """
@@ -41,6 +43,22 @@ def answer(reference: str, overrides: Sequence[str]) -> dict[str, Any]:
         return {"problems": str(error).splitlines()}
 
 
+def answers(references: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the answer for each of many experiments, by its reference.
+
+    Args:
+      references: The experiments.
+    """
+    found = {}
+    for reference in references:
+        try:
+            found[reference] = answer(reference, ())
+        except (Exception, SystemExit) as error:  # one that fails must not hide the others
+            line = " ".join(str(error).split())
+            found[reference] = {"problems": [f"{type(error).__name__}: {line}"]}
+    return found
+
+
 def main(words: Sequence[str]) -> None:
     """Write the answer for a command line into its file.
 
@@ -50,7 +68,7 @@ def main(words: Sequence[str]) -> None:
     # `sys.path` may lead to the working tree in several ways (an editable installation, a .pth
     # file), and the first import of the user's package would then be of the wrong version.
     # PYTHONPATH stays: the parent has composed it for this process.
-    place, root, reference, *overrides = words
+    place, root, *rest = words
     below = os.path.join(root, "")
     sys.path[:] = [
         entry
@@ -58,7 +76,8 @@ def main(words: Sequence[str]) -> None:
         if not os.path.join(os.path.abspath(entry), "").startswith(below)
         or entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
     ]
-    text = json.dumps(answer(reference, overrides), default=str)
+    found = answer(rest[0], rest[1:]) if rest else answers(json.load(sys.stdin))
+    text = json.dumps(found, default=str)
     with open(place, "w", encoding="utf-8") as file:
         file.write(text)
 

@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import luthier
@@ -28,6 +28,7 @@ from luthier.errors import BadInput, Problem
 
 _NAMES = re.compile(r"[A-Za-z_][\w.]*")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\(.*\))?", re.DOTALL)
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.\w+)*(:\w+(\(.*\))?)?", re.DOTALL)
 _OWN = Path("framework", "luthier")
 """The folder of luthier in a revision of its own repository."""
 _TREE = "tree"
@@ -56,15 +57,20 @@ def find(word: str) -> Revision | None:
     """Return the revision that a word names; None if it names something else.
 
     Args:
-      word: `HEAD~1:configs.lm.quickstart`, `v1.0:runs/a/b/config.json`. A word that can be read as
-        `package.module:function` is a revision only if there is no such module.
+      word: `HEAD~1:configs.lm.quickstart`, `HEAD~1:configs/lm/quickstart.py`,
+        `v1.0:runs/a/b/config.json`. A word that can be read as `package.module:function` is a
+        revision only if there is no such module.
 
     Raises:
-      BadInput: There is no git, no repository, or no such revision.
+      BadInput: There is no git, no repository, or no such revision; or the revision is written
+        after the experiment.
     """
+    _check_order(word)
     name, colon, reference = word.partition(":")
-    if not colon or not name or not reference or name in ("run", "study"):
+    if not colon or not name or not reference or name in ("run", "study", "hf"):
         return None
+    if reference.endswith(".py"):  # as `git show` names it, and as shells complete it
+        reference = ".".join(PurePosixPath(reference).with_suffix("").parts)
     may_be_module = bool(_NAMES.fullmatch(name) and _FUNCTION.fullmatch(reference))
     if may_be_module and _is_module(name):
         return None
@@ -74,6 +80,14 @@ def find(word: str) -> Revision | None:
         if may_be_module:  # the error about the missing module is the more helpful one
             return None
         raise
+
+
+def _check_order(word: str) -> None:
+    """Reject `configs.lm.quickstart@HEAD~1`, as package managers write a version."""
+    reference, sign, name = word.partition("@")
+    if sign and name and _REFERENCE.fullmatch(reference) and not Path(word).exists():
+        what = f"{word!r} has its git revision behind the experiment"
+        raise BadInput(Problem(what, remedy=f"write {name}:{reference}"))
 
 
 def read(
@@ -105,14 +119,69 @@ def read(
         return of_record(title, Record(text), detail=detail, packages=packages)
     with _copy(git, revision) as folder:
         built = _evaluate(folder, revision, overrides)
-    record = Record(built["text"], json.dumps(built["history"]), json.dumps(built["values"]))
-    return of_record(title, record, detail=detail, packages=packages)
+    return of_record(title, _record(built), detail=detail, packages=packages)
+
+
+def ends_of(base: str, head: str, from_fork: bool) -> tuple[Revision, Revision | None]:
+    """Return both ends of a range of revisions; None for a second end that is the working tree.
+
+    Args:
+      base: The name of the first revision.
+      head: The name of the second; empty for the working tree.
+      from_fork: Whether the range begins at the last common ancestor of both.
+
+    Raises:
+      BadInput: There is no git, no repository, or no such revision.
+    """
+    first = _known(base, "")
+    second = _known(head, "") if head else None
+    if from_fork:
+        git = _Git(f"{base}...{head}")
+        fork = git.output("merge-base", first.commit, second.commit if second else "HEAD")
+        first = dataclasses.replace(first, commit=fork)
+    return first, second
+
+
+def read_all(
+    revision: Revision, choose: Callable[[Path], Sequence[str]], packages: Sequence[str] = ()
+) -> dict[str, Operand | BadInput]:
+    """Return experiments of a revision by their references, all built by one process.
+
+    Args:
+      revision: The revision; its reference is not read.
+      choose: Returns the references, from the working directory in a copy of the revision.
+      packages: The user's packages that the graphs may name.
+
+    Returns:
+      Operands; or the problems of those that cannot be built.
+
+    Raises:
+      BadInput: The revision cannot be copied, or the process fails.
+    """
+    git = _Git(revision.name)
+    detail = f"revision {git.output('log', '-1', '--format=%h of %cs: %s', revision.commit)}"
+    with _copy(git, revision) as folder:
+        references = choose(folder / revision.below)
+        answers = _answers(folder, revision, [], references) if references else {}
+    found: dict[str, Operand | BadInput] = {}
+    for reference in references:
+        built = answers[reference]
+        if "problems" in built:
+            found[reference] = BadInput([Problem(line) for line in built["problems"]])
+        else:
+            title = f"{revision.name}:{reference}"
+            found[reference] = of_record(title, _record(built), detail=detail, packages=packages)
+    return found
+
+
+def _record(built: Mapping[str, Any]) -> Record:
+    return Record(built["text"], json.dumps(built["history"]), json.dumps(built["values"]))
 
 
 def _known(name: str, reference: str) -> Revision:
     # `--end-of-options`: a name that begins with a dash must not become an option of git.
     # `^{commit}` rejects the names of trees and files.
-    git = _Git(f"{name}:{reference}")
+    git = _Git(f"{name}:{reference}" if reference else name)
     root = Path(git.output("rev-parse", "--show-toplevel"))
     commit = git.call("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if commit.returncode:
@@ -184,20 +253,36 @@ def _copy(git: _Git, revision: Revision) -> Iterator[Path]:
 
 
 def _evaluate(folder: Path, revision: Revision, overrides: Sequence[str]) -> Mapping[str, Any]:
-    """Return the answer of the program `evaluated` in a copy of a revision."""
+    """Return the answer of the program `evaluated` for one experiment of a revision."""
+    found = _answers(folder, revision, [revision.reference, *overrides])
+    if "problems" in found:
+        raise BadInput([Problem(f"{revision.name}: {line}") for line in found["problems"]])
+    return found
+
+
+def _answers(
+    folder: Path, revision: Revision, words: Sequence[str], references: Sequence[str] = ()
+) -> Mapping[str, Any]:
+    """Return the answer of the program `evaluated` in a copy of a revision.
+
+    Args:
+      folder: The copy.
+      revision: The revision.
+      words: An experiment and its overrides; empty for the answers for `references`.
+      references: Experiments, each without overrides.
+    """
     # The program is that of today, by its path; what it imports is of the revision. -P keeps Python
     # from putting the program's own folder, today's `luthier.cli.operands`, on `sys.path`.
     at = folder / revision.below
     if not at.is_dir():
         raise BadInput(Problem(f"{revision.name} has no folder {revision.below}"))
     answer = folder.parent / "answer.json"  # beside the copy, where no file of the revision is
-    words = [str(answer), str(revision.root), revision.reference, *overrides]
-    command = [sys.executable, "-P", evaluated.__file__, *words]
+    command = [sys.executable, "-P", evaluated.__file__, str(answer), str(revision.root), *words]
     done = subprocess.run(
         command,
         cwd=at,
         env=_environment(folder, revision),
-        stdin=subprocess.DEVNULL,
+        input=json.dumps(list(references)).encode() if references else b"",
         capture_output=True,
         check=False,
     )
@@ -210,10 +295,9 @@ def _evaluate(folder: Path, revision: Revision, overrides: Sequence[str]) -> Map
         found = json.loads(written.replace(f"{folder}{os.sep}", ""))
     except (OSError, ValueError) as error:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
-        what = f"cannot build {revision.reference} of {revision.name}: {lines[-1].strip()}"
+        wanted = revision.reference or "the experiments"
+        what = f"cannot build {wanted} of {revision.name}: {lines[-1].strip()}"
         raise BadInput(Problem(what)) from error
-    if "problems" in found:
-        raise BadInput([Problem(f"{revision.name}: {line}") for line in found["problems"]])
     return found
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luthier.cli import experiments, project
+from luthier import project
+from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.operands import recorded, revisions
 from luthier.cli.operands.operand import Operand, of_graph
@@ -69,9 +70,13 @@ def _read(word: str, packages: Sequence[str]) -> list[Operand]:
 
 
 def _split(word: str) -> list[str]:
-    """Return the reference in a word and the overrides after it, as a shell would split them."""
+    """Return the reference in a word and the overrides after it.
+
+    They are split as a shell would, except that brackets hold what is in them together, with its
+    quotes: `pkg.mod:fn(name="x", n=2) seed=1` is a reference and an override.
+    """
     try:
-        parts = shlex.split(word)
+        parts = shlex.split(_with_brackets_quoted(word))
     except ValueError as error:
         what = f"cannot read {word!r}: {str(error).lower()}"
         raise BadInput(Problem(what, remedy="close the quotes")) from error
@@ -79,6 +84,30 @@ def _split(word: str) -> list[str]:
         remedy = "write configs.lm.quickstart, run:ID or HEAD~1:configs.lm.quickstart"
         raise BadInput(Problem("an operand is empty", remedy=remedy))
     return parts
+
+
+def _with_brackets_quoted(word: str) -> str:
+    """Return a word in which all that is in brackets, and the brackets, are quoted for a shell."""
+    parts, start, depth, quote = list[str](), 0, 0, ""
+    is_escaped = False
+    for index, character in enumerate(word):
+        if is_escaped or character == "\\":
+            is_escaped = not is_escaped
+        elif quote:  # a bracket in a text opens nothing
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            if not depth:
+                parts.append(word[start:index])
+                start = index
+            depth += 1
+        elif character in ")]}" and depth:
+            depth -= 1
+            if not depth:
+                parts.append(shlex.quote(word[start : index + 1]))
+                start = index + 1
+    return "".join(parts) + word[start:]
 
 
 def _load(name: str, overrides: Sequence[str], word: str, packages: Sequence[str]) -> Operand:

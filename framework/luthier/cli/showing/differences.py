@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -52,6 +53,10 @@ def show(before: Operand, after: Operand, arguments: argparse.Namespace) -> bool
         print(json.dumps(document, indent=1))
     elif arguments.as_overrides:
         _print_overrides(comparison)
+    elif arguments.markdown:
+        from luthier.view.diff import markdown
+
+        print(markdown.render_pair(comparison, effects, why=arguments.why), end="")
     elif not (arguments.patch or arguments.html or arguments.open):
         print_difference(comparison, effects, why=arguments.why)
     return bool(comparison["changes"])
@@ -235,15 +240,27 @@ def matrix_of(
         for operand in operands
     ]
     title = f"{len(others)} against {first.title}"
-    return matrix.matrix(title, columns, comparisons, _objectives(operands))
+    nouns = {_noun(operand) for operand in operands}
+    noun = nouns.pop() if len(nouns) == 1 else "config"
+    return matrix.matrix(title, columns, comparisons, _objectives(operands), noun)
+
+
+def _noun(operand: Operand) -> str:
+    """Return the kind of an operand, for labels."""
+    if operand.title.startswith("study:"):
+        return "trial"
+    return "config" if operand.metrics_path is None else "run"
 
 
 def _objectives(operands: Sequence[Operand]) -> list[dict[str, Any]]:
     """Return the results of runs and trials: those objectives that all of them have."""
     # Operands without any result (an experiment, a trial that has not ended) get empty cells. A
-    # metric that only some of the others have cannot be compared, and is left out.
+    # metric that only some of the others have cannot be compared, and is left out; so are the
+    # results of a single run among experiments.
     by_operand = [{one.name: one for one in operand.objectives} for operand in operands]
     having = [found for found in by_operand if found]
+    if len(having) < 2:
+        return []
     names = [name for name in (having[0] if having else ()) if all(name in h for h in having)]
     found = []
     for name in names:
@@ -306,7 +323,11 @@ def lines_of(text: str, source: str) -> list[str]:
 # these entries at its path, above it, or inside of it.
 
 _ARGUMENT = re.compile(r"(?P<override>\S+ \d+: .*?)(?:, (?P<line>[^\s,]+:\d+))?")
-_PATH = re.compile(r"\S+ \d+: (?P<path>[^=:~\s]+?)\s*(?::|\*|\+|-)?=")
+# `argument 3: training.steps*=2`, `small.gin:3: held_out/Packed.length = 32`, and a gin binding on
+# the command line.
+_PATH = re.compile(
+    r"\S+[: ]\d+: (?:gin_bindings:)?(?:[^=:~\s]*/)?(?P<path>[^=:~\s]+?)\s*(?::|\*|\+|-)?="
+)
 _LINE_OF_CODE = re.compile(r"[^\s,]+:\d+")
 _ELSEWHERE = "not set on the command line"
 
@@ -375,7 +396,7 @@ def _sets(graph: Graph) -> list[_Set]:
             # The class of a node, and the value of a shared value, are set at the path of the node.
             inside = () if key in ("__fn_or_cls__", "value") else parse_path(str(key))
             found += [
-                _Set(entry.sequence_id, (*at, *inside), origins.location_text(entry.location))
+                _Set(entry.sequence_id, (*at, *inside), origins.entry_text(entry))
                 for entry in entries
             ]
     return found
@@ -404,15 +425,18 @@ def _cause(sets: list[_Set], change: Any) -> _Set | None:
 def _written_path(after: Graph, change: Any, title: str) -> str:
     """Return the path that the user wrote for a shared value, instead of its first path."""
     # A shared value has several paths, and a change is listed under the first. The user should find
-    # the one of the override again, if it is the same value.
+    # the one of the override again, if it is the same value. A gin file has a class where the graph
+    # has a path: of `Training.steps`, the name of the argument decides.
     from luthier.errors import UnknownReference
-    from luthier.graph.paths import find
+    from luthier.graph.paths import find, walk
 
     match = _PATH.match(title)
     if match is None or not change.shared_as:
         return change.path
-    try:
-        is_same = find(after, match["path"]).value is find(after, change.path).value
-    except UnknownReference:
-        return change.path
-    return match["path"] if is_same else change.path
+    written, value = match["path"], find(after, change.path).value
+    with contextlib.suppress(UnknownReference):
+        if find(after, written).value is value:
+            return written
+    argument = written.rpartition(".")[2]
+    users = (place.path for place in walk(after, defaults=False) if place.value is value)
+    return next((path for path in users if path.rpartition(".")[2] == argument), change.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,35 +11,9 @@ from luthier.cli.printing import table
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
+    from luthier.planner.parameters import Parameter, ParameterCounts
 
 _HEADS = ("parameter", "shape", "dtype", "axes", "spec", "initializer", "scalars", "size")
-
-
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """One parameter of the model.
-
-    Args:
-      name: Its dotted name.
-      shape: Its global shape.
-      dtype: Its type.
-      axes: A logical axis, or None, for every dimension; None if it declares no axes.
-      spec: The mesh axes along each dimension, as `fsdp, -`.
-      initializer: The expression of its initializer; empty if that has none.
-      scalars: The number of its elements.
-      active: The elements that are used for one token, on average: of experts, the chosen ones.
-      bytes: Its size in bytes, over all devices.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    axes: tuple[str | None, ...] | None
-    spec: str
-    initializer: str
-    scalars: int
-    active: int
-    bytes: int
 
 
 class Subtotal(NamedTuple):
@@ -51,70 +24,40 @@ class Subtotal(NamedTuple):
     bytes: int
 
 
-def print_parameters(graph: Graph, devices: Sequence[Any], as_json: bool) -> None:
+def print_parameters(graph: Graph, devices: Sequence[Any] | None, as_json: bool) -> None:
     """Print the parameters of an experiment's model.
 
     Args:
-      graph: The graph of an experiment, validated.
-      devices: The devices that they are sharded over.
+      graph: The graph of an experiment or of a model, validated.
+      devices: The devices that they are sharded over; None leaves the sharding out.
       as_json: Whether to print JSON instead of a table.
 
     Raises:
       BadInput: The model cannot be built or sharded.
     """
     # JSON has exact numbers; the table has sizes rounded for people.
-    found = parameters(graph, devices)
+    from luthier.planner.parameters import count_parameters, model_parameters
+
+    found = model_parameters(graph, devices)
+    sums = count_parameters(found)
     if as_json:
-        counts = {subtree: sums.scalars for subtree, sums in subtotals(found).items()}
+        counts = {subtree: own.scalars for subtree, own in subtotals(found).items()}
         print(
             json.dumps(
                 {
                     "parameters": [dataclasses.asdict(parameter) for parameter in found],
-                    "scalars": sum(parameter.scalars for parameter in found),
-                    "active_scalars": sum(parameter.active for parameter in found),
+                    "scalars": sums.total,
+                    "active_scalars": sums.active,
+                    "trained_scalars": sums.trained,
+                    "embedding_scalars": sums.embedding,
+                    "scalars_by_part": dict(sums.by_part),
                     "scalars_by_subtree": counts,
                 },
                 indent=1,
             )
         )
         return
-    print("\n".join(_lines(found)))
-
-
-def parameters(graph: Graph, devices: Sequence[Any]) -> list[Parameter]:
-    """Return the parameters of an experiment's model, in the order of their names.
-
-    Args:
-      graph: The graph of an experiment, validated.
-      devices: The devices that they are sharded over.
-    """
-    # Taken from the program and not from a model: its placements know the dtype and the sharding of
-    # every array of the training state, and nothing is allocated.
-    import jax
-
-    from luthier import program as programs
-    from luthier.parallel import array_bytes, format_spec
-    from luthier.program.step import active_shares_of, initializers_of
-
-    program = programs.make(graph, devices)
-    start = "parameters/"
-    initializers = initializers_of(program.experiment)
-    shares = active_shares_of(program.experiment)
-    return [
-        Parameter(
-            name=name.removeprefix(start),
-            shape=tuple(placed.shape),
-            dtype=jax.numpy.dtype(placed.dtype).name,
-            axes=placed.axes,
-            spec=format_spec(placed.spec),
-            initializer=initializers.get(name.removeprefix(start), ""),
-            scalars=math.prod(placed.shape),
-            active=round(math.prod(placed.shape) * shares.get(name.removeprefix(start), 1)),
-            bytes=array_bytes(placed.shape, placed.dtype),
-        )
-        for name, placed in program.placements.items()
-        if name.startswith(start)
-    ]
+    print("\n".join(_lines(found, sums, is_sharded=devices is not None)))
 
 
 def subtotals(found: Sequence[Parameter]) -> dict[str, Subtotal]:
@@ -140,29 +83,40 @@ def _above(name: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(1, len(parts))]
 
 
-def _lines(found: Sequence[Parameter]) -> list[str]:
+def _lines(found: Sequence[Parameter], sums: ParameterCounts, is_sharded: bool) -> list[str]:
     from luthier.parallel import format_bytes
 
     # Parameters come in the order of their names, so a subtree is a run of lines: its sums are
     # printed before the first of them, indented by its depth. Subtrees of one parameter have no
     # line of their own.
-    sums = subtotals(found)
+    subtrees = subtotals(found)
     rows: list[tuple[str, ...]] = []
     shown: set[str] = set()
     for parameter in found:
-        above = [subtree for subtree in _above(parameter.name) if subtree in sums]
+        above = [subtree for subtree in _above(parameter.name) if subtree in subtrees]
         for depth, subtree in enumerate(above):
             if subtree not in shown:
                 shown.add(subtree)
-                count, size = f"{sums[subtree].scalars:,}", format_bytes(sums[subtree].bytes)
+                count, size = (
+                    f"{subtrees[subtree].scalars:,}",
+                    format_bytes(subtrees[subtree].bytes),
+                )
                 rows.append(("  " * depth + subtree, *[""] * 5, count, size))
         rows.append(_row(parameter, "  " * len(above), format_bytes(parameter.bytes)))
-    total = sum(parameter.scalars for parameter in found)
     size = format_bytes(sum(parameter.bytes for parameter in found))
-    lines = table(_HEADS, rows)
-    active = sum(parameter.active for parameter in found)
-    share = "" if active == total else f" ({active:,} active)"
-    return [*lines, f"{len(found)} parameters, {total:,} scalars{share}, {size}"]
+    kept = [i for i, head in enumerate(_HEADS) if is_sharded or head != "spec"]
+    lines = table([_HEADS[i] for i in kept], [tuple(row[i] for i in kept) for row in rows])
+    share = "" if sums.active == sums.total else f" ({sums.active:,} active)"
+    lines.append(", ".join(f"{part} {_share(n, sums)}" for part, n in sums.by_part.items()))
+    if sums.embedding:
+        lines.append(f"with a dimension for the vocabulary: {_share(sums.embedding, sums)}")
+    if sums.trained != sums.total:
+        lines.append(f"trained: {_share(sums.trained, sums)}")
+    return [*lines, f"{len(found)} parameters, {sums.total:,} scalars{share}, {size}"]
+
+
+def _share(scalars: int, sums: ParameterCounts) -> str:
+    return f"{scalars:,} ({scalars / max(sums.total, 1):.1%})"
 
 
 def _row(parameter: Parameter, indent: str, size: str) -> tuple[str, ...]:

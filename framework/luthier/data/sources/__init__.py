@@ -8,6 +8,7 @@ from luthier.data.sources.containers import (
     damaged,
     unopened,
 )
+from luthier.data.sources.corpus import Split, corpus
 from luthier.data.sources.documents import Documents, Shakespeare, TextFiles
 from luthier.data.sources.files import matching_files, package_file, read_file
 from luthier.data.sources.records import Decoded, Field, JsonLines, JsonObject, JsonRecords, Records
@@ -33,11 +34,13 @@ __all__ = [
     "Shakespeare",
     "Skip",
     "Source",
+    "Split",
     "TFExample",
     "TFRecord",
     "TextFiles",
     "Tfds",
     "blocks",
+    "corpus",
     "damaged",
     "matching_files",
     "package_file",

@@ -341,6 +341,30 @@ def _parse(line: bytes) -> dict[str, Any]:
     return record
 
 
+def first_record(path: str) -> Mapping[str, Any]:
+    """Return the first record of a file of JSON lines; the rest is not read.
+
+    Args:
+      path: A path, or the URL of an object.
+
+    Raises:
+      DataError: when the file is unreadable or empty, or the line is not a JSON object.
+    """
+    try:
+        with open(local_copy(path), "rb") as file:
+            lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+            number, line = next(lines, (0, b""))
+    except OSError as error:
+        raise DataError(unreadable(path, error)) from None
+    if not line:
+        raise DataError(empty(path))
+    try:
+        return _parse(line)
+    except _BadRecord as error:
+        what = f"{path}:{number}: {error.problem.what}"
+        raise DataError(dataclasses.replace(error.problem, what=what)) from None
+
+
 def _text(record: dict[str, Any], field: str) -> bytes:
     if field not in record:
         there = ", ".join(map(repr, list(record)[:8])) or "none"

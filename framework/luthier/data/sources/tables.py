@@ -23,6 +23,8 @@ from luthier.data.sources.records import Records
 from luthier.data.sources.remote import local_copy
 from luthier.errors import DataError, Problem
 
+_TEXT_TYPES = ("string", "large_string", "string_view")
+
 
 @dataclasses.dataclass(frozen=True)
 class Parquet(Records):
@@ -49,6 +51,12 @@ class Parquet(Records):
     def files(self) -> tuple[str, ...]:
         """The paths that the pattern matches, sorted."""
         return matching_files(self.pattern)
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns of text, by the schema of the first file."""
+        schema = self._open(0).schema_arrow
+        return tuple(field.name for field in schema if str(field.type) in _TEXT_TYPES)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: open files do not travel to other processes."""
@@ -192,13 +200,22 @@ class HuggingFace(Records):
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
-    def _root(self) -> str:
+    def splits(self) -> tuple[str, ...]:
+        """The names of its splits; none of a dataset that has no splits."""
         # A DatasetDict is a folder with a folder for each split and `dataset_dict.json` beside
         # them.
-        folder = os.path.expanduser(self.folder)
-        splits: list[str] = []
-        if os.path.exists(os.path.join(folder, "dataset_dict.json")):
-            splits = _read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
+        path = os.path.join(os.path.expanduser(self.folder), "dataset_dict.json")
+        return tuple(_read_json(path).get("splits", ())) if os.path.exists(path) else ()
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns of text, by `dataset_info.json`."""
+        types = {name: feature for name, feature in self.features.items() if "dtype" in feature}
+        return tuple(name for name, feature in types.items() if feature["dtype"] in _TEXT_TYPES)
+
+    @functools.cached_property
+    def _root(self) -> str:
+        folder, splits = os.path.expanduser(self.folder), self.splits
         if self.split and self.split in splits:
             return os.path.join(folder, self.split)
         if splits or self.split:

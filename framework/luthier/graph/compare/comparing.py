@@ -39,12 +39,13 @@ def change_of(draft: Draft, differ: Differ) -> Change:
     # at its path, so this is neither listed as the old path nor asked for an origin.
     a, b = draft.a, draft.b
     tags = draft.more.get("tags")
+    text = nodes.heading if _is_swap_with_list(draft) else _text
     return Change(
         draft.kind,
         path,
         draft.path_a if draft.path_a != path and draft.kind != "added" else "",
-        _tags(tags[0]) if tags else _text(a),
-        _tags(tags[1]) if tags else _text(b),
+        _tags(tags[0]) if tags else text(a),
+        _tags(tags[1]) if tags else text(b),
         (list(tags[0]), list(tags[1])) if tags else (_plain(a), _plain(b)),
         (
             "" if draft.kind == "added" else differ.a.origin(draft.path_a),
@@ -59,6 +60,12 @@ def change_of(draft: Draft, differ: Differ) -> Change:
 
 _SWAP = ("carried", "dropped", "gained")
 _SHARING = ("same_as", "shared_as")
+
+
+def _is_swap_with_list(draft: Draft) -> bool:
+    """Return whether a node was swapped for a list, or a list for a node, element by element."""
+    sides = (draft.a, draft.b)
+    return draft.kind == "class" and any(side is not None and not side.is_node for side in sides)
 
 
 def _is_effective(draft: Draft, differ: Differ) -> bool:
@@ -154,6 +161,8 @@ def _sharing_summary(draft: Draft, more: dict[str, Any]) -> str:
 def _class_summary(draft: Draft, more: dict[str, Any]) -> str:
     assert draft.a is not None
     assert draft.b is not None
+    if _is_swap_with_list(draft):  # the elements have changes of their own
+        return f"{nodes.heading(draft.a)} -> {nodes.heading(draft.b)}"
     arrow = " -> ".join(nodes.text_of(side) + _ties(side) for side in (draft.a, draft.b))
     given = [("kept", "carried", None), ("dropped", "dropped", draft.a), ("new", "gained", draft.b)]
     return arrow + "".join(

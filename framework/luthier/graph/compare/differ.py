@@ -109,6 +109,8 @@ class Differ:
         self._met_b: dict[int, tuple[ConfigNode, str]] = {}
         # Arithmetic is looked at last, when it is known which of its constants changed elsewhere.
         self._deferred: list[tuple[ConfigNode, ConfigNode, Pair]] = []
+        # Nodes that were swapped for a list, or lists for a node; they are opened last.
+        self._swaps: list[tuple[Pair, Draft]] = []
         self._both_live = a.is_live and b.is_live
 
     def run(self) -> Pair:
@@ -116,13 +118,29 @@ class Differ:
         root = Pair(self.a.root, self.b.root, "", "")
         try:
             self._compare(root, False)
+            self._finish()
         except RecursionError:
             raise RecordError(Problem("the graph is nested too deeply")) from None
+        return root
+
+    def _finish(self) -> None:
+        """Report what can only be decided when everything has been compared."""
         self._compare_deferred()
         self.drafts = find_moves(
             self.drafts, self.number, lambda a: self.kept_a.get(id(a)), self._keep_all
         )
-        return root
+        for pair, draft in self._swaps:
+            # By another differ, since the inside of a swap is only described: its edit writes the
+            # new value as a whole, so nothing in it is a node that is kept and edited in place.
+            # It knows the pairs of this one, and does not report a shared node again.
+            inside = Differ(self.a, self.b)
+            inside.number, inside._pairs = self.number, self._pairs
+            inside._compare_swapped(pair)
+            inside._finish()
+            if pair.below:
+                draft.kind = "class"
+                place = self.drafts.index(draft) + 1
+                self.drafts[place:place] = inside.drafts
 
     def same_default(self, a: ConfigNode, b: ConfigNode) -> bool:
         """Return whether a value and a default, or two defaults, are the same.
@@ -131,6 +149,8 @@ class Differ:
           a: A value or default of either document.
           b: The same.
         """
+        if self._both_live:
+            a, b = self.a.as_node(a, b), self.b.as_node(b, a)
         if self.number(a) == self.number(b):
             return True
         if self._both_live:
@@ -176,6 +196,8 @@ class Differ:
         elif a.kind != b.kind or a.name != b.name or a.is_whole:
             if self.number(a) != self.number(b):
                 self._add("changed", pair, a, b)
+                if {a.kind, b.kind} & {"list", "tuple"} and (a.is_node or b.is_node):
+                    self._swaps.append((pair, self.drafts[-1]))
         elif a.kind in ("list", "tuple"):
             self._compare_lists(a, b, pair, apart)
         else:
@@ -370,6 +392,8 @@ class Differ:
                 self._compare(at, apart)
             else:
                 at.default_b = _default(self.b, node_b, key)
+                if self._compare_with_default(at, child, at.default_b):
+                    continue
                 kind: Kind = "removed" if at.default_b is None else "reset"
                 self._add(kind, at, child, at.default_b)
         for key, child in b.items():
@@ -377,10 +401,37 @@ class Differ:
                 at = Pair(None, child, join(pair.path_a, key), join(pair.path_b, key), key)
                 pair.below.append(at)
                 at.default_a = _default(self.a, node_a, key)
+                if self._compare_with_default(at, at.default_a, child):
+                    continue
                 kind = "added" if at.default_a is None else "set"
                 self._add(kind, at, at.default_a, child)
         if node_a is not None and node_b is not None and not self._both_live:
             self._compare_defaults(node_a, node_b, pair)
+
+    def _compare_with_default(self, at: Pair, a: ConfigNode | None, b: ConfigNode | None) -> bool:
+        """Report what differs between a node and the default instance of its class, part by part.
+
+        `parallelism.mesh.fsdp=2` makes nodes of the defaults on the way: the size is what changed.
+
+        Returns:
+          Whether anything was reported; not where a node only repeats the default.
+        """
+        if not self._both_live or a is None or b is None:
+            return False
+        a, b = self.a.as_node(a, b), self.b.as_node(b, a)
+        if a.content != b.content or a.kind not in ("config", "dict"):
+            return False
+        # The default is no part of its graph: edits must neither keep nor refer to what is in it.
+        kept = self.kept_a.copy(), self.kept_b.copy()
+        met = self._met_a.copy(), self._met_b.copy()
+        pairs, start = self._pairs.copy(), len(self.drafts)
+        pair = Pair(a, b, at.path_a, at.path_b, at.part)
+        self._compare(pair, True)
+        (self.kept_a, self.kept_b), (self._met_a, self._met_b), self._pairs = kept, met, pairs
+        if len(self.drafts) == start:
+            return False
+        at.a, at.b, at.below, at.changes = a, b, pair.below, pair.changes
+        return True
 
     def _compare_defaults(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
         """Report arguments that are set in neither document and have different defaults.
@@ -419,6 +470,35 @@ class Differ:
                 self._compare(at, apart)
             else:
                 self._add("added" if old is None else "removed", at, old, new, within=id(pair))
+
+    def _compare_swapped(self, pair: Pair) -> None:
+        """Compare a node with the element most like it of a list; the others came or went.
+
+        `block: Block -> [Block, OtherBlock]` is one change at `block`, those between `block` and
+        `block[0]`, and an addition of `block[1]`. Nothing is done for a list without nodes.
+        """
+        a, b = pair.a, pair.b
+        assert a is not None
+        assert b is not None
+        node, inside = (a, children(b)) if a.is_node else (b, children(a))
+        places = [
+            place for place, child in enumerate(inside) if child.is_node and not child.is_value_node
+        ]
+        # `min` takes the first where several elements, or none, are of the class of the node.
+        like = min(places, key=lambda place: inside[place].content != node.content, default=None)
+        for place, child in enumerate(inside if like is not None else ()):
+            other = node if place == like else None
+            if a.is_node:
+                path = pair.path_a if other is not None else ""
+                at = Pair(other, child, path, join(pair.path_b, place), place)
+            else:
+                path = pair.path_b if other is not None else ""
+                at = Pair(child, other, join(pair.path_a, place), path, place)
+            pair.below.append(at)
+            if other is not None:
+                self._compare(at, False)
+            else:
+                self._add("added" if a.is_node else "removed", at, at.a, at.b)
 
 
 def _default(document: Document, node: ConfigNode | None, part: Any) -> ConfigNode | None:

@@ -16,6 +16,7 @@ from luthier.graph import public_names, signatures
 from luthier.graph.compare import nodes
 from luthier.graph.compare.changes import Side
 from luthier.graph.compare.nodes import LEAF, ConfigNode, Key
+from luthier.graph.copies import as_node
 from luthier.graph.origins import origin_of
 from luthier.graph.paths import Part, Path, is_dataclass_instance, join, parse_path
 from luthier.graph.public_names import display_name, public_name
@@ -485,6 +486,17 @@ class Document:
         if node.known is None:
             return None
         return {part: of_plain(plain) for part, plain in node.known.items()}
+
+    def as_node(self, node: ConfigNode, other: ConfigNode) -> ConfigNode:
+        """Return an instance of a dataclass as the node that builds it; other nodes as they are.
+
+        Args:
+          node: A value or default of a live graph.
+          other: What it is compared with: only to a config, an instance is like one.
+        """
+        if self._builder is None or node.kind != "instance" or other.kind != "config":
+            return node
+        return self._builder.node(as_node(node.live))
 
     def origin(self, path: str) -> str:
         """Return the origin of the value at a path; empty where unknown, and for a default.

@@ -22,6 +22,8 @@ VARIABLE = "variable"
 UNWRITABLE = "unwritable"
 """Key that marks a value that cannot be written, in the data of a new value."""
 
+_MOST_COPIES = 2_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
@@ -60,13 +62,16 @@ class Edits:
         self.captured: dict[int, ConfigNode] = {}
         # The first place of each node of the first document: its parent, and the key there.
         self.above: dict[int, tuple[ConfigNode, Any]] = {}
+        # All places of each list of the first document, once for each node that holds it.
+        self.holders: dict[int, list[tuple[ConfigNode, Any]]] = {}
         # The number of places of each shared node of the second document.
         self.places: dict[int, int] = {}
         self._first_paths = comparison.b.first_paths
         self._known_same: dict[tuple[int, int], bool] = {}
         self.is_root_kept = self._same(self.a, self.b)
         self._ids: dict[int, int] = {}
-        self._is_plain = False
+        # How many nodes may still be copied into a value without sharing; None while there is any.
+        self._copies_left: int | None = None
         order: list[ConfigNode] = []
         self._visit(self.a, order)
         self._count(self.b)
@@ -90,15 +95,19 @@ class Edits:
         if kept is not None:
             self.captured[id(kept)] = kept
             return {VARIABLE: id(kept)}
-        if self._is_plain and node.is_value_node:
-            return self._value(node)
+        if self._copies_left is not None:
+            if node.is_value_node:
+                return self._value(node)
+            self._copies_left -= 1
+            if self._copies_left < 0:
+                raise ValueError
         if node.kind == LEAF:
             if isinstance(node.data, dict) and "object" in node.data:
                 return self._unwritable(node, "has no form that code can write")
             return node.data
         if node.name and node.content != (node.kind, node.name):
             return self._unwritable(node, "has no public name")
-        is_repeated = node.is_shared and self.places[id(node)] > 1
+        is_repeated = node.is_shared and self.places[id(node)] > 1 and self._copies_left is None
         if is_repeated and id(node) in self._ids:
             return {"ref": self._ids[id(node)]}
         number = len(self._ids) + 1
@@ -123,19 +132,20 @@ class Edits:
     def plain(self, node: ConfigNode) -> Any:
         """Return the JSON of a node of the second graph with value nodes replaced by their values.
 
-        The result has no sharing: each user of a shared value has a copy of it.
+        The result has no sharing: each user of a shared value or node has a copy of it.
 
         Returns:
-          None where a value cannot be computed.
+          None where a value cannot be computed, or the copies are too many.
         """
         kept, self.differ.kept_b = self.differ.kept_b, {}
-        self._is_plain = True
+        # Nodes that share nodes at every level would have copies without end.
+        self._copies_left = _MOST_COPIES
         try:
             return self.data(node)
         except (ArithmeticError, TypeError, ValueError):
             return None
         finally:
-            self.differ.kept_b, self._is_plain = kept, False
+            self.differ.kept_b, self._copies_left = kept, None
 
     def _value(self, node: ConfigNode) -> Any:
         """Return the value of a value node, as JSON."""
@@ -154,6 +164,8 @@ class Edits:
     def _visit(self, node: ConfigNode, order: list[ConfigNode]) -> None:
         # Post-order: the edits of a node come after those of everything in it.
         for part, child in node.parts:
+            if child.kind == "list":
+                self.holders.setdefault(id(child), []).append((node, part))
             if child.kind != LEAF and id(child) not in self.above and child is not self.a:
                 self.above[id(child)] = (node, part)
                 self._visit(child, order)

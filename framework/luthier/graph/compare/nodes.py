@@ -7,6 +7,7 @@ import json
 import math
 from typing import Any
 
+from luthier.durations import Epochs
 from luthier.graph import values
 from luthier.graph.paths import Part
 from luthier.graph.record.plain import CLASS
@@ -23,6 +24,7 @@ SHARED = ("list", "dict")
 
 _VALUES = values.__name__
 CONSTANT = f"{_VALUES}.constant"
+_EPOCHS = f"{Epochs.__module__}.{Epochs.__name__}"
 OPERATIONS = {f"{_VALUES}.{made.__name__}": made for made in values.OPERATIONS}
 """The function of every arithmetic node, by its public name."""
 
@@ -80,6 +82,8 @@ class ConfigNode:
         live: Any = None,
         is_node: bool = False,
     ):
+        if name == CONSTANT:  # a number of steps in epochs is shown and compared as a value
+            parts = tuple((part, _as_value(child)) for part, child in parts)
         self.kind, self.name, self.parts, self.tags, self.data = kind, name, parts, tags, data
         self.content = content if content is not None else _content(kind, name, data)
         self.live, self.is_node = live, is_node
@@ -105,6 +109,13 @@ class ConfigNode:
     def tags_of(self, part: Any) -> tuple[str, ...]:
         """Return the tags of an argument."""
         return next((found for name, found in self.tags if name == part), ())
+
+
+def _as_value(node: ConfigNode) -> ConfigNode:
+    if node.name != _EPOCHS:
+        return node
+    arguments = {str(part): child.data for part, child in node.parts}
+    return ConfigNode(LEAF, data={"config": node.name, "arguments": arguments})
 
 
 def _content(kind: str, name: str, data: Any) -> Any:
@@ -208,6 +219,13 @@ def head(node: ConfigNode) -> str:
     return node.name or node.kind
 
 
+def heading(node: ConfigNode | None) -> str | None:
+    """Return a node by its class, or a list or tuple by its length; None for None."""
+    if node is None or node.is_node:
+        return None if node is None else head(node)
+    return f"a {node.kind} of {len(node.parts)}"
+
+
 def leaf_text(data: Any) -> str:
     """Return the output of `encode_leaf` in readable form.
 
@@ -234,6 +252,9 @@ def leaf_text(data: Any) -> str:
         return f"PartitionSpec({', '.join(map(repr, entries))})"
     if "ellipsis" in data:
         return "Ellipsis"
+    if data.get("config") == _EPOCHS:
+        count = data["arguments"].get("count", "?")
+        return f"Epochs({count:g})" if isinstance(count, float) else f"Epochs({count})"
     # Whatever is left is shown as it is: a record may be of a later version, or damaged.
     return str(
         next((data[key] for key in ("name", "float", "complex", "path") if key in data), data)

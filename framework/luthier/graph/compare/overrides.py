@@ -16,6 +16,7 @@ from luthier.graph.compare.nodes import ConfigNode
 from luthier.graph.export.names import find
 from luthier.graph.grammar.expressions import kind_of
 from luthier.graph.grammar.names import DTYPES
+from luthier.graph.grammar.types import element
 from luthier.graph.overrides import apply
 from luthier.graph.paths import format_path, join, parse_path
 from luthier.graph.public_names import is_allowed
@@ -38,16 +39,20 @@ class Speller:
     Args:
       packages: Packages whose names the value may use, beside those that every value may use.
       place: Returns the path of a part of the first graph, by its number; raises `Inexpressible`.
-      kinds: Returns the kind of node that a nested call makes; None where it is not known.
+      kinds: Returns the kind of node that a nested call makes, from its name, its arguments and the
+        annotation of its place; None where it is not known.
+      hints: Returns the annotations of the arguments of a class or function.
     """
 
     def __init__(
         self,
         packages: tuple[str, ...],
         place: Callable[[int], str],
-        kinds: Callable[[str, Mapping[str, Any]], str | None],
+        kinds: Callable[[str, Mapping[str, Any], Any], str | None],
+        hints: Callable[[str], Mapping[str, Any]],
     ):
-        self._packages, self._place, self._kinds = packages, place, kinds
+        self._packages, self._place = packages, place
+        self._kinds, self._hints = kinds, hints
 
     def value(self, data: Any) -> str:
         """Return the text behind the operator of an override.
@@ -71,9 +76,10 @@ class Speller:
                     return f"{kind}:{self._call(data, kind)}"
         return self._inside(data)
 
-    def _inside(self, data: Any) -> str:
+    def _inside(self, data: Any, hint: Any = Any) -> str:
         if isinstance(data, list):
-            return f"[{', '.join(map(self._inside, data))}]"
+            items = [self._inside(v, element(hint, list, i)) for i, v in enumerate(data)]
+            return f"[{', '.join(items)}]"
         if not isinstance(data, dict):
             return repr(data)
         if VARIABLE in data:
@@ -84,14 +90,15 @@ class Speller:
             raise Inexpressible("overrides cannot share a new value between several places")
         for kind in ("config", "partial"):
             if kind in data:
-                return self._nested(data, kind)
+                return self._nested(data, kind, hint)
         if "list" in data:
-            return self._inside(data["list"])
+            return self._inside(data["list"], hint)
         if "tuple" in data:
-            texts = list(map(self._inside, data["tuple"]))
+            inside = enumerate(data["tuple"])
+            texts = [self._inside(v, element(hint, tuple, i)) for i, v in inside]
             return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
         if "dict" in data:
-            return self._dict(data["dict"])
+            return self._dict(data["dict"], element(hint, dict))
         return self._leaf(data)
 
     def _leaf(self, data: dict[str, Any]) -> str:
@@ -117,19 +124,19 @@ class Speller:
             raise Inexpressible(f"a value may not name {name} here")
         return name
 
-    def _dict(self, inside: Any) -> str:
+    def _dict(self, inside: Any, hint: Any) -> str:
         pairs = list(inside.items()) if isinstance(inside, dict) else inside
         for key, _ in pairs:
             if type(key) not in (str, int):
                 raise Inexpressible("only strings and integers can be keys in a value")
-        return f"{{{', '.join(f'{key!r}: {self._inside(child)}' for key, child in pairs)}}}"
+        return f"{{{', '.join(f'{key!r}: {self._inside(child, hint)}' for key, child in pairs)}}}"
 
-    def _nested(self, data: dict[str, Any], kind: str) -> str:
+    def _nested(self, data: dict[str, Any], kind: str, hint: Any) -> str:
         if data[kind] in _OPERATIONS:
             raise Inexpressible("only a whole value can be arithmetic that stays live")
         # A nested call carries no prefix: the grammar itself decides from the class whether it
         # makes a config or a template. Where it would decide otherwise, there is no override.
-        made = self._kinds(data[kind], data["arguments"])
+        made = self._kinds(data[kind], data["arguments"], hint)
         if made != kind:
             raise Inexpressible(f"a call of {data[kind]} inside of a value need not make a {kind}")
         return self._call(data, kind)
@@ -145,7 +152,8 @@ class Speller:
         for part in given:
             if not part.isidentifier():
                 raise Inexpressible(f"{part!r} cannot be written as the name of an argument")
-        written = [f"{part}={self._inside(child)}" for part, child in given.items()]
+        hints = self._hints(data[kind])
+        written = [f"{p}={self._inside(child, hints.get(p, Any))}" for p, child in given.items()]
         return f"{self._name(data[kind])}({', '.join(written)})"
 
     def _arithmetic(self, data: Any, outer: int) -> str:
@@ -228,6 +236,15 @@ class OverridePatch:
     reasons: Mapping[int, str]
 
 
+_SHARING_IS_LOST = "the override sets the value only: its sharing between several places is lost"
+
+
+def _is_whole_list(edit: Edit) -> bool:
+    """Return whether the override of an edit writes a list as a whole."""
+    # No override inserts or removes an element.
+    return edit.node.kind == "list" and (edit.form != "set" or isinstance(edit.part, slice))
+
+
 @dataclasses.dataclass
 class _EditOverride:
     """An edit with its override, or the reason why it has none; with both where it has a part."""
@@ -304,32 +321,57 @@ class _Writer:
                 one.reason = str(error)
                 self._set_value_alone(edit, one)
             written.append(one)
+            if one.override and _is_whole_list(edit):
+                written += self._at_other_places(edit, one)
         return written
+
+    def _at_other_places(self, edit: Edit, one: _EditOverride) -> list[_EditOverride]:
+        """Return the override of a whole list for the other places that hold the list.
+
+        An override puts a new list where the old one was, and leaves it at its other places.
+        """
+        text = one.override.removeprefix(f"{one.path}=")
+        after = self.edits.differ.kept_a[id(edit.node)]
+        if self.edits.places.get(id(after), 1) > 1:
+            one.reason = _SHARING_IS_LOST
+        found = []
+        for owner, part in self.edits.holders[id(edit.node)]:
+            parts = (*self.edits.parts(owner), part)
+            if format_path(parts) != one.path and id(owner) in self.edits.differ.kept_a:
+                other = _EditOverride(format_path(parts), reason=one.reason)
+                try:
+                    other.override = f"{override_path(other.path, parts)}={text}"
+                except Inexpressible as error:
+                    other.reason = str(error)
+                found.append(other)
+        return found
 
     def _set_value_alone(self, edit: Edit, one: _EditOverride) -> None:
         """Write the override that sets the value of a shared value, without its sharing.
 
         The value matters most: overrides that left it out would train another model.
         """
-        # Only where the value can be set at a path of its own: not for tags or list elements, and
-        # not inside of arithmetic or dataclass instances, into which no path leads.
-        if edit.form != "set" or edit.tag or isinstance(edit.part, slice):
+        # Only where the value can be set at a path of its own: not for tags, and not inside of
+        # arithmetic or dataclass instances, into which no path leads.
+        is_list = _is_whole_list(edit)
+        if edit.tag or not (is_list or edit.form == "set"):
             return
         around = (edit.node, *self._around(edit.node))
         if any(node.is_value_node or node.kind == "instance" for node in around):
             return
-        new = self.edits.differ.kept_a[id(edit.node)].by_part.get(edit.part)
+        after = self.edits.differ.kept_a[id(edit.node)]
+        new = after if is_list else after.by_part.get(edit.part)
         data = None if new is None else self.edits.plain(new)
         if data is None:
             return
-        old = edit.node.by_part.get(edit.part)
+        old = None if is_list else edit.node.by_part.get(edit.part)
         try:
             text = self._speller(edit, old).value(data)
             written = override_path(one.path, self._parts(edit))
         except Inexpressible:
             return
         one.override = f"{written}{':=' if old is not None and old.is_node else '='}{text}"
-        one.reason = "the override sets the value only: its sharing between several places is lost"
+        one.reason = _SHARING_IS_LOST
 
     def _parts(self, edit: Edit) -> tuple[Any, ...]:
         """Return the path of an edit in parts; for a constant, the place of the constant."""
@@ -349,7 +391,7 @@ class _Writer:
         if edit.node.is_value_node:
             return self._constant_override(edit, parts, path)
         written = override_path(path, parts)
-        if edit.node.kind == "list" and (edit.form != "set" or isinstance(edit.part, slice)):
+        if _is_whole_list(edit):
             return f"{written}={self._list_text(edit)}"
         old = edit.node.by_part.get(edit.part)
         if edit.form == "del":
@@ -431,7 +473,7 @@ class _Writer:
         # The grammar lets a value name what is in the packages of the nodes around its place.
         names = [node.name for node in (edit.node, old) if node is not None and node.name]
         packages = (*self.packages, *(name.split(".")[0] for name in names))
-        return Speller(packages, self._place, self._kind)
+        return Speller(packages, self._place, self._kind, self._hints)
 
     def _place(self, number: int) -> str:
         """Return the `ref:` or `alias:` to a part of the first graph."""
@@ -448,14 +490,17 @@ class _Writer:
         path = override_path(format_path(parts), parts)
         return f"ref:{path}" if node.is_value_node else f"alias:{path}"
 
-    def _kind(self, name: str, given: Mapping[str, Any]) -> str | None:
+    def _kind(self, name: str, given: Mapping[str, Any], hint: Any) -> str | None:
         """Return the kind of node that a call inside of a call makes."""
         # Of a record, classes are not imported. Most calls make a config; modules of layers and
         # models make templates, depending on a signature that is not known here.
         if not self.comparison.b.is_live:
             return "config" if not name.startswith(("luthier.layers", "luthier.models")) else None
-        made = kind_of(find(name), dict.fromkeys(given), signatures.UNSET)
-        return made.__name__.lower()
+        return kind_of(find(name), given.keys(), annotation=hint).__name__.lower()
+
+    def _hints(self, name: str) -> Mapping[str, Any]:
+        """Return the annotations of the arguments of a class or function; of a record, none."""
+        return signatures.type_hints(find(name)) if self.comparison.b.is_live else {}
 
 
 def _check_path_value(data: Any, old: ConfigNode | None) -> None:
@@ -485,7 +530,9 @@ def _drop_wrong(
         left = [draft for draft in differ.drafts if draft.kind != "tags"]
         # A shared node is changed by its first path, but the differ may meet it by another path
         # only, once the place of the first is gone.
-        paths = [path for draft in left for path in _both_paths(draft.path_a, comparison.a)]
+        # What is left to be added has no place in the first graph.
+        ends = [draft.path_a or draft.path_b for draft in left]
+        paths = [path for end in ends for path in _both_paths(end, comparison.a)]
         wrong = [one for one in (_about(path, written) for path in paths) if one is not None]
         # One with a reason sets the value alone, by intention: that its sharing differs is known.
         wrong = [one for one in wrong if one.override and not one.reason]

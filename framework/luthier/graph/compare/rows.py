@@ -44,7 +44,9 @@ class _Rows:
         if pair.a is None or pair.b is None:
             yield from self._of_one_side(pair, depth, indices)
             return
-        opens = bool(pair.below) and (self._differs(pair) or holds_node(pair.b))
+        replaced = [] if pair.below else list(self._replaced(pair, indices))
+        differs = bool(pair.below) and (self._differs(pair) or holds_node(pair.b))
+        opens = bool(replaced) or differs
         before, after = (_cell(*side, opens) for side in self._sides(pair))
         name = _name(pair.part)
         change = indices[0] if indices else None
@@ -53,6 +55,22 @@ class _Rows:
             yield self._of_change(index, pair, depth)
         for below in pair.below if opens else ():
             yield from self.of_pair(below, depth + 1)
+        for is_before, part, child, path in replaced:
+            yield from self._of_node(child, path, part, depth + 1, is_before, change)
+
+    def _replaced(
+        self, pair: Pair, indices: Sequence[int]
+    ) -> Iterator[tuple[bool, Any, ConfigNode, str]]:
+        """Yield what is in the sides of a place where one value took the place of another.
+
+        Nothing where they are compared part by part, or where a shared node is met again.
+        """
+        if any(self.changes[index].kind == "changed" for index in indices):
+            sides = zip((True, False), self._sides(pair), strict=True)
+            for is_before, (node, path, document) in sides:
+                if holds_node(node) and _first(node, path, document) == path:
+                    for part, child in node.parts:
+                        yield is_before, part, child, join(path, part)  # type: ignore[arg-type]
 
     def _sides(self, pair: Pair) -> Iterator[tuple[ConfigNode, str, Document]]:
         assert pair.a is not None
@@ -122,7 +140,7 @@ def _cell(node: ConfigNode, path: str, document: Document, opens: bool) -> str:
         first = _first(node, path, document)
         if first != path:
             return f"{'same settings as' if node.kind == 'partial' else 'same as'} {first}"
-    return nodes.head(node) if opens else nodes.text_of(node)
+    return nodes.head(node) if opens and node.parts else nodes.text_of(node)
 
 
 def _name(part: Any) -> str:

@@ -10,6 +10,7 @@ from luthier.graph.grammar.expressions import (
     kind_of,
     make_node,
     parse,
+    slots,
 )
 from luthier.graph.grammar.literals import combine, read
 from luthier.graph.grammar.names import DTYPES, dtype, find_object
@@ -17,6 +18,7 @@ from luthier.graph.grammar.selection import every_place, select
 from luthier.graph.grammar.statements import Statement, Unreadable, pair, parse_statement
 from luthier.graph.grammar.types import (
     NOTHING,
+    admits_anything,
     check,
     choice,
     choices,
@@ -28,9 +30,11 @@ from luthier.graph.grammar.types import (
     inferred,
     is_dtype,
     is_dtype_annotation,
+    is_template_at,
     key,
     members,
     shown,
+    wants_template,
 )
 
 __all__ = [
@@ -40,6 +44,7 @@ __all__ = [
     "Statement",
     "Surroundings",
     "Unreadable",
+    "admits_anything",
     "bind",
     "call",
     "check",
@@ -57,6 +62,7 @@ __all__ = [
     "inferred",
     "is_dtype",
     "is_dtype_annotation",
+    "is_template_at",
     "key",
     "kind_of",
     "make_node",
@@ -68,4 +74,6 @@ __all__ = [
     "read_arguments",
     "select",
     "shown",
+    "slots",
+    "wants_template",
 ]

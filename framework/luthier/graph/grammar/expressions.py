@@ -7,11 +7,12 @@ import dataclasses
 import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
 
+from luthier.durations import Epochs
 from luthier.errors import Problem
 from luthier.graph import signatures, values
 from luthier.graph.grammar import names, types
@@ -80,18 +81,21 @@ def _check_callable(target: Any, name: str) -> None:
         raise Unreadable(Problem(f"{name} takes *args, which a graph cannot name", remedy=remedy))
 
 
-def kind_of(target: Any, given: Mapping[Part, Any], current: Any) -> type[fdl.Buildable]:
+def kind_of(
+    target: Any, given: Collection[Part], current: Any = UNSET, annotation: Any = Any
+) -> type[fdl.Buildable]:
     """Return whether a call makes a template or a node.
 
-    A call that replaces a template makes a template, and so does a call of an NNX module without
-    its `rngs`: the parent calls it with them.
+    A call makes a template where it replaces one or the annotation wants one, and so does a call of
+    an NNX module without its `rngs`: the parent calls it with them.
 
     Args:
       target: The class or function.
-      given: Its arguments in the call.
+      given: The names of its arguments in the call.
       current: The current value of the place.
+      annotation: The resolved annotation of the place.
     """
-    if isinstance(current, fdl.Partial):
+    if isinstance(current, fdl.Partial) or types.is_template_at(target, annotation):
         return fdl.Partial
     needs_rngs = "rngs" in signatures.arguments(target).names and "rngs" not in given
     return fdl.Partial if signatures.is_module_class(target) and needs_rngs else fdl.Config
@@ -333,6 +337,8 @@ class ExpressionReader:
             raise
 
     def _find(self, name: str, annotation: Any) -> Any:
+        if name == Epochs.__name__ and int in types.members(annotation):
+            return Epochs  # `training.steps=Epochs(3)`, as in `training.stop=Epochs(3)`
         return names.find_object(name, annotation, self._around.near, self._around.packages)
 
     def _call(self, tree: ast.Call, annotation: Any) -> fdl.Buildable:
@@ -357,7 +363,7 @@ class ExpressionReader:
                 )
         finally:
             self._around = outer
-        return make_node(target, kind or kind_of(target, converted, current), converted)
+        return make_node(target, kind or kind_of(target, converted, current, annotation), converted)
 
     def _argument(self, where: str, tree: ast.expr, hint: Any, default: Any) -> Any:
         if types.admits_anything(hint):

@@ -14,6 +14,13 @@ from typing import Any, Protocol
 from luthier.graph.paths import Place
 from luthier.graph.values import Graph
 
+OnNote = Callable[[str], None]
+"""Takes a line for the user about something that was done, but perhaps not as meant."""
+
+
+def drop_note(note: str) -> None:
+    """Drop a note: the default of `OnNote`."""
+
 
 class ApplyWords(Protocol):
     """Applies neighbouring overrides of one front end."""
@@ -24,6 +31,7 @@ class ApplyWords(Protocol):
         words: Sequence[tuple[str, str]],
         every: Sequence[str],
         packages: Sequence[str] = (),
+        on_note: OnNote = drop_note,
     ) -> Any:
         """Return the graph with the overrides applied; it may be changed in place.
 
@@ -32,6 +40,7 @@ class ApplyWords(Protocol):
           words: The overrides (`gin_file:a.gin`, say), each with its origin.
           every: All overrides of this front end: some count regardless of their position.
           packages: The user's own packages.
+          on_note: Takes notes, such as what was skipped.
 
         Raises:
           BadInput: All problems.

@@ -92,6 +92,13 @@ def _read(text: str, annotation: Any, current: Any, around: expressions.Surround
     # call, a reference or a node: then a typo would silently become text.
     wanted = types.members(annotation)
     is_text = str in wanted and not types.is_dtype_annotation(annotation)
+    if types.is_dtype_annotation(annotation):
+        text = _text(text)  # `model.dtype="bfloat16"`
+    # Hydra would fill it in. As text it would be refused much later, or be the name of a folder.
+    if "${" in text and text[:1] not in "'\"":
+        is_resolver = re.search(r"\$\{[^}]*:", text) is not None
+        remedy = "resolvers of Hydra are not run here: write the value" if is_resolver else ""
+        raise Unreadable(Problem(f"cannot read {text!r}", remedy=remedy))
     kind: type[fdl.Buildable] | None = None
     for word, of_kind in (("partial:", fdl.Partial), ("config:", fdl.Config)):
         if text.startswith(word):
@@ -162,6 +169,11 @@ def _raise_better(error: Unreadable, text: str, annotation: Any) -> typing.NoRet
         near = nearest(text, names.DTYPES) if types.is_dtype_annotation(annotation) else []
         what = f"{text!r} is not {types.describe(annotation)}"
         raise Unreadable(Problem(what, nearest=near)) from None
+    if re.search(r"[(,=]\s*(alias:|ref:|&)", text):
+        remedy = (
+            "inside of a call write $PATH for a value; share a node afterwards, FIELD=alias:PATH"
+        )
+        raise Unreadable(dataclasses.replace(error.problem, remedy=remedy)) from None
     raise error
 
 

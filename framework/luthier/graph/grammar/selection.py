@@ -12,7 +12,17 @@ from luthier.errors import Problem, listed
 from luthier.graph import signatures, values
 from luthier.graph.grammar import front_ends
 from luthier.graph.grammar.statements import Statement, Unreadable
-from luthier.graph.paths import Place, children, find, is_node, join, nearest, parse_path, walk
+from luthier.graph.paths import (
+    Place,
+    children,
+    find,
+    is_dataclass_instance,
+    is_node,
+    join,
+    nearest,
+    parse_path,
+    walk,
+)
 from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
 
@@ -105,6 +115,9 @@ def _regex(pattern: str) -> str:
             expression, position = expression + "(?:.+[.])?", position + 3
         elif pattern.startswith("**", position):
             expression, position = expression + ".+", position + 2
+        elif pattern.startswith("[*]", position):
+            # Keys that are names are written as `evaluations.held_out`, others in brackets.
+            expression, position = expression + r"(?:\[[^\]]*\]|[.][^.\[\]]+)", position + 3
         elif pattern[position] == "*":
             is_index = expression.endswith("\\[")
             expression, position = (
@@ -122,12 +135,15 @@ def _by_class(graph: Graph, statement: Statement, places: Sequence[Place]) -> li
     words = statement.target.split(".")
     nodes = [Place("", graph, None, "", False), *places]
     nodes = [place for place in nodes if _is_graph_node(place.value)]
-    for count in range(len(words) - 1, 0, -1):
-        wanted = ".".join(words[:count])
-        matching = [place for place in nodes if wanted in _titles(place.value.__fn_or_cls__)]
-        field = ".".join(words[count:])
-        if matching and field:
-            return _fields(graph, matching, wanted, field, places)
+    # A class that the graph has no node of may be that of a default, such as the mesh.
+    defaults = [place for place in places if is_dataclass_instance(place.value)]
+    for among in (nodes, defaults):
+        for count in range(len(words) - 1, 0, -1):
+            wanted = ".".join(words[:count])
+            matching = [place for place in among if wanted in _titles(_class_of(place.value))]
+            field = ".".join(words[count:])
+            if matching and field:
+                return _fields(graph, matching, wanted, field, places)
     if len(words) == 1 or not words[-1]:
         name = statement.target.rstrip(".")
         what = f"class:{name} names no field; write class:{name}.FIELD=VALUE"
@@ -137,6 +153,7 @@ def _by_class(graph: Graph, statement: Statement, places: Sequence[Place]) -> li
     # `Mlp` for GatedMlp: less alike by their letters than `ABC`, but what is meant.
     inside = [name for name in known if words[0].lower() in name.lower()]
     close = nearest(words[0], known) or sorted(inside, key=len)[:3]
+    close = close or nearest(words[0], {type(place.value).__name__ for place in defaults})
     near = [f"class:{'.'.join([name, *words[1:]])}" for name in close]
     raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(known)))
 
@@ -154,12 +171,18 @@ def _fields(
         raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(names)))
     # The field is looked for below the first path of each node, which need not have it set: for a
     # path below a default, it has to be found anew.
-    first: dict[int, str] = {}
+    # One default instance is that of every node of its class, and each of them gets its own.
+    first: dict[Any, str] = {}
     for place in having:
-        first.setdefault(id(place.value), place.path)
+        is_default = is_dataclass_instance(place.value)
+        first.setdefault(place.path if is_default else id(place.value), place.path)
     wanted = [f"{at}.{field}" if at else field for at in first.values()]
     by_path = {place.path: place for place in places}
     return _unique(by_path[path] if path in by_path else find(graph, path) for path in wanted)
+
+
+def _class_of(value: Any) -> Any:
+    return value.__fn_or_cls__ if is_node(value) else type(value)
 
 
 def _list(names: Iterable[str]) -> str:

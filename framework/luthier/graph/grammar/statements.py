@@ -126,7 +126,19 @@ def parse_statement(text: str) -> Statement:
         # `#later` is read as a tag without an operator; the writer meant a comment.
         remedy = "a comment needs a space after its #" if left.startswith("#") else ""
         raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy=remedy))
-    return _statement(text, left[:position], operator, left[position + len(operator) :].strip())
+    target, value = left[:position], left[position + len(operator) :].strip()
+    if operator == "=" and target.rstrip().endswith("/"):
+        raise Unreadable(_division(text, target.rstrip().rstrip("/"), value))
+    return _statement(text, target, operator, value)
+
+
+def _division(text: str, target: str, value: str) -> Problem:
+    """Return the problem of `steps/=2`: there are `+=`, `-=` and `*=`."""
+    try:
+        remedy = f"write {target}*={1 / float(value):g}"
+    except (ValueError, ZeroDivisionError):
+        remedy = f"write {target}*=FACTOR"
+    return Problem(f"{text!r}: there is +=, -= and *=, but not /=", remedy=remedy)
 
 
 def pair(target: str, value: Any) -> Statement:

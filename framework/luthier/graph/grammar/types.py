@@ -101,6 +101,41 @@ def _substituted(annotation: Any, alias: Any) -> Any:
     return alias.__value__[tuple(given[one] for one in named)] if named else alias.__value__
 
 
+TEMPLATE = "template"
+"""Metadata of an annotation that wants a template: see `luthier.layers.Template`."""
+
+
+def wants_template(annotation: Any) -> bool:
+    """Return whether an annotation is for templates: callables that make the object.
+
+    Args:
+      annotation: A resolved annotation, such as `Template | None`.
+    """
+    origin = typing_extensions.get_origin(annotation)
+    arguments = typing_extensions.get_args(annotation)
+    if origin is typing.Annotated:
+        inside, *metadata = arguments
+        return TEMPLATE in [one for one in metadata if type(one) is str] or wants_template(inside)
+    return origin in _UNIONS and any(map(wants_template, arguments))
+
+
+def is_template_at(target: Any, annotation: Any) -> bool:
+    """Return whether a call of `target` at a place means its template, which somebody else calls.
+
+    Args:
+      target: A class or function.
+      annotation: The resolved annotation of the place.
+    """
+    # A callable is not enough to tell: an activation may be an object with a `__call__`, and so may
+    # be a layer. Hence the marker; without it, only an object that does not fit makes a template.
+    if wants_template(annotation):
+        return True
+    wanted = members(annotation)
+    return not any(_call_fits(target, False, member) for member in wanted) and any(
+        _call_fits(target, True, member) for member in wanted
+    )
+
+
 def admits_anything(annotation: Any) -> bool:
     """Return whether the annotation admits any value."""
     return Any in members(annotation) and not is_dtype_annotation(annotation)
@@ -183,8 +218,12 @@ def fits(value: Any, annotation: Any) -> bool:
       value: A value, node or value node.
       annotation: A resolved annotation.
     """
-    if values.is_value_node(value):
+    try:
         value = values.evaluate(value)
+    except values.Deferred:
+        return int in members(annotation)
+    if values.is_deferred(value) and int in members(annotation):
+        return True  # a number of steps, once the length of the data is known
     if value is signatures.UNSET or (annotation in _PLAIN and type(value) is annotation):
         return True
     if is_dtype_annotation(annotation) and not isinstance(value, fdl.Buildable):
@@ -322,14 +361,17 @@ def _is_subclass(cls: type, wanted: Any) -> bool:
 
 
 def _node_fits(node: fdl.Buildable, member: Any) -> bool:
+    return _call_fits(node.__fn_or_cls__, isinstance(node, fdl.Partial), member)
+
+
+def _call_fits(target: Any, is_template: bool, member: Any) -> bool:
     # By what the node builds, without building it: an instance of its class, or what its function
     # is annotated to return. In doubt it fits; a wrong node is an error when it is built.
-    target = node.__fn_or_cls__
     origin = typing_extensions.get_origin(member) or member
     is_protocol = isinstance(origin, type) and typing_extensions.is_protocol(origin)
     if is_protocol or isinstance(origin, typing.TypeVar):
         return True
-    if isinstance(node, fdl.Partial):
+    if is_template:
         if origin in (collections.abc.Callable, typing.Callable):
             return True
         if origin is type:

@@ -16,7 +16,7 @@ from fiddle.history import HistoryEntry
 
 from luthier.errors import UnknownReference
 from luthier.graph import values
-from luthier.graph.origins import Location, callers_of, location_text, run_of, short_file
+from luthier.graph.origins import Location, callers_of, entry_text, run_of, short_file
 from luthier.graph.paths import Part, child_of, format_path, join, parse_path
 from luthier.graph.public_names import display_name
 from luthier.graph.record.encode import KINDS
@@ -128,7 +128,7 @@ def restore_history(graph: Graph, record: Any, run: str = "") -> bool:
 def describe_set(entry: HistoryEntry) -> dict[str, Any]:
     """Return one set of an argument as plain JSON values, without its place in the order."""
     data = _describe_value(entry.new_value)
-    data["origin"] = location_text(entry.location)
+    data["origin"] = entry_text(entry)
     callers = [_short_line(line) for line in callers_of(entry.location)]
     if callers:
         data["from"] = callers

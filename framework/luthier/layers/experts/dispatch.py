@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from luthier.errors import BadInput, Problem
 from luthier.layers.experts.routing import RoutedExperts
 from luthier.layers.linear import Linear
-from luthier.layers.parameters import AXES, DType, Template, create
+from luthier.layers.parameters import DType, Template, add_axis, create
 from luthier.layers.products import MatrixProduct, Product
 from luthier.parallel import Rules, activation_rules, constrain
 from luthier.parallel.activations import ActivationLayout, current_layout
@@ -164,9 +164,8 @@ def create_each(
     values = jax.vmap(init)(keys)
     experts = nnx.merge(graphdef, values)
     for _, variable in nnx.to_flat_state(nnx.state(experts)):
-        axes = variable.get_metadata().get(AXES)
-        stacked_axes = {} if axes is None else {AXES: (EXPERTS, *axes)}
-        variable.set_metadata(**stacked_axes, **{ACTIVE_SHARE: active / num_experts})
+        add_axis(variable, EXPERTS)
+        variable.set_metadata(**{ACTIVE_SHARE: active / num_experts})
     return experts
 
 

@@ -15,7 +15,7 @@ import jax
 
 from luthier import graph as graphs
 from luthier import program as programs
-from luthier.parallel.rules import axis_product
+from luthier.parallel.rules import axis_product, mesh_axes_of
 from luthier.planner.roofline import Roofline, flops_by_dtype, roofline
 from luthier.planner.search.activity import (
     COMPILERS,
@@ -135,7 +135,7 @@ class MeshLayout:
         table = self.activations if is_activation else self.parameters
         used: dict[str, None] = {}
         for label in labels:
-            rule = (STAGE,) if label == LAYERS else table.get(label or "", ())
+            rule = (STAGE,) if label == LAYERS else mesh_axes_of(label, table, self.sizes)
             used |= dict.fromkeys(axis for axis in rule if self.sizes.get(axis, 1) > 1)
         return tuple(used)
 

@@ -19,6 +19,7 @@ from luthier.errors import BadInput, ShardingError
 from luthier.graph import Graph
 from luthier.parallel import ArrayInfo, array_bytes, axis_product, format_bytes, place
 from luthier.parallel.slices import AXES
+from luthier.parallel.specs import FSDP, fsdp_dimension
 from luthier.planner.search.model import (
     MeshLayout,
     Traced,
@@ -567,7 +568,11 @@ def state_bytes(program: programs.Program, layout: MeshLayout) -> int:
     # From shapes and logical axes: the program's own placements are those of its own mesh.
     total = 0
     for placement in program.placements.values():
-        axes = layout.axes_of(placement.axes or (), False)
+        if placement.axes is None:
+            is_split = fsdp_dimension(placement.shape, layout.sizes) is not None
+            axes: tuple[str, ...] = (FSDP,) if is_split else ()
+        else:
+            axes = layout.axes_of(placement.axes, False)
         shards = axis_product(axes, layout.sizes)
         total += array_bytes(placement.shape, placement.dtype) // shards
     return total

@@ -15,6 +15,7 @@ import fiddle as fdl
 
 from luthier import graph as graphs
 from luthier import layers
+from luthier.checkpoint.restore.foreign_weights import OPTIONAL_PARTS
 from luthier.errors import CheckpointError, Problem
 from luthier.graph import Graph
 from luthier.recipes.fine_tuning import has_lora, without_lora
@@ -26,11 +27,8 @@ from luthier.recipes.foreign.settings import value_at
 # not change the function.
 _SIZES = frozenset(
     {"vocab_size", "dim", "hidden_dim", "max_length", "num_types", "num_classes", "num_channels"}
-    | {"embed_dim", "num_buckets", "image_size"}
+    | {"embed_dim", "num_buckets", "image_size", "num_experts"}
 )
-# Parts that a restored model may have or not, or initialize itself.
-_OPTIONAL = ("head", "pooler")
-
 # Keys of config.json by paths of our models, for messages: the first that the file has is named.
 _KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
     (r"attention\.num_heads$", ("num_attention_heads", "n_head", "num_heads")),
@@ -49,6 +47,8 @@ _KEYS: Sequence[tuple[str, tuple[str, ...]]] = (
     (r"^unembedding\.cap$", ("final_logit_softcapping",)),
     (r"core\.scale$", ("query_pre_attn_scalar",)),
     (r"max_distance$", ("relative_attention_max_distance",)),
+    (r"router\.k$", ("num_experts_per_tok",)),
+    (r"router\.weights$", ("norm_topk_prob",)),
     (r"num_layers$", ("num_hidden_layers", "n_layer", "num_layers")),
 )
 _MISSING = object()
@@ -174,7 +174,7 @@ class _Comparison:
             leaf = path.rpartition(".")[2]
             if ours == theirs or _is_below(path, blamed):
                 continue
-            if leaf in _SIZES or path.split(".")[0] in _OPTIONAL:
+            if leaf in _SIZES or path.split(".")[0] in OPTIONAL_PARTS:
                 continue
             if (leaf == "num_layers" and not shared) or leaf == "core":
                 # Tensors give the number of layers, except of a stack that shares one layer's

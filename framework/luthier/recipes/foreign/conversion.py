@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import fiddle as fdl
 
 from luthier.checkpoint import foreign
+from luthier.checkpoint.restore.foreign_weights import OPTIONAL_PARTS
 from luthier.errors import BadInput, CheckpointError, Problem
 from luthier.graph import Graph
 from luthier.recipes.foreign import bert, gemma, gpt2, llama, t5, vit
 from luthier.recipes.foreign.essence import differences, essence
-from luthier.recipes.foreign.settings import Settings, value_at
+from luthier.recipes.foreign.settings import Settings, text_settings, value_at
 
 _SHOWN = 6
 
@@ -44,17 +46,22 @@ _CONVERTERS = {
     "gemma": _Converter(gemma.read_gemma, gemma.write_gemma),
     "gemma2": _Converter(gemma.read_gemma2, gemma.write_gemma2),
     "gemma3": _Converter(gemma.read_gemma3, gemma.write_gemma3),
+    "mixtral": _Converter(llama.read_mixtral, llama.write_mixtral),
+    "qwen3_moe": _Converter(llama.read_qwen3_moe, llama.write_qwen3_moe),
     "olmo2": _Converter(llama.read_olmo2, llama.write),
-    "bert": _Converter(bert.read_bert, bert.write_bert, ("pooler",)),
-    "albert": _Converter(bert.read_albert, bert.write_albert, ("pooler",)),
+    "bert": _Converter(bert.read_bert, bert.write_bert, OPTIONAL_PARTS),
+    "albert": _Converter(bert.read_albert, bert.write_albert, OPTIONAL_PARTS),
     "t5": _Converter(t5.read_t5, t5.write_t5),
     "t5_gated": _Converter(t5.read_t5_gated, t5.write_t5_gated),
-    "vit": _Converter(vit.read, vit.write),
+    "vit": _Converter(vit.read, vit.write, ("head",)),
 }
 
 
 def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[Any]:
     """Return the graph of the model that a config.json describes.
+
+    Encoders are published with and without a head for masked tokens and a pooler. A graph has the
+    parts of which the files have weights; if there are no files, those that `architectures` names.
 
     Args:
       config: Its content, or the folder that it is in.
@@ -64,15 +71,45 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
         problems at once.
     """
     where = "it"
+    directory: str | os.PathLike[str] | None = None
     if not isinstance(config, Mapping):
-        where, found = os.fspath(config), foreign.read_config(config)
+        directory, where = config, os.fspath(config)
+        found = foreign.read_config(directory)
         if found is None:
             raise BadInput(Problem(f"{where} has no config.json", remedy="give its folder"))
         config = found
     family = foreign.families.of_config(config, where)
     model, settings = _read(family.name, config)
     settings.raise_any()
+    optional = _CONVERTERS[family.name].optional
+    names = _tensor_names(directory) if optional and directory is not None else None
+    for part in optional:
+        if not _has(part, family, config, names):
+            setattr(model, part, None)
     return model
+
+
+def _tensor_names(directory: str | os.PathLike[str]) -> Set[str] | None:
+    """Return the names of the tensors in a folder; None where none can be read."""
+    # The graph alone is asked for here: a damaged file is reported when its weights are.
+    with contextlib.suppress(CheckpointError), foreign.Tensors(directory) as tensors:
+        return frozenset(tensors.described)
+    return None
+
+
+def _has(
+    part: str, family: foreign.Family, config: Mapping[str, Any], names: Set[str] | None
+) -> bool:
+    """Return whether a part of a model is in its weights, or in what `architectures` names."""
+    if names is None:
+        named = next(iter(config.get("architectures") or ()), family.architecture)
+        return not str(named).endswith(_WITHOUT[part])
+    theirs = (
+        tensor.foreign
+        for tensor in family.tensors
+        if tensor.parts and tensor.parts[0].ours.startswith(f"{part}.")
+    )
+    return any(name in names or name.removeprefix(family.prefix) in names for name in theirs)
 
 
 def described_by(
@@ -96,8 +133,19 @@ def described_by(
     return _read(family, config)
 
 
+# Ends of the names of classes in `architectures` that lack a part. Files of a BertForMaskedLM may
+# have a pooler: that of the hub's bert-base-uncased does.
+_WITHOUT: Mapping[str, tuple[str, ...]] = {
+    "head": (
+        *("BertModel", "AlbertModel", "ViTModel", "ForSequenceClassification"),
+        *("ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice"),
+    ),
+    "pooler": ("ForTokenClassification", "ForQuestionAnswering"),
+}
+
+
 def _read(family: str, config: Mapping[str, Any]) -> tuple[fdl.Partial[Any], Settings]:
-    settings = Settings(config)
+    settings = Settings(text_settings(config))
     model = _CONVERTERS[family].read(settings)
     settings.refuse_unread()
     return model, settings
@@ -155,10 +203,17 @@ def _config(model: Graph, name: str) -> dict[str, Any]:
     except (BadInput, TypeError, ValueError, ArithmeticError, AttributeError):
         return {}
     return {
-        "architectures": [family.architecture],
+        "architectures": [_architecture(family, model)],
         "model_type": family.model_types[0],
         **config,
     }
+
+
+def _architecture(family: foreign.Family, model: Graph) -> str:
+    """Return the class of a model: that of the family, or the bare one if there is no head."""
+    if "head" in _CONVERTERS[family.name].optional and value_at(model, "head") is None:
+        return re.sub("For[A-Z].*", "Model", family.architecture)
+    return family.architecture
 
 
 def _wrong(
@@ -167,7 +222,7 @@ def _wrong(
     try:
         described = model_of(config)
         for part in optional:
-            if value_at(model, part) is None and value_at(described, part) is not None:
+            if value_at(model, part) is None:
                 setattr(described, part, None)
         return differences(essence(model), essence(described))
     except BadInput:

@@ -1,8 +1,8 @@
 """Structural equality of models: the function of a graph, without how it is written, drawn or run.
 
 Two graphs with the same essence are one function of their parameters: shared values are evaluated,
-defaults are filled in, and settings that only change initial values, dropout, dtypes or the
-schedule of the computation are left out.
+defaults are filled in, and settings that only change initial values, noise in training, dtypes or
+the schedule of the computation are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from luthier.graph import signatures
 
 _EVERYWHERE = frozenset(
     {"dtype", "param_dtype", "product", "rngs", "dropout", "stack", "pad_to_multiple"}
+    | {"dispatch", "jitter"}
 )
 _INITIALIZERS: Mapping[Any, frozenset[str]] = {
     layers.Linear: frozenset({"kernel"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -20,6 +21,15 @@ from luthier.recipes.foreign.settings import (
 
 _ACTIVATION = "gelu_pytorch_tanh"
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
+# Defaults of Gemma 3's class. The published files of 4B and more leave out what equals them.
+_GEMMA3 = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 9216,
+}
 
 
 def read_gemma(settings: Settings) -> fdl.Partial[models.Decoder]:
@@ -61,13 +71,13 @@ def read_gemma3(settings: Settings) -> fdl.Partial[models.Decoder]:
     period = _period(settings)
     _check_kinds(settings, period)
     model = decoders.gemma3(
-        window=settings.need("sliding_window"),
+        window=settings.need("sliding_window", 4096),
         locals_per_global=period - 1,
         query_scalar=settings.get("query_pre_attn_scalar", 256),
         local_rotary_base=near,
         global_rotary_base=far,
         global_rotary_scaling=far_scaling,
-        **_sizes(settings),
+        **_sizes(settings, _GEMMA3),
     )
     model.block[0].attention.rotary.scaling = near_scaling if period > 1 else far_scaling
     set_attention_dropout(settings, model)
@@ -122,7 +132,7 @@ def _common(model: Graph, like: Graph) -> dict[str, Any]:
     }
 
 
-def _sizes(settings: Settings) -> dict[str, Any]:
+def _sizes(settings: Settings, defaults: Mapping[str, int] = {}) -> dict[str, Any]:
     activation = settings.get("hidden_activation", _ACTIVATION)
     if activation != _ACTIVATION:
         remedy = f"supported: {_ACTIVATION!r}"
@@ -132,14 +142,18 @@ def _sizes(settings: Settings) -> dict[str, Any]:
     settings.only("hidden_act", (None, _ACTIVATION, "gelu_new", "gelu"), None)
     settings.only("attention_bias", (False,), False)
     settings.only("tie_word_embeddings", (True,), True)
+
+    def need(name: str) -> Any:
+        return settings.need(name, defaults.get(name))
+
     return {
-        "vocab_size": settings.need("vocab_size"),
-        "dim": settings.need("hidden_size"),
-        "num_layers": settings.need("num_hidden_layers"),
-        "num_heads": settings.need("num_attention_heads"),
-        "num_kv_heads": settings.need("num_key_value_heads"),
+        "vocab_size": need("vocab_size"),
+        "dim": need("hidden_size"),
+        "num_layers": need("num_hidden_layers"),
+        "num_heads": need("num_attention_heads"),
+        "num_kv_heads": need("num_key_value_heads"),
         "head_dim": settings.get("head_dim", 256),
-        "hidden_dim": settings.need("intermediate_size"),
+        "hidden_dim": need("intermediate_size"),
         "epsilon": settings.get("rms_norm_eps", 1e-6),
         "stddev": settings.get("initializer_range", 0.02),
     }
@@ -161,10 +175,8 @@ def _check_kinds(settings: Settings, period: int) -> None:
     kinds = settings.get("layer_types")
     if not kinds:
         return
-    wanted = [
-        _GLOBAL if layer % period == period - 1 else _LOCAL
-        for layer in range(settings.need("num_hidden_layers"))
-    ]
+    num_layers = settings.need("num_hidden_layers", len(kinds))
+    wanted = [_GLOBAL if layer % period == period - 1 else _LOCAL for layer in range(num_layers)]
     if list(kinds) != wanted:
         what = f"config.json has layer_types that do not repeat every {period} layers"
         settings.refuse("layer_types", what, "build the model's graph by hand")

@@ -7,6 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from luthier import graph as graphs
 from luthier import layers, models
 from luthier.graph import Graph
 from luthier.recipes import decoders
@@ -49,6 +50,39 @@ def read_qwen3(settings: Settings) -> fdl.Partial[models.Decoder]:
     settings.seen("sliding_window", "max_window_layers")  # they count where it is True
     model = decoders.qwen3(**_sizes(settings, epsilon=1e-6, head_dim=128))
     _add_biases(settings, model)
+    return _finished(settings, model)
+
+
+def read_mixtral(settings: Settings) -> fdl.Partial[models.Decoder]:
+    """Return the Mixtral that the settings describe."""
+    settings.only("sliding_window", (None,), None)
+    settings.only("router_jitter_noise", (0.0, None), 0.0)
+    model = decoders.mixtral(
+        **_sizes(settings, epsilon=1e-5, rotary_base=1e6),
+        num_experts=settings.get("num_local_experts", 8),
+        k=settings.get("num_experts_per_tok", 2),
+    )
+    return _finished(settings, model)
+
+
+def read_qwen3_moe(settings: Settings) -> fdl.Partial[models.Decoder]:
+    """Return the Qwen 3 with experts that the settings describe."""
+    settings.only("use_sliding_window", (False,), False)
+    settings.seen("sliding_window", "max_window_layers")  # they count where it is True
+    settings.only("decoder_sparse_step", (1,), 1)
+    settings.only("mlp_only_layers", (None, []), None)
+    settings.seen("intermediate_size")  # that of layers without experts
+    model = decoders.qwen3(**_sizes(settings, epsilon=1e-6, hidden_dim="moe_intermediate_size"))
+    _add_biases(settings, model)
+    # `num_experts` on the hub, and the other name in files that transformers 5 writes.
+    num_experts = settings.get("num_local_experts", settings.get("num_experts", 128))
+    model = decoders.with_experts(
+        model,
+        num_experts=num_experts,
+        k=settings.get("num_experts_per_tok", 8),
+    )
+    if not settings.get("norm_topk_prob", False):
+        model.block.mlp.router.weights = layers.as_scored
     return _finished(settings, model)
 
 
@@ -106,6 +140,37 @@ def write_qwen3(model: Graph) -> dict[str, Any]:
     return write(model) | {"use_sliding_window": False}
 
 
+def write_mixtral(model: Graph) -> dict[str, Any]:
+    """Return the settings of a Mixtral."""
+    return _without(write(_with_expert(model)), "attention_bias") | {
+        "num_experts_per_tok": value_at(model, "block.mlp.router.k"),
+        "num_local_experts": value_at(model, "block.mlp.num_experts"),
+        "router_jitter_noise": 0.0,
+        "sliding_window": None,
+    }
+
+
+def write_qwen3_moe(model: Graph) -> dict[str, Any]:
+    """Return the settings of a Qwen 3 with experts."""
+    found = write_qwen3(_with_expert(model))
+    weights = value_at(model, "block.mlp.router.weights")
+    return found | {
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": found["intermediate_size"],
+        "norm_topk_prob": weights is not layers.as_scored,
+        "num_experts": value_at(model, "block.mlp.num_experts"),
+        "num_experts_per_tok": value_at(model, "block.mlp.router.k"),
+    }
+
+
+def _with_expert(model: Graph) -> Graph:
+    """Return the model with one of its experts for its feed-forward part."""
+    changed = graphs.copy_graph(model)
+    changed.block.mlp = changed.block.mlp.expert
+    return changed
+
+
 Write = Callable[[Any], dict[str, Any]]
 
 
@@ -113,11 +178,18 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def _sizes(settings: Settings, epsilon: float, head_dim: int | None = None) -> dict[str, Any]:
+def _sizes(
+    settings: Settings,
+    epsilon: float,
+    head_dim: int | None = None,
+    rotary_base: float = 10_000.0,
+    hidden_dim: str = "intermediate_size",
+) -> dict[str, Any]:
     # Transformers leaves out of a config.json what equals the default of its class. So defaults
-    # here are those of the family's class (`epsilon`, `head_dim`), not of our recipe.
+    # here are those of the family's class (`epsilon`, `head_dim`, `rotary_base`), not of our
+    # recipe. `hidden_dim` is the key of that size.
     settings.only("hidden_act", ("silu", "swish"), "silu")
-    base, scaling = settings.rotary()
+    base, scaling = settings.rotary(base=rotary_base)
     tied = settings.get("tie_word_embeddings", False)
     heads = settings.need("num_attention_heads")
     return {
@@ -127,7 +199,7 @@ def _sizes(settings: Settings, epsilon: float, head_dim: int | None = None) -> d
         "num_heads": heads,
         "num_kv_heads": settings.get("num_key_value_heads", heads),
         "head_dim": settings.get("head_dim", head_dim),
-        "hidden_dim": settings.need("intermediate_size"),
+        "hidden_dim": settings.need(hidden_dim),
         "rotary_base": base,
         "rotary_scaling": scaling,
         "epsilon": settings.get("rms_norm_eps", epsilon),

@@ -134,10 +134,10 @@ class Settings:
         value = self.raw(name)
         return default if value is None else value
 
-    def need(self, name: str) -> Any:
-        """Return a number; if there is none, add a problem and return 1."""
+    def need(self, name: str, default: int | None = None) -> Any:
+        """Return a number; if there is none, and no default, add a problem and return 1."""
         # A stand-in lets reading continue, so that all problems of a file come at once.
-        value = self.raw(name)
+        value = self.raw(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             what = f"config.json has no {name}" if value is None else f"{name} is {value!r}"
             self.refuse(name, what, "it must be a number")
@@ -230,6 +230,20 @@ class Settings:
         remedy = "supported: default, linear and llama3"
         self.refuse("rope_type", f"config.json sets rope_type to {kind!r}", remedy)
         return None
+
+
+def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the language model in a config.json.
+
+    Args:
+      config: Its content. That of a model of images and text has those of its language model in
+        `text_config`.
+    """
+    inside = config.get("text_config")
+    if not isinstance(inside, Mapping):
+        return config
+    around = {k: v for k, v in config.items() if k not in ("text_config", "vision_config")}
+    return {**around, **inside}
 
 
 def _short(value: Any) -> str:

@@ -25,7 +25,12 @@ def read_t5(settings: Settings) -> fdl.Partial[models.EncoderDecoder]:
 
 def read_t5_gated(settings: Settings) -> fdl.Partial[models.EncoderDecoder]:
     """Return the T5 of version 1.1 that the settings describe."""
-    settings.only("tie_word_embeddings", (False,), True)
+    # Since version 5, transformers writes that the head is tied whatever it is. Where it really is,
+    # the output is scaled (`scale_decoder_outputs`); where it is not, the head has a tensor.
+    if settings.get("scale_decoder_outputs", True):
+        settings.only("tie_word_embeddings", (False,), True)
+    else:
+        settings.seen("tie_word_embeddings")
     model = encoders.t5_gated(**_sizes(settings))
     name = settings.get("feed_forward_proj", f"{_GATED}gelu").removeprefix(_GATED)
     # `gated-gelu` has always meant the approximation by a tanh.

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import jax
 
-from luthier import faults, planner
+from luthier import faults, planner, user_code
 from luthier import graph as graphs
 from luthier.errors import LockLost, LuthierError, ShardingError, ValidationError
 from luthier.faults import Fault
@@ -153,7 +153,10 @@ def failed(
         found = summary(pathlib.Path(work.directory, RUN, "metrics.jsonl"), mode)
         if reason is None:
             found["fault"] = fault.value
-            text = "".join(traceback.format_exception(error))
+            # The innermost frames of the user first, with what was called: they are what is looked
+            # for among those of JAX and luthier.
+            text = "".join(f"{one}\n" for one in (line, *user_code.details(error), ""))
+            text += "".join(traceback.format_exception(error))
             path = pathlib.Path(work.directory, TRACEBACK)
             # Before the result: whoever sees that the trial failed finds the traceback, too.
             path.write_text(redact(text), encoding="utf-8")

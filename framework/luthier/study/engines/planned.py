@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem
 from luthier.planner import Report, plan_apart
+from luthier.planner.report import roofline_seconds
 from luthier.planner.targets import missing_compiler, read
 from luthier.study.gate import why_too_large
 from luthier.study.protocol import (
@@ -144,15 +145,17 @@ def _outcome(report: Report) -> tuple[Outcome, str]:
 
 def _result(report: Report) -> dict[str, Any]:
     devices = report.subject.devices
+    # Trials are compared by the roofline, also where it is too small to be shown as a time.
+    seconds = roofline_seconds(report.step)
     return {
         "metrics": {},
         "series": [],
         "steps": 0,
         "facts": {
-            "step_seconds": report.step["step_seconds"],
+            "step_seconds": seconds,
             # In the facts, because the time of the lease is that of planning; the driver prefers
             # this one.
-            "device_seconds": report.step["run_seconds"] * devices["count"],
+            "device_seconds": seconds * report.subject.steps * devices["count"],
             "peak_bytes": report.memory.needed_bytes,
             "parameters": report.subject.parameters["total"],
         },

@@ -8,14 +8,17 @@ import pathlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from luthier.storage import Holder, holder
 from luthier.study.driver.journal import load_journal
 from luthier.study.driver.mirror import read_facts
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import TRACEBACK, SliceInfo
-from luthier.terminal import Printable, cell
+from luthier.terminal import Printable, cell, sparkline
+
+if TYPE_CHECKING:
+    from luthier.study.study import Study
 
 # The status of a study, read from its folder; nothing that it names is imported.
 
@@ -100,8 +103,6 @@ def read_status(directory: pathlib.Path) -> StudyStatus:
 
 
 # A study as lines of text.
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
@@ -191,21 +192,6 @@ def headline(standing: StudyStatus) -> str:
     return cell(f"{standing.name}: {', '.join(parts)}")
 
 
-def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """Return numbers as a line of small bars; those that are no numbers are left out.
-
-    Args:
-      values: The numbers.
-      width: Most bars; of more numbers, the newest count.
-    """
-    shown = [value for value in values if math.isfinite(value)][-width:]
-    if not shown:
-        return ""
-    low, high = min(shown), max(shown)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BLOCKS[round((value - low) * scale)] for value in shown)
-
-
 def ended_line(standing: StudyStatus, trial: Trial) -> str:
     """Return one line about a trial that ended.
 
@@ -274,6 +260,17 @@ class LiveView:
         self._live: Any = None
         self._last = self._started = 0.0
         self._ended_before = 0
+
+    @classmethod
+    def of(cls, study: Study) -> LiveView:
+        """Return the view of a study.
+
+        Args:
+          study: The study, built.
+        """
+        names = [objective.name for objective in study.objectives]
+        directions = [objective.direction for objective in study.objectives]
+        return cls(study.name, names, directions, study.budget.num_trials)
 
     def __enter__(self) -> LiveView:
         if self._is_terminal:

@@ -20,6 +20,7 @@ def matrix(
     columns: Sequence[Mapping[str, Any]],
     comparisons: Sequence[Mapping[str, Any]],
     objectives: Sequence[Mapping[str, Any]] = (),
+    noun: str = "config",
 ) -> dict[str, Any]:
     """Return the matrix of several graphs against the first of them, as plain JSON values.
 
@@ -28,10 +29,11 @@ def matrix(
       columns: `{"title", "state", "link"}` of every graph.
       comparisons: The JSON of comparisons of the first graph with each of the others.
       objectives: `{"name", "values", "direction"}` with a value of every graph, or None.
+      noun: The graphs by their kind: `config`, `run` or `trial`.
 
     Returns:
-      `{"version", "title", "columns", "objectives", "rows"}`; a row has the `path` of a setting
-      that varies, its `texts` in all graphs, and its `values` where they are plain numbers.
+      `{"version", "title", "noun", "columns", "objectives", "rows"}`; a row has the `path` of a
+      setting that varies, its `texts` in all graphs, and its `values` where they are plain numbers.
     """
     # Each graph was compared with the first only. A path is a row if any of them differs there; a
     # graph without a change at a path has the value of the first.
@@ -58,6 +60,7 @@ def matrix(
     return {
         "version": VERSION,
         "title": title,
+        "noun": noun,
         "columns": [dict(column) for column in columns],
         "objectives": [dict(objective) for objective in objectives],
         "rows": rows,
@@ -173,9 +176,10 @@ def render(matrix: Mapping[str, Any]) -> str:
     """Return the page of a matrix as the text of one HTML file.
 
     Args:
-      matrix: `title`; `columns`, the trials, each with `title`, `state` and `link`; `objectives`,
-        each with `name`, `values` and `direction`; `rows`, the paths that vary, each with `path`,
-        `texts` and `values`, which are None where a text is not a number.
+      matrix: `title`; `noun`, the kind of its columns (`trial` without one); `columns`, each with
+        `title`, `state` and `link`; `objectives`, each with `name`, `values` and `direction`;
+        `rows`, the paths that vary, each with `path`, `texts` and `values`, which are None where a
+        text is not a number. A cell that equals that of the first column is shown as a dot.
     """
     return document(
         matrix["title"],

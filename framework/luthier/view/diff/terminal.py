@@ -382,7 +382,8 @@ def description(change: Mapping[str, Any]) -> str:
     Args:
       change: The JSON of a change.
     """
-    factor = factor_of(change["ratio"], change["difference"])
+    # A ratio of 1: only the sharing of a number changed.
+    factor = "" if change["ratio"] == 1 else factor_of(change["ratio"], change["difference"])
     arrow = f"{change['before']} -> {change['after']}"
     if factor and change["told"].startswith(arrow):
         return f"{arrow} ({factor}){change['told'].removeprefix(arrow)}"

@@ -6,7 +6,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier.checkpoint import Restoration, Safetensors, Target
-from luthier.checkpoint.foreign import Slot, foreign_tensors, is_stacked, slots, write
+from luthier.checkpoint.foreign import Slot, foreign_tensors, is_stacked, write
 from luthier.layers import AXES
 
 D, H, G, K, F, V = 8, 4, 2, 3, 5, 7
@@ -26,7 +26,7 @@ def _targets(graph):
 
 def _resolve(family, graph, limits):
     stacked = {name: target.stacked for name, target in _targets(graph).items()}
-    return family.resolve(slots(stacked), limits)
+    return family.resolve(family.places(stacked), limits)
 
 
 @pytest.fixture

@@ -4,7 +4,10 @@ from luthier.checkpoint.foreign import families
 from luthier.errors import CheckpointError
 
 ENCODERS = ("albert", "bert", "t5", "t5_gated", "vit")
-DECODERS = ("gemma", "gemma2", "gemma3", "gpt2", "llama", "mistral", "olmo2", "qwen2", "qwen3")
+DECODERS = (
+    *("gemma", "gemma2", "gemma3", "gpt2", "llama", "mistral", "mixtral", "olmo2", "qwen2"),
+    *("qwen3", "qwen3_moe"),
+)
 
 
 def test_families_are_found_by_name_and_by_type():

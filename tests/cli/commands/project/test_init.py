@@ -4,10 +4,15 @@ import ast
 import importlib
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from luthier import graph as graphs
 from luthier.cli import main
+from tests.hub_folders import read_golden, write_folder
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +25,15 @@ def test_it_makes_a_project(tmp_path, capsys):
     folder = tmp_path / "my-models"
     made = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {
+        ".github/workflows/ci.yml",
         ".gitignore",
         "README.md",
         "pyproject.toml",
         "configs/__init__.py",
         "configs/addition.py",
-        "sweeps/README.md",
+        "sweeps/__init__.py",
+        "sweeps/learning_rate.py",
+        "tests/test_configs.py",
         "my_models/__init__.py",
         "my_models/layers.py",
         "my_models/data.py",
@@ -49,6 +57,89 @@ def test_its_settings_name_its_package(tmp_path):
     settings = tomllib.loads((tmp_path / "fretwork" / "pyproject.toml").read_text())
     assert settings["tool"]["luthier"]["packages"] == ["fretwork"]
     assert settings["project"]["name"] == "fretwork"
+
+
+SHIPPED = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "configs").rglob("*.py")
+    if path.name != "__init__.py"
+)
+
+
+@pytest.mark.parametrize("reference", SHIPPED)
+def test_a_copied_experiment_is_source_that_stands_alone(reference, tmp_path, fresh_configs):
+    """Each file is that of luthier, but for its name in the header and W&B's project."""
+    assert main(["init", "fretwork", "--from", reference]) == 0
+    folder = tmp_path / "fretwork"
+    name = reference.rpartition(".")[2]
+    copied = {path.stem for path in (folder / "configs").glob("*.py")} - {"__init__", "addition"}
+    assert name in copied
+    for stem in copied:
+        text = (folder / "configs" / f"{stem}.py").read_text()
+        at = f"{reference.rpartition('.')[0]}.{stem}"
+        original = (ROOT / f"{at.replace('.', '/')}.py").read_text()
+        assert f"luthier train configs.{stem}" in text or "--exp" in text
+        assert at not in text
+        assert text.replace(f"configs.{stem}", at).count("\n") == original.count("\n")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.level == 1
+                names = [node.module] if node.module else [one.name for one in node.names]
+                assert copied >= set(names)
+    study = (folder / "sweeps" / "learning_rate.py").read_text()
+    assert study.count("BASE = ") == 1
+    ast.parse(study)
+    assert (
+        f"`configs.{name}` is a copy of luthier's `{reference}`"
+        in (folder / "README.md").read_text()
+    )
+    pyproject = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert pyproject["project"]["dependencies"] == ["luthier[examples]"]
+
+
+def test_a_short_name_and_a_variant_may_be_copied(tmp_path, capsys):
+    assert main(["init", "fretwork", "--from", "digits:resnet"]) == 0
+    assert "luthier train configs.digits:resnet" in capsys.readouterr().out
+    study = (tmp_path / "fretwork" / "sweeps" / "learning_rate.py").read_text()
+    for line in (
+        'BASE = "configs.digits:resnet"',
+        'SHORTER = ["training.steps=200"]',
+        "LOWEST, HIGHEST = 0.0003, 0.03",
+        'OBJECTIVE = ("held_out", "',
+    ):
+        assert line in study
+
+
+def test_weights_of_the_hub_are_a_start(tmp_path, monkeypatch, fresh_configs):
+    config, tensors, _ = read_golden("mixtral")
+    folder = write_folder(tmp_path / "Tiny-8x7B", config, tensors)
+    assert main(["init", "fretwork", "--from", "hf:Tiny-8x7B"]) == 0
+    monkeypatch.chdir(tmp_path / "fretwork")  # where the relative name means nothing
+    monkeypatch.syspath_prepend(str(tmp_path / "fretwork"))
+    written = graphs.resolve("configs.tiny_8x7b")
+    original = graphs.resolve(f"hf:{folder}")
+    assert graphs.fingerprint(written, "program") == graphs.fingerprint(original, "program")
+    assert main(["show", "configs.tiny_8x7b", "restore"]) == 0
+    assert main(["init", "another", "--from", "hf:nowhere"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("quickstrat", "did you mean quickstart"),
+        ("sweeps.lm_learning_rate", "there is no function 'experiment'"),
+        ("own_experiments.mine", "is not an experiment that comes with luthier"),
+    ],
+)
+def test_other_experiments_cannot_be_copied(tmp_path, capsys, monkeypatch, reference, message):
+    (tmp_path / "own_experiments").mkdir()
+    code = "import fiddle as fdl\n\ndef experiment():\n    return fdl.Config(dict)\n"
+    (tmp_path / "own_experiments" / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["init", "fretwork", "--from", reference]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "fretwork").exists()
 
 
 def test_an_empty_folder_may_exist_and_parents_are_made(tmp_path):

@@ -44,7 +44,9 @@ def test_a_misspelt_folder_is_one_line_and_nothing_is_written(tmp_path, capsys):
     words = ["train", "trials.tiny", "--wandb", "off", f"records.directory={tmp_path / 'runs'}"]
     assert main([*words, f"restore=safetensors:{tmp_path / 'wights'}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "does not exist; did you mean" in line
+    place = f"{tmp_path / 'wights'}"
+    origin = f"[set by argument 2: restore=safetensors:{place}]"
+    assert f"restore: {place} does not exist {origin}; did you mean" in line
     assert not (tmp_path / "runs").exists()
 
 

@@ -207,9 +207,98 @@ def test_escape_sequences_in_the_code_of_a_run_are_shown(importable_project, cap
         (["--goodput"], "--goodput needs a run; write `luthier runs ID --goodput`"),
         (["a", "--goodput", "--sync", "wandb"], "--goodput and --sync cannot be combined"),
         (["a", "b", "--diff"], "no run 'a': there are no runs in runs"),
+        (["--plot"], "--plot needs a run; write `luthier runs ID --plot`"),
+        (["--log"], "--log needs a run; write `luthier runs ID --log`"),
+        (["a", "--log", "--json"], "--log prints text, not JSON; leave out --json"),
+        (["a", "--log", "--plot"], "--log and --plot cannot be combined; leave out one"),
+        (["--best", "3"], "--best needs a metric; add --sort METRIC, as --sort held_out/loss"),
+        (["a", "--last", "3"], "--last selects from the list of all runs, and runs are given"),
     ],
 )
 def test_a_wrong_question_about_several_runs(tmp_path, monkeypatch, capsys, words, text):
     monkeypatch.chdir(tmp_path)
     assert main(["runs", *words]) == 2
     assert f"luthier: {text}" in capsys.readouterr().err
+
+
+def _plain_run(name, id, scores, root="kept"):
+    """Record a run of a few steps with an evaluation at each of them."""
+    from luthier import records
+
+    run = records.RunDirectory.create(
+        root, name, id, configuration=records.Configuration(graph="{}")
+    )
+    sink = records.JsonLines(run.metrics_path)
+    for step, score in enumerate(scores, 1):
+        sink.emit(records.Step(step, {"loss": 4.0 / step}))
+        sink.emit(records.Evaluation(step, "held_out", {"score": score}, {"score": "lower"}))
+    sink.close()
+    evaluations = {"held_out": {"score": scores[-1]}}
+    run.write_status(records.Status(status="finished", step=len(scores), evaluations=evaluations))
+    return run
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _plain_run("lm", "aa11", [5.0, 4.0, 3.0])
+    _plain_run("lm", "bb22", [5.0, 2.0])
+    _plain_run("vision", "cc33", [1.0])
+
+
+def test_the_best_runs_by_a_metric(kept, capsys):
+    words = ["runs", "--directory", "kept"]
+    assert main([*words, "--name", "lm", "--sort", "held_out/score", "--best", "1"]) == 0
+    heads, row = capsys.readouterr().out.splitlines()
+    assert heads.split()[:6] == ["id", "name", "status", "step", "held_out/score", "loss"]
+    assert row.split()[:7] == ["bb22", "lm", "finished", "2", "2", "2", "█▁"]
+    assert main([*words, "--last", "2", "--json"]) == 0
+    assert [row["id"] for row in json.loads(capsys.readouterr().out)] == ["bb22", "cc33"]
+    assert main([*words, "--status", "failed"]) == 0
+    assert capsys.readouterr().out == "no matching runs in kept/\n"
+    assert main([*words, "--sort", "held_out/scor"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(
+        "luthier: no run has a metric 'held_out/scor'; did you mean held_out/score?"
+    )
+
+
+def test_one_run_shows_its_curves(kept, capsys):
+    assert main(["runs", "aa11", "--directory", "kept"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["loss"].split() == ["1.333", "█▃▁"]
+    assert rows["held_out/score"].split() == ["3", "█▅▁"]
+
+
+def test_curves_are_plotted_with_axes_and_a_legend(kept, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    words = ["runs", "aa11", "bb22", "--directory", "kept", "--plot"]
+    assert main([*words, "held_out/score"]) == 0
+    title, *rows, axis, steps, first, second = capsys.readouterr().out.splitlines()
+    assert title == "held_out/score"
+    assert [row.split()[0] for row in (rows[0], rows[-1])] == ["5", "2"]
+    assert all(len(row) <= 40 for row in (*rows, axis, steps))
+    assert "".join(rows).count("*") > 10
+    assert steps.split() == ["1", "step", "3"]
+    assert first == "  ** lm/aa11: 3 at step 3, lowest 3 at step 3"
+    assert second == "  ++ lm/bb22: 2 at step 2, lowest 2 at step 2"
+    assert main([*words, "held_out/score", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["metric"] == "held_out/score"
+    assert [(run["id"], run["steps"], run["values"]) for run in found["runs"]] == [
+        ("aa11", [1, 2, 3], [5.0, 4.0, 3.0]),
+        ("bb22", [1, 2], [5.0, 2.0]),
+    ]
+    assert main([*words, "los"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0] == "luthier: lm/aa11 has no metric 'los'; did you mean loss?"
+    assert len(errors) == 2
+
+
+def test_the_console_of_a_run_is_kept(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    assert main(["runs", "last", "--log"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "tiny" in lines
+    assert any(line.startswith("step 4/4  loss ") for line in lines)
+    assert "finished at step 4" in lines

@@ -18,7 +18,7 @@ from luthier.graph.grammar import Unreadable
 def lookup():
     found = Lookup(["graph_toys"])
     statement = Import("graph_toys.gin_parts", False, "toys", "here")
-    assert found.import_all([statement, Import("__gin__.x", True, "", "")], skip=False) == []
+    assert found.import_all([statement, Import("__gin__.x", True, "", "")]) == []
     return found
 
 
@@ -77,7 +77,7 @@ def test_names_that_mean_nothing(lookup, name, message):
 
 def test_an_import_of_a_part_of_a_library_that_no_graph_may_name():
     statement = Import("optax.transforms", False, "", "a.gin:1")
-    (problem,) = Lookup().import_all([statement], skip=False)
+    (problem,) = Lookup().import_all([statement])
     assert problem.what == (
         "'optax.transforms' may not be imported: it holds nothing that a graph may name"
     )
@@ -87,17 +87,17 @@ def test_an_import_of_a_part_of_a_library_that_no_graph_may_name():
 def test_an_import_by_another_name_is_found_by_that_name_alone():
     found = Lookup(["graph_toys"])
     statement = Import("graph_toys.parts.gelu", True, "smooth", "a.gin:1")
-    assert found.import_all([statement], skip=False) == []
+    assert found.import_all([statement]) == []
     assert found.configurable("smooth") is parts.gelu
 
 
-def test_imports_that_fail_are_reported_or_left_out():
+def test_imports_that_fail_are_reported():
     statements = [
         Import("os.path", False, "", "a.gin:1"),
         Import("graph_toys.broken_import", False, "", "a.gin:2"),
         Import("graph_toys.nowhere", True, "", "a.gin:3"),
     ]
-    errors = [str(problem) for problem in Lookup(["graph_toys"]).import_all(statements, skip=False)]
+    errors = [str(problem) for problem in Lookup(["graph_toys"]).import_all(statements)]
     assert errors[0] == (
         "'os.path' may not be imported: 'os' is not on the list [set by a.gin:1]; if it is yours, "
         "add it to packages under [tool.luthier] in pyproject.toml"
@@ -106,7 +106,6 @@ def test_imports_that_fail_are_reported_or_left_out():
         "importing graph_toys.broken_import",
         "importing graph_toys.nowhere",
     ]
-    assert Lookup(["graph_toys"]).import_all(statements, skip=True) == []
 
 
 LOOKUP = Lookup()

@@ -143,6 +143,7 @@ def test_all_that_is_wrong_is_reported_at_once():
 def test_unknown_names_are_left_out_on_request():
     words = ["gin_skip_unknown:true"]
     assert problems("Modle.dim = 3\nx/Mlp.hidden = 3\nimport nowhere.at_all", *words) == []
+    assert problems("import os.path\nimport graph_toys.broken_import", *words) == []
     assert len(problems("Model.dimm = 3", *words)) == 1
 
 
@@ -364,3 +365,41 @@ def test_too_many_nodes_are_refused(monkeypatch):
     doubling = "Experiment.extra = [@a/Mlp(), @a/Mlp(), @Model()]\nModel.layers = [%L, %L]\n"
     doubling += "L = [@Mlp(), @Mlp(), @Mlp(), @Mlp()]"
     assert problems(doubling)[0] == "this makes more than 10 nodes [set by given]"
+
+
+def test_what_is_left_out_on_request_is_listed():
+    notes = []
+    text = "import nowhere.at_all\nModle.dim = 3\nx/Mlp.hidden = 3\nModel.dim = 32"
+    words = ["gin_skip_unknown:true", *(f"gin_bindings:{line}" for line in text.splitlines())]
+    graph = graphs.apply(parts.experiment(), words, on_note=notes.append)
+    assert values.evaluate(graph.model.dim) == 32
+    assert notes == [
+        "--gin_skip_unknown skipped 3 statements of gin that this experiment has no place for: "
+        "import nowhere.at_all, Modle.dim, x/Mlp.hidden"
+    ]
+
+
+def test_the_script_of_a_file_is_ignored_unless_something_is_bound_in_it():
+    graph = overlay("import __main__ as train_script\nModel.dim = 32")
+    assert values.evaluate(graph.model.dim) == 32
+    assert problems("import __main__ as train_script\ntrain_script.train.seed = 0") == [
+        "'train_script.train' belongs to the script that the file was written for (import "
+        "__main__) [set by given]; leave it out, or allow such bindings with --gin_skip_unknown"
+    ]
+
+
+@pytest.mark.parametrize("text", ["DIM = %gin.REQUIRED", "DIM = %OTHER\nOTHER = %REQUIRED"])
+def test_a_macro_that_is_left_open_is_asked_for_by_name(text):
+    name = text.rpartition("\n")[2].partition(" ")[0]
+    found = problems(f"{text}\nModel.dim = %DIM")
+    assert found == [f"{name} is required [set by given]; set it: --gin.{name}=..."]
+    assert values.evaluate(overlay(f"{text}\nModel.dim = %DIM\n{name} = 32").model.dim) == 32
+
+
+def test_the_macro_that_would_make_a_node_is_named_where_nothing_uses_it():
+    (found,) = problems("LAYER = @x/Mlp()\nx/Mlp.hidden = 3")
+    assert found == (
+        "the graph has no node of Mlp in the scope 'x'; the macro LAYER, which makes one, is "
+        "used by nothing here [set by given]; add the file that uses %LAYER, or a binding such as "
+        "ARGUMENT = %LAYER"
+    )

@@ -81,6 +81,30 @@ shared: {_target_: graph_toys.parts.Mlp}
     assert graphs.equal(graph.layers[0], fdl.Config(parts.Mlp))
 
 
+def test_variables_of_the_environment_are_read(monkeypatch):
+    monkeypatch.setenv("CORPUS", "/data/c4")
+    node = {
+        "_target_": "graph_toys.parts.Experiment",
+        "name": "run on ${oc.env:CORPUS}",
+        "extra": [
+            "${path}",
+            "${oc.env:MISSING,'a default'}",
+            "${oc.env:MISSING,null}",
+            "in ${path}",
+        ],
+    }
+    graph = from_hydra({"run": node, "path": "${oc.env:CORPUS}"}, PACKAGES, key="run")
+    assert graph.name == "run on /data/c4"
+    assert graph.extra == ["/data/c4", "a default", None, "in /data/c4"]
+
+
+def test_a_part_of_a_config_that_hydra_composes_is_refused_like_the_whole():
+    text = "defaults: [adam]\noptimizer: {_target_: graph_toys.parts.Optimizer}"
+    for key in ("", "optimizer"):
+        with pytest.raises(BadInput, match="is to be composed by Hydra from other files"):
+            from_hydra(text, PACKAGES, key=key)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -106,7 +130,12 @@ shared: {_target_: graph_toys.parts.Mlp}
         ),
         (
             "_target_: graph_toys.parts.Model\ndim: ${oc.env:DIM}",
-            "${oc.env:DIM} is computed by a resolver, which is not read [set by config.yaml",
+            "${oc.env:DIM}: the environment variable DIM is not set [set by config.yaml:2: dim]; "
+            "set it, or write a default: ${oc.env:DIM,VALUE}",
+        ),
+        (
+            "_target_: graph_toys.parts.Model\ndim: 8\nlayers: '${eval:\"2*${dim}\"}'",
+            '${eval:"2*${dim}"} is computed by a resolver, which is not read [set by config.yaml:3',
         ),
         (
             "_target_: graph_toys.parts.Model\ndim: ${dropout}\ndropout: ${dim}",

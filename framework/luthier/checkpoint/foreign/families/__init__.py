@@ -5,6 +5,7 @@ from luthier.checkpoint.foreign.families.bert import BERT
 from luthier.checkpoint.foreign.families.gemma import GEMMA, GEMMA2, GEMMA3
 from luthier.checkpoint.foreign.families.gpt2 import GPT2
 from luthier.checkpoint.foreign.families.llama import LLAMA, MISTRAL
+from luthier.checkpoint.foreign.families.mixtral import MIXTRAL, QWEN3_MOE
 from luthier.checkpoint.foreign.families.olmo import OLMO2
 from luthier.checkpoint.foreign.families.qwen import QWEN2, QWEN3
 from luthier.checkpoint.foreign.families.registry import named, names, of_config
@@ -20,9 +21,11 @@ __all__ = [
     "GPT2",
     "LLAMA",
     "MISTRAL",
+    "MIXTRAL",
     "OLMO2",
     "QWEN2",
     "QWEN3",
+    "QWEN3_MOE",
     "T5",
     "T5_GATED",
     "VIT",

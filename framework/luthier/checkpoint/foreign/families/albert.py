@@ -17,8 +17,9 @@ ALBERT = Family(
     architecture="AlbertForMaskedLM",
     is_tied=True,
     prefix="albert.",
-    # Numbers that are computed, and the head of sentence-order prediction.
-    ignored=(r"\.position_ids$", r"^position_ids$", r"^sop_classifier\."),
+    # Numbers that are computed, and heads of other tasks: sentence order, classification, answers
+    # in a text.
+    ignored=(r"\.position_ids$", r"^position_ids$", r"^(sop_classifier|classifier|qa_outputs)\."),
     tensors=(
         *bert.embeddings("albert.embeddings", "embedding.embedding"),
         *bert.dense("albert.encoder.embedding_hidden_mapping_in", "embedding.projection"),

@@ -68,8 +68,14 @@ BERT = Family(
     architecture="BertForMaskedLM",
     is_tied=True,
     prefix="bert.",
-    # Numbers that are computed, and the head of next-sentence prediction.
-    ignored=(r"\.position_ids$", r"^position_ids$", r"^cls\.seq_relationship\."),
+    # Numbers that are computed, and heads of other tasks: next-sentence prediction, classification,
+    # answers in a text.
+    ignored=(
+        r"\.position_ids$",
+        r"^position_ids$",
+        r"^cls\.seq_relationship\.",
+        r"^(classifier|qa_outputs)\.",
+    ),
     tensors=(
         *embeddings("bert.embeddings", "embedding"),
         *attention(

@@ -41,11 +41,14 @@ GEMMA2 = Family(
 
 GEMMA3 = Family(
     name="gemma3",
-    model_types=("gemma3_text",),
+    # From 4B on, the published files also see images; of those the decoder alone is read.
+    model_types=("gemma3_text", "gemma3"),
     architecture="Gemma3ForCausalLM",
     is_tied=True,
     prefix="model.",
-    ignored=llama.BUFFERS,
+    # The first is that of the files on the hub, the second that of transformers since 4.52.
+    prefixes=(("", "language_model."), ("model.", "model.language_model.")),
+    ignored=(*llama.BUFFERS, r"^(model\.)?(vision_tower|multi_modal_projector)\."),
     tensors=(
         *llama.ends(),
         *_SANDWICH,

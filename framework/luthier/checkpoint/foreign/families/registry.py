@@ -13,6 +13,7 @@ from luthier.checkpoint.foreign.families.bert import BERT
 from luthier.checkpoint.foreign.families.gemma import GEMMA, GEMMA2, GEMMA3
 from luthier.checkpoint.foreign.families.gpt2 import GPT2
 from luthier.checkpoint.foreign.families.llama import LLAMA, MISTRAL
+from luthier.checkpoint.foreign.families.mixtral import MIXTRAL, QWEN3_MOE
 from luthier.checkpoint.foreign.families.olmo import OLMO2
 from luthier.checkpoint.foreign.families.qwen import QWEN2, QWEN3
 from luthier.checkpoint.foreign.families.t5 import T5, T5_GATED
@@ -22,6 +23,7 @@ from luthier.errors import CheckpointError, Problem
 
 _FAMILIES = (
     *(GPT2, LLAMA, MISTRAL, GEMMA, GEMMA2, GEMMA3, QWEN2, QWEN3, OLMO2),
+    *(MIXTRAL, QWEN3_MOE),
     *(BERT, ALBERT, T5, T5_GATED, VIT),
 )
 

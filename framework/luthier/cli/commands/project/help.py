@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.resources
 
-from luthier.cli import project
+from luthier import project
 from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_DONE, Problem
 

@@ -1,11 +1,12 @@
 """Evaluate a checkpoint of a run on its evaluation sets, over every example once.
 
-RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`.
-OVERRIDEs change the recorded config, as long as the arrays of the checkpoint
-still fit.
+RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`; or
+hf:DIR, the Hugging Face folder of a pretrained model. OVERRIDEs change the
+config, as long as the arrays of the checkpoint still fit.
 
 examples:
   luthier evaluate last
+  luthier evaluate hf:models/Qwen3-0.6B
   luthier evaluate last fiddler:int8 evaluations.held_out.num_batches=None
 """
 
@@ -13,14 +14,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from luthier.cli import experiments, project
+from luthier import project
+from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.commands.recorded.runs import add_directory
 from luthier.cli.commands.train import add_devices
 from luthier.cli.printing import print_json, table
 from luthier.errors import EXIT_DONE, Problem
+from luthier.folders import HUGGING_FACE
 from luthier.terminal import cell
 
 
@@ -41,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose a checkpoint."""
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run, as `luthier runs` lists it")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="the run, as `luthier runs` lists it, or hf:DIR"
+    )
     parser.add_argument("--step", metavar="N|best", help="the checkpoint (default: the latest)")
     parser.add_argument("--ema", action="store_true", help="use the averaged weights (EMA)")
     add_devices(parser)
@@ -56,46 +63,49 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
-    chosen = checkpoint(arguments, problems, "evaluate")
+    chosen = checkpoint(arguments, problems, "evaluate", overrides=arguments.overrides)
     from luthier import trainer
     from luthier.program import Weights
 
-    # Overrides are passed on and not applied by `experiments.load`: they change the recorded graph,
-    # which `evaluate_run` reads.
     trained, metrics = trainer.evaluate_run(
-        arguments.run,
         evaluations=arguments.evaluation or (),
         weights=Weights.EMA if arguments.ema else None,  # None: those that each evaluation names
-        overrides=arguments.overrides,
-        shelves=(*experiments.SHELVES, *project.find().fiddlers),
         **chosen,
     )
     for line in trained.notices:
         print(f"luthier: {line}", file=sys.stderr)
-    by_set = {
-        name: {metric.name: value for metric, value in values.items()}
-        for name, values in metrics.items()
-    }
     if arguments.json:
-        print_json({"step": trained.step, "evaluations": by_set})
+        print_json({"step": trained.step, "evaluations": metrics})
         return EXIT_DONE
-    print(cell(f"{trained.directory.name}/{trained.directory.id}, step {trained.step}"))
+    print(cell(heading(trained)))
     rows = [
         (name, metric, f"{value:.6g}")
-        for name, values in by_set.items()
+        for name, values in metrics.items()
         for metric, value in values.items()
     ]
     print("\n".join(table(["evaluation", "metric", "value"], rows)))
     return EXIT_DONE
 
 
-def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) -> dict[str, Any]:
-    """Return the checkpoint and the devices, as arguments of `luthier.trainer.load_run`.
+def heading(trained: Any) -> str:
+    """Return the run and its step, or the folder of pretrained weights."""
+    return trained.title if trained.directory is None else f"{trained.title}, step {trained.step}"
+
+
+def checkpoint(
+    arguments: argparse.Namespace, problems: Problems, command: str, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the checkpoint and the devices, as arguments of the functions of `luthier.trainer`.
 
     Args:
       arguments: The arguments of `add_checkpoint`.
       problems: Problems of the command line found so far; raised together with those found here.
       command: The command, for messages.
+      overrides: Changes of the config.
+
+    Returns:
+      `run`, which for a folder of pretrained weights is the state itself, and what else
+      `luthier.trainer.load_run` takes.
 
     Raises:
       BadInput: All problems, at once.
@@ -109,9 +119,12 @@ def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) 
             step = int(step)
         else:
             problems.add(f"--step {step!r} is not a step", remedy="write a whole number, or best")
-    packages: tuple[str, ...] = ()
+    found = project.Project(Path.cwd())
     with problems.collected():
-        packages = project.find().packages
+        found = project.find()
+    packages: tuple[str, ...] = found.packages
+    if arguments.run and arguments.run.startswith(HUGGING_FACE):
+        return {"run": _pretrained(arguments, problems, command, overrides)}
     if not arguments.run:
         problems.add(
             "no run is given",
@@ -129,9 +142,30 @@ def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) 
 
         hosts.configure(arguments.devices)
     problems.raise_any()
+    # Overrides are passed on and not applied by `experiments.load`: they change the recorded graph.
     return {
+        "run": arguments.run,
         "root": arguments.directory,
         "step": step,
         "devices": hosts.devices(),
         "packages": packages,
+        "overrides": overrides,
+        "shelves": found.shelves,
     }
+
+
+def _pretrained(
+    arguments: argparse.Namespace, problems: Problems, command: str, overrides: Sequence[str]
+) -> Any:
+    """Return the state of a Hugging Face folder, on the devices."""
+    for option, value in (("--step", arguments.step), ("--ema", arguments.ema)):
+        if value:
+            problems.add(f"{option} needs a run, not {arguments.run}", remedy="leave it out")
+    with problems.collected():
+        from luthier.parallel import hosts
+
+        hosts.configure(arguments.devices)
+    graph, _ = experiments.load(arguments.run, overrides, problems, command=command)
+    from luthier import trainer
+
+    return trainer.load_weights(graph, arguments.run, hosts.devices())

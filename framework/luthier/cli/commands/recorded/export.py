@@ -1,11 +1,13 @@
 """Export a run's weights as safetensors, in the format of the Hugging Face hub.
 
-RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`. The
+RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`; or
+hf:DIR, the Hugging Face folder of a pretrained model, which is converted. The
 model family is detected from the config; its config.json and the files of the
 tokenizer are written beside the weights.
 
-example:
+examples:
   luthier export last --output my_model
+  luthier export hf:models/bert --output converted --family luthier
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import argparse
 import json
 
 from luthier.cli.arguments import Problems
-from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint
+from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint, heading
 from luthier.errors import EXIT_DONE, Problem
+from luthier.folders import HUGGING_FACE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,13 +69,17 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
             # PLAIN (luthier's own names) is the absence of a family.
             if arguments.family != foreign.PLAIN:
                 foreign.families.named(arguments.family)
+    is_run = not (arguments.run or "").startswith(HUGGING_FACE)
+    if not is_run and not arguments.output:
+        what = f"{arguments.run} is not a run, in whose folder the export could be put"
+        problems.add(what, remedy="name a folder with --output")
     chosen = checkpoint(arguments, problems, "export")
     from luthier import trainer
     from luthier.program import Weights
 
     averaged = arguments.ema or arguments.weights == "ema"
     trained, exported = trainer.export_run(
-        arguments.run,
+        chosen.pop("run"),
         arguments.output,
         weights=Weights.EMA if averaged else Weights.PARAMETERS,
         family=arguments.family,
@@ -89,9 +96,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         }
         print(json.dumps(report, indent=1))
         return EXIT_DONE
-    run_name = f"{trained.directory.name}/{trained.directory.id}"
     print(
-        f"{run_name}, step {trained.step}: {exported.num_tensors} tensors ({exported.family}) in "
+        f"{heading(trained)}: {exported.num_tensors} tensors ({exported.family}) in "
         f"{exported.directory}"
     )
     print("\n".join(f"  {name}" for name in exported.files))

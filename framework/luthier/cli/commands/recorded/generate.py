@@ -1,11 +1,13 @@
 """Sample text from a checkpoint of a run.
 
-RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`. A
-sample depends on the seed and its prompt only, not on the other prompts or on
-the devices.
+RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`; or
+hf:DIR, the Hugging Face folder of a pretrained model. A sample depends on the
+seed and its prompt only, not on the other prompts or on the devices. An
+encoder-decoder prints the target that it makes of the prompt.
 
-example:
+examples:
   luthier generate last --prompt 'To be, ' --temperature 0.8 --top-p 0.9
+  luthier generate hf:models/Qwen3-0.6B --prompt 'To be, ' --temperature 0
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
-from luthier.cli.arguments import Problems, number_within, positive, whole
+from luthier.cli.arguments import Problems, number_within, positive, token_ids, whole
 from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint
 from luthier.errors import EXIT_DONE, Problem
 
@@ -24,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser)
     parser.add_argument(
         "--prompt", action="append", metavar="TEXT", help="the text to continue (may be repeated)"
+    )
+    parser.add_argument(
+        "--tokens",
+        action="append",
+        type=token_ids,
+        metavar="IDS",
+        help="token ids to continue instead of text, as 1,15,7 (may be repeated)",
     )
     parser.add_argument(
         "--max-new-tokens",
@@ -69,36 +79,60 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
-    chosen = checkpoint(arguments, Problems(unknown), "generate")
+    problems = Problems(unknown)
+    if arguments.tokens:
+        for option in ("prompt", "stop"):
+            if getattr(arguments, option):
+                what = f"--{option} is text, and --tokens are ids"
+                problems.add(what, remedy="leave out one of them")
+    chosen = checkpoint(arguments, problems, "generate")
     from luthier import trainer
     from luthier.program import Weights
     from luthier.terminal import printable
 
     # Without a prompt, a sample continues the empty text. Equal prompts get different draws, by
     # their order (`luthier.models.generate`), so several samples are the prompt several times.
-    prompts = [p for p in arguments.prompt or [""] for _ in range(arguments.num_samples)]
-    texts = trainer.sample_run(
-        arguments.run,
-        prompts,
-        weights=Weights.EMA if arguments.ema else Weights.PARAMETERS,
-        stop=arguments.stop,
-        options={
-            "max_new_tokens": arguments.max_new_tokens,
-            "temperature": arguments.temperature,
-            "top_k": arguments.top_k,
-            "top_p": arguments.top_p,
-            "seed": arguments.seed,
-        },
-        **chosen,
-    )
-    samples = list(zip(prompts, texts, strict=True))
+    given = arguments.tokens or arguments.prompt or [""]
+    prompts = [p for p in given for _ in range(arguments.num_samples)]
+    weights = Weights.EMA if arguments.ema else Weights.PARAMETERS
+    options = {
+        "max_new_tokens": arguments.max_new_tokens,
+        "temperature": arguments.temperature,
+        "top_k": arguments.top_k,
+        "top_p": arguments.top_p,
+        "seed": arguments.seed,
+    }
+    run = chosen.pop("run")
+    trained = trainer.load_run(run, **chosen) if isinstance(run, str) else run
+    kind = "tokens" if arguments.tokens else "text"
+    drawn: list[Any]
+    if arguments.tokens:
+        drawn = trainer.sample_tokens(
+            trained, prompts, weights=weights, options=options, on_notice=_note
+        )
+    else:
+        drawn = trainer.sample_run(
+            trained,
+            prompts,
+            weights=weights,
+            stop=arguments.stop,
+            options=options,
+            on_notice=_note,
+        )
+    samples = list(zip(prompts, drawn, strict=True))
     if arguments.json:
-        print(json.dumps([{"prompt": prompt, "text": text} for prompt, text in samples], indent=1))
+        print(json.dumps([{"prompt": prompt, kind: new} for prompt, new in samples], indent=1))
         return EXIT_DONE
-    for number, (prompt, text) in enumerate(samples, 1):
+    for number, (prompt, new) in enumerate(samples, 1):
         if len(samples) > 1:
             print(f"--- sample {number}")
+        whole = new if trainer.transduces(trained.program) else prompt + new
+        text = ",".join(map(str, whole)) if arguments.tokens else str(whole)
         # A model can generate control characters, which a terminal would obey; a pipe gets all
         # bytes.
-        print(printable(prompt + text) if sys.stdout.isatty() else prompt + text)
+        print(printable(text) if sys.stdout.isatty() else text)
     return EXIT_DONE
+
+
+def _note(notice: str) -> None:
+    print(f"note: {notice}", file=sys.stderr)

@@ -1,10 +1,13 @@
-"""List runs, show or compare them, or sync one to Weights & Biases.
+"""List runs, show, plot or compare them, or sync one to Weights & Biases.
 
-ID is a run's id or the beginning of it, NAME/ID, a folder, or `last`.
+ID is a run's id or the beginning of it, NAME/ID, a folder, or `last`. METRIC
+is `loss` for one of the training steps, `held_out/loss` for one of an
+evaluation.
 
 examples:
-  luthier runs
+  luthier runs --sort held_out/loss --best 5
   luthier runs last
+  luthier runs 3f2a 77c1 --plot held_out/loss
   luthier runs last --goodput
   luthier runs 3f2a 77c1 --diff
 """
@@ -12,23 +15,35 @@ examples:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import math
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from luthier.cli import project
+from luthier import project
+from luthier.cli import arguments as arguments_lib
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import notice, print_json, report_damage, table
-from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem
-from luthier.terminal import cell, printable
+from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem, RunError
+from luthier.storage import run_error
+from luthier.terminal import can_print, cell, has_colors, printable, sparkline
 
 if TYPE_CHECKING:
     from luthier.launch import Job, Standing
-    from luthier.records import RunDirectory, RunSummary, Status
+    from luthier.records import Run, RunDirectory, Status
 
 DIRECTORY = "runs"
+STATUSES = (
+    *("created", "running", "finished", "interrupted", "preempted", "pruned"),
+    *("diverged", "failed", "unknown"),
+)
+# Options that select among the runs, and options that show one or more; the latter exclude another.
+_SELECTING = ("name", "status", "sort", "best", "last")
+_SHOWING = ("goodput", "log", "plot", "sync", "diff")
 QUEUE_SECONDS = 3.0
 """Time limit for the answers of queues: a list of runs should not wait for a cluster."""
 
@@ -46,6 +61,25 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument("runs", nargs="*", metavar="ID", help="the run to show")
+    parser.add_argument("--name", metavar="NAME", help="list runs of this name; `*` is any text")
+    parser.add_argument(
+        "--status", choices=STATUSES, metavar="STATUS", help="list runs of this status, as failed"
+    )
+    parser.add_argument("--sort", metavar="METRIC", help="list the best run first")
+    parser.add_argument(
+        "--best", type=arguments_lib.positive, metavar="N", help="list the N best, by --sort"
+    )
+    parser.add_argument(
+        "--last", type=arguments_lib.positive, metavar="N", help="list the N written to last"
+    )
+    parser.add_argument(
+        "--plot",
+        nargs="?",
+        const="loss",
+        metavar="METRIC",
+        help="plot a metric of one or more runs in the terminal (default: loss)",
+    )
+    parser.add_argument("--log", action="store_true", help="print the console output of a run")
     parser.add_argument("--diff", action="store_true", help="compare two or more runs")
     parser.add_argument("--sync", choices=["wandb"], help="rebuild the run in W&B from its record")
     parser.add_argument(
@@ -75,7 +109,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if arguments.directory != DIRECTORY and not Path(arguments.directory).is_dir():
         raise BadInput(Problem(f"there is no folder {arguments.directory!r}", "--directory"))
     if not arguments.runs:
-        return _list(records.list_runs(arguments.directory), arguments)
+        selected = {name: getattr(arguments, name) for name in _SELECTING}
+        return _list(records.list_runs(arguments.directory, **selected), arguments)
+    if arguments.plot:
+        return _plot(arguments)
     if arguments.diff:
         return _diff(arguments)
     directory = records.find(arguments.directory, arguments.runs[0])
@@ -83,6 +120,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         mirrored = records.rebuild(directory)
         print(mirrored.url or f"wrote offline files; upload with: wandb sync {mirrored.path}")
         return EXIT_DONE
+    if arguments.log:
+        return _log(directory)
     if arguments.goodput:
         return _goodput(directory, arguments.json)
     report_damage([directory.metrics_path])
@@ -97,20 +136,78 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     """Add the problems of options that do not go together."""
-    if arguments.sync and not arguments.runs:
-        problems.add("--sync needs a run", remedy="write `luthier runs ID --sync wandb`")
-    if arguments.sync and arguments.diff:
-        problems.add("--sync and --diff cannot be combined", remedy="leave out one")
-    if arguments.goodput and not arguments.runs:
-        problems.add("--goodput needs a run", remedy="write `luthier runs ID --goodput`")
-    if arguments.goodput and (arguments.sync or arguments.diff):
-        other = "--sync" if arguments.sync else "--diff"
-        problems.add(f"--goodput and {other} cannot be combined", remedy="leave out one")
+    showing = [name for name in _SHOWING if getattr(arguments, name)]
+    if len(showing) > 1:
+        problems.add(
+            f"--{showing[0]} and --{showing[1]} cannot be combined", remedy="leave out one"
+        )
+    for name in showing:
+        if not arguments.runs and name != "diff":
+            value = " wandb" if name == "sync" else ""
+            remedy = f"write `luthier runs ID --{name}{value}`"
+            problems.add(f"--{name} needs a run", remedy=remedy)
+    if arguments.log and arguments.json:
+        problems.add("--log prints text, not JSON", remedy="leave out --json")
+    selecting = [name for name in _SELECTING if getattr(arguments, name) is not None]
+    if selecting and arguments.runs:
+        what = f"--{selecting[0]} selects from the list of all runs, and runs are given"
+        problems.add(what, remedy="leave out the option, or the runs")
+    if arguments.best and not arguments.sort:
+        remedy = "add --sort METRIC, as --sort held_out/loss"
+        problems.add("--best needs a metric", remedy=remedy)
     if arguments.diff and len(arguments.runs) < 2:
         problems.add("--diff needs two runs", remedy="write `luthier runs ID ID --diff`")
-    if len(arguments.runs) > 1 and not arguments.diff:
-        remedy = "give one, or add --diff to compare them"
+    if len(arguments.runs) > 1 and not (arguments.diff or arguments.plot):
+        remedy = "give one, or add --diff to compare them, or --plot to see their curves"
         problems.add(f"{len(arguments.runs)} runs are given", remedy=remedy)
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    """Print the curves of a metric of runs: as a plot, or as numbers for programs."""
+    from luthier import records
+    from luthier.view import plot
+
+    metric, problems, curves = arguments.plot, Problems(), {}
+    found = []
+    for name in arguments.runs:
+        with problems.collected():
+            run = records.summarize(records.find(arguments.directory, name))
+            curves[f"{run.name}/{run.id}"] = run.curve(metric, notice)
+            found.append(run)
+    problems.raise_any()
+    if arguments.json:
+        points = [
+            {"id": run.id, "name": run.name, "steps": steps.tolist(), "values": values.tolist()}
+            for run, (steps, values) in zip(found, curves.values(), strict=True)
+        ]
+        print_json({"metric": metric, "runs": points})
+        return EXIT_DONE
+    columns, rows = shutil.get_terminal_size((80, 24))
+    lines = plot.lines_of(
+        curves,
+        metric,
+        width=columns,
+        height=max(8, min(20, rows - len(curves) - 5)),
+        has_colors=has_colors(),
+        has_braille=can_print("\u28ff"),
+    )
+    print("\n".join(lines))
+    return EXIT_DONE
+
+
+def _log(directory: RunDirectory) -> int:
+    """Print what a run printed on its console, over all of its starts."""
+    try:
+        with open(directory.console_path, encoding="utf-8", errors="replace") as file:
+            for line in file:  # a long run has a long log
+                print(printable(line), end="")
+    except FileNotFoundError:
+        what = f"{directory.name}/{directory.id} has no console.log"
+        remedy = "it was never started, or started by an earlier luthier"
+        raise BadInput(Problem(what, remedy=remedy)) from None
+    except OSError as error:
+        raise run_error("read", directory.console_path, error) from error
+    return EXIT_DONE
 
 
 def _goodput(directory: RunDirectory, as_json: bool) -> int:
@@ -194,7 +291,7 @@ def print_code_difference(one: str, other: str, root: str) -> None:
         print("\n".join(printable(line) for line in lines))
 
 
-def _queued(summaries: Sequence[RunSummary]) -> dict[Any, tuple[Any, Any]]:
+def _queued(summaries: Sequence[Run]) -> dict[Any, tuple[Any, Any]]:
     """Return the newest job of each launched run, with its state, by the folder of the run.
 
     Engines are not queried for a run whose own record has the status finished.
@@ -208,7 +305,7 @@ def _queued(summaries: Sequence[RunSummary]) -> dict[Any, tuple[Any, Any]]:
     for summary in summaries:
         found = launches.launches(summary.directory.path)
         if found and found[-1].jobs:
-            newest[summary.directory.path] = (found[-1], summary.status.status == "finished")
+            newest[summary.directory.path] = (found[-1], summary.status == "finished")
     if not newest:
         return {}
     from luthier.launch import Standing
@@ -226,7 +323,7 @@ def _queued(summaries: Sequence[RunSummary]) -> dict[Any, tuple[Any, Any]]:
     return queued
 
 
-def _report_damaged_ends(summaries: Sequence[RunSummary]) -> None:
+def _report_damaged_ends(summaries: Sequence[Run]) -> None:
     """Report records that are damaged near their ends, where the list is read from."""
     # Reading every file of metrics in full would take minutes for a large folder; a single run is
     # checked in full when it is shown.
@@ -241,7 +338,7 @@ def _report_damaged_ends(summaries: Sequence[RunSummary]) -> None:
                 notice(str(error))
 
 
-def _list(summaries: list[RunSummary], arguments: argparse.Namespace) -> int:
+def _list(summaries: list[Run], arguments: argparse.Namespace) -> int:
     """Print the table of all runs."""
     # The column `queue` is there only if some run was launched on a cluster.
     _report_damaged_ends(summaries)
@@ -250,23 +347,30 @@ def _list(summaries: list[RunSummary], arguments: argparse.Namespace) -> int:
         print_json([_as_json(each, queued.get(each.directory.path)) for each in summaries])
         return EXIT_DONE
     if not summaries:
-        print(f"no runs in {arguments.directory}/")
+        is_selected = arguments.name is not None or arguments.status is not None
+        print(f"no {'matching ' if is_selected else ''}runs in {arguments.directory}/")
         return EXIT_DONE
     rows = [
         [
             summary.directory.id,
             summary.directory.name,
-            summary.status.status,
-            _steps(summary.status),
-            _number(summary.status.metrics.get("loss")),
-            _duration(summary.status.seconds),
-            _moment(summary.status.updated),
+            summary.status,
+            _steps(summary.record),
+            _number(summary.record.metrics.get("loss")),
+            _loss_curve(summary.directory),
+            _duration(summary.record.seconds),
+            _moment(summary.record.updated),
             _size(summary.directory.size()),
-            _evaluations(summary.status.evaluations),
+            _evaluations(summary.record.evaluations),
         ]
         for summary in summaries
     ]
-    heads = ["id", "name", "status", "step", "loss", "time", "last written", "size", "evaluations"]
+    heads = ["id", "name", "status", "step", "loss", "curve", "time", "last written", "size"]
+    heads.append("evaluations")
+    if arguments.sort and arguments.sort != "loss":
+        heads.insert(4, arguments.sort)
+        for row, summary in zip(rows, summaries, strict=True):
+            row.insert(4, _number(summary.value(arguments.sort)))
     if queued:
         heads.insert(3, "queue")
         for row, summary in zip(rows, summaries, strict=True):
@@ -283,10 +387,10 @@ def _queue_lines(job: Job, standing: Standing) -> list[tuple[str, str]]:
     return [*lines, ("", standing.detail)] if standing.detail else lines
 
 
-def _describe(summary: RunSummary, queued: tuple[Any, Any] | None) -> list[str]:
+def _describe(summary: Run, queued: tuple[Any, Any] | None) -> list[str]:
     """Return the lines about one run, with control characters escaped."""
     # The rows without a name continue the one above: a message may have several lines.
-    status, directory = summary.status, summary.directory
+    status, directory = summary.record, summary.directory
     rows = [
         ("run", f"{directory.name}/{directory.id}"),
         ("folder", str(directory.path)),
@@ -303,11 +407,11 @@ def _describe(summary: RunSummary, queued: tuple[Any, Any] | None) -> list[str]:
         ("size", _size(directory.size())),
     ]
     rows += [(name, _number(value)) for name, value in status.metrics.items()]
-    rows += [
-        (f"{evaluation}/{name}", _number(value))
-        for evaluation, values in status.evaluations.items()
-        for name, value in values.items()
+    rows = [
+        (name, f"{text}  {_loss_curve(directory)}" if name == "loss" else text)
+        for name, text in rows
     ]
+    rows += _evaluation_rows(summary)
     if summary.problem:
         rows.append(("problem", summary.problem))
     rows = [(cell(name), cell(text)) for name, text in rows]
@@ -315,7 +419,35 @@ def _describe(summary: RunSummary, queued: tuple[Any, Any] | None) -> list[str]:
     return [f"{name:<{width}}  {text}".rstrip() for name, text in rows]
 
 
-def _as_json(summary: RunSummary, queued: tuple[Any, Any] | None) -> dict[str, Any]:
+def _evaluation_rows(run: Run) -> list[tuple[str, str]]:
+    """Return the rows of the last metrics of every evaluation set, with their curves."""
+    rows = []
+    for evaluation, values in run.evaluations.items():
+        curves: Mapping[str, Any] = {}
+        with contextlib.suppress(RunError):  # damage is reported; the last values are known
+            curves = run.metrics(evaluation, lambda text: None)
+        for name, value in values.items():
+            bars = _bars(curves.get(name, ()))
+            rows.append((f"{evaluation}/{name}", f"{_number(value)}  {bars}"))
+    return rows
+
+
+def _loss_curve(directory: RunDirectory) -> str:
+    """Return the training loss over the whole run as a line of small bars."""
+    from luthier import records
+
+    # Some of the steps, not all: a list of runs should not read gigabytes.
+    steps = records.sample_steps(directory.metrics_path, 16)
+    losses = [float(step.values.get("loss", math.nan)) for step in steps]
+    return _bars(losses)
+
+
+def _bars(values: Sequence[float]) -> str:
+    """Return values as small bars; nothing for a single one, or where they cannot be printed."""
+    return sparkline(values) if len(values) > 1 and can_print("▁") else ""
+
+
+def _as_json(summary: Run, queued: tuple[Any, Any] | None) -> dict[str, Any]:
     queue = None
     if queued is not None:
         job, standing = queued
@@ -327,7 +459,8 @@ def _as_json(summary: RunSummary, queued: tuple[Any, Any] | None) -> dict[str, A
         "problem": summary.problem,
         "size_bytes": summary.directory.size(),
         "queue": queue,
-        **dataclasses.asdict(summary.status),
+        "overrides": summary.overrides,
+        **dataclasses.asdict(summary.record),
     }
 
 

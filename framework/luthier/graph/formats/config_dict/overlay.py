@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from fiddle import history
 
 from luthier.errors import BadInput, OverrideError, Problem
-from luthier.graph import copies, origins, scalars, setting, signatures, values
+from luthier.graph import aliases, copies, origins, scalars, setting, signatures, values
 from luthier.graph.formats.config_dict.loading import SOURCE, TABLE, Loaded, as_config_dict, load
 from luthier.graph.formats.config_dict.references import References, is_reference, target_of
 from luthier.graph.formats.config_dict.renames import Key, Renames, read_renames
-from luthier.graph.grammar import expressions, literals, types
+from luthier.graph.grammar import expressions, literals, selection, types
 from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar.front_ends import OnNote, drop_note
+from luthier.graph.grammar.statements import Unreadable, pair
 from luthier.graph.overrides import annotation_at
 from luthier.graph.paths import (
     Path,
@@ -101,6 +102,9 @@ class _Overlay:
         # The first key that sets a constant of the graph, and its value, by the constant's id.
         self._first_setters: dict[int, tuple[str, Any]] = {}
         self._references = References((), self._origin)
+        # Paths that unknown keys are probably meant for, by key: the proposal of a table.
+        self._proposed: dict[str, str] = {}
+        self._places: list[Place] | None = None
 
     def apply(self) -> None:
         """Set every key, and collect the problems of those that cannot be set."""
@@ -126,6 +130,11 @@ class _Overlay:
             if below and entry.key[: len(below)] == below:
                 continue
             below = () if self._set_entry(entry) else entry.key
+        if self._proposed:
+            rows = ", ".join(f"{key!r}: {path!r}" for key, path in self._proposed.items())
+            what = f"{len(self._proposed)} of these keys have other names here"
+            remedy = f"write in it: {TABLE} = {{{rows}}}"
+            self.problems.append(Problem(what, origin=self._loaded.source, remedy=remedy))
 
     def _set_entry(self, entry: _Entry) -> bool:
         """Set one key at its places; return whether the keys below it are set one by one."""
@@ -160,19 +169,56 @@ class _Overlay:
             ):
                 return False  # it was checked where the ConfigDict that holds it was met
             is_leaf = entry.inside is None
-            raise Unreadable(unknown_path(self.graph, target, depth, place.value, leaves=is_leaf))
+            if not is_leaf and any(
+                self._meant(e, (*target, *e.key[len(entry.key) :]))
+                for e in _entries(entry.inside, entry.key, ())
+            ):
+                return True  # `input.batch_size`: what is inside has other names here
+            problem = unknown_path(self.graph, target, depth, place.value, leaves=is_leaf)
+            if meant := self._meant(entry, target):
+                problem = dataclasses.replace(problem, nearest=tuple(meant), remedy="")
+                self._proposed[format_path(entry.key)] = meant[0]
+            raise Unreadable(problem)
         if isinstance(entry.inside, list | tuple):
             if _holds_structures(place.value):
                 _check_length(entry.inside, place.value)
                 return True
+        elif _names_class(entry.inside) and not isinstance(place.value, dict):
+            self._swap(entry, place)
+            return True
         elif entry.inside is not None and _has_fields(place.value):
-            self._check_class(entry.inside, place)
             return True
         self._set(entry, place)
         return False
 
+    def _meant(self, entry: _Entry, target: Path) -> list[str]:
+        """Return the paths that a key without a place is meant for by the names of others."""
+        if entry.inside is not None:
+            return []
+        if self._places is None:
+            self._places = selection.every_place(self.graph)
+        statement = pair(format_path(target), ...)
+        statement = dataclasses.replace(statement, text="...", has_value=False)
+        found = aliases.statements(statement, self._places)
+        return [word.removesuffix("=...") for word in found if word.endswith("=...")][:2]
+
+    def _swap(self, entry: _Entry, place: Place) -> None:
+        """Make a place the node of the class that a ConfigDict names; its keys follow."""
+        class_name = entry.inside.get(CLASS)
+        if is_dataclass_instance(place.value):
+            return self._check_class(entry.inside, place)
+        if is_node(place.value) and class_name == display_name(place.value.__fn_or_cls__):
+            return None
+        where, start = self._origin(format_path((*entry.key, CLASS))), origins.now()
+        annotation = annotation_at(self.graph, place)
+        made = self._read(f"{class_name}()", annotation, place)
+        fitting.check(made, fitting.expected(annotation, place.value))
+        origins.stamp_since(start, made, where)
+        setting.replace_at(self.graph, place, made, where)
+        return None
+
     def _check_class(self, inside: Any, place: Place) -> None:
-        """Reject a ConfigDict that `to_config_dict` wrote of a node of another class."""
+        """Reject a ConfigDict that `to_config_dict` wrote of a root of another class."""
         class_name = inside.get(CLASS)
         if not isinstance(class_name, str) or isinstance(place.value, dict):
             return
@@ -364,6 +410,12 @@ def _has_fields(value: Any) -> bool:
     return is_structure or (isinstance(value, dict) and bool(value))
 
 
+def _names_class(inside: Any) -> bool:
+    """Return whether a ConfigDict says of which class its node is, as `to_config_dict` does."""
+    is_dict = inside is not None and not isinstance(inside, list | tuple)
+    return is_dict and isinstance(inside.get(CLASS), str)
+
+
 def _holds_structures(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(_has_fields(item) for item in value)
 
@@ -398,6 +450,7 @@ def apply_words(
     words: Sequence[tuple[str, str]],
     every: Sequence[str],
     packages: Sequence[str] = (),
+    on_note: OnNote = drop_note,
 ) -> Any:
     """Return a copy of a graph with the ConfigDicts of overrides applied, one after another.
 
@@ -406,6 +459,7 @@ def apply_words(
       words: The overrides (`config_dict:FILE.py` and the like), each with its origin.
       every: All such overrides, for the renames, whose position does not matter.
       packages: Modules that strings may name.
+      on_note: Takes notes; there are none.
 
     Raises:
       OverrideError: A file cannot be read, or does not fit; all problems are listed.

@@ -21,7 +21,7 @@ from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import nearest
 
 _OWN = "gin."
-_DYNAMIC = "__gin__"
+_DYNAMIC, _SCRIPT = "__gin__", "__main__"
 
 
 def key(target: Any) -> int:
@@ -47,6 +47,7 @@ class Lookup:
         self._bound: dict[str, Any] = {}
         self._known: dict[str, Any] = {}
         self._near: dict[int, Any] = {}
+        self._scripts: set[str] = set()
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -72,28 +73,30 @@ class Lookup:
             if package not in known and package not in self._packages:
                 self._packages = (*self._packages, package)
 
-    def import_all(self, imports: Iterable[Import], skip: bool) -> list[Problem]:
+    def import_all(self, imports: Iterable[Import]) -> list[Problem]:
         """Import the modules that files import, after which their configurables can be found.
 
         Args:
           imports: The statements.
-          skip: Whether modules that do not exist or may not be imported are skipped.
 
         Returns:
-          The problems.
+          The problems of modules that do not exist or may not be imported.
         """
         problems = []
         for statement in imports:
             if statement.module.split(".")[0] in (_DYNAMIC, "gin"):
                 continue
+            # Run files of T5X import the script that they were written for, most without using it.
+            if statement.module == _SCRIPT:
+                self._scripts.add(statement.alias or _SCRIPT)
+                continue
             try:
                 self._import(statement)
             except (Unreadable, BadInput) as error:
                 problem = error.problem if isinstance(error, Unreadable) else error.problems[0]
-                located = Problem(
-                    problem.what, "", statement.where, problem.remedy, problem.nearest
+                problems.append(
+                    Problem(problem.what, "", statement.where, problem.remedy, problem.nearest)
                 )
-                problems += [] if skip else [located]
         self._known |= registered()
         return problems
 
@@ -162,6 +165,10 @@ class Lookup:
             except BadInput as error:
                 raise Unreadable(error.problems[0]) from None
         head, *rest = name.split(".")
+        if head in self._scripts:
+            what = f"{name!r} belongs to the script that the file was written for (import __main__)"
+            remedy = "leave it out, or allow such bindings with --gin_skip_unknown"
+            raise Unreadable(Problem(what, remedy=remedy))
         if head in self._bound and rest:
             found = functools.reduce(
                 lambda place, part: getattr(place, part, None), rest, self._bound[head]

@@ -18,7 +18,7 @@ import fiddle as fdl
 from fiddle import history
 
 from luthier.errors import BadInput, Problem, listed
-from luthier.graph import copies, origins, signatures, values
+from luthier.graph import copies, origins, signatures, templates, values
 from luthier.graph.formats.gin import statements
 from luthier.graph.formats.gin import values as constants  # its part on macros
 from luthier.graph.formats.gin import values as fitted  # its part on annotations
@@ -31,15 +31,14 @@ from luthier.graph.formats.gin.statements import (
     read_file,
     read_text,
 )
-from luthier.graph.formats.gin.values import BindingTarget, Maker
-from luthier.graph.grammar import expressions
+from luthier.graph.formats.gin.values import REQUIRED, BindingTarget, Maker
+from luthier.graph.grammar import expressions, literals
+from luthier.graph.grammar.front_ends import OnNote, drop_note
 from luthier.graph.grammar.statements import GIN, Unreadable
 from luthier.graph.paths import format_path, is_container, nearest, parse_path, walk
 from luthier.graph.record.structure import entries
 from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
-
-REQUIRED = ("gin.REQUIRED", "REQUIRED")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +77,7 @@ class Overlay:
         self.skip_unknown = skip_unknown
         self.lookup = Lookup(packages, self.directives.is_export)
         self.unit = unit
+        self.skipped: list[str] = []
         self._bound: dict[int, list[Bound]] = {}
         self._tags: dict[int, list[tuple[str, str, Any]]] = {}
         self._used: set[int] = set()
@@ -135,7 +135,12 @@ class Overlay:
             return False  # each statement that could not be read would cause further errors
         nodes = [] if graph is None else list(copies.nodes_of(graph))
         self.lookup.add(node.__fn_or_cls__ for node in nodes if not values.is_value_node(node))
-        self.problems += self.lookup.import_all(self.unit.imports, self.skip_unknown)
+        problems = self.lookup.import_all(self.unit.imports)
+        if self.skip_unknown:
+            # The end of the origin, `FILE:LINE: import a.b`, is the statement.
+            self.skipped += [problem.origin.rpartition(":")[2].strip() for problem in problems]
+        else:
+            self.problems += problems
         if self.problems:
             return False
         self._learn_names()
@@ -171,6 +176,8 @@ class Overlay:
             if is_known or not self.skip_unknown:
                 self._add(error, binding.where)
                 self._lose(binding)
+            else:
+                self.skipped.append(f"{binding.target}.{binding.argument}")
             return
         self._bound.setdefault(key(target), []).append(Bound(target, binding, order))
 
@@ -285,9 +292,12 @@ class Overlay:
         target = BindingTarget(node.__fn_or_cls__, argument)
         known = signatures.arguments(node.__fn_or_cls__)
         current = node.__arguments__.get(argument, known.defaults.get(argument, UNSET))
-        value = self._maker.value(binding.value, scope, binding.where)
+        value = self._value(binding, scope, target.annotation, current)
         # An export has the very values of a graph: `'gelu'` is text there, not a function.
         if not self.directives.is_export:
+            # `@Dropout()` for `@Dropout`: the parent makes the module from its template.
+            for _, config in list(templates.misplaced("", value, target.annotation)):
+                templates.make_template(config)
             value = fitted.fit(value, target.annotation, current, self.lookup)
         # A binding without a scope sets a shared value for all its users, and a macro takes it
         # over, as a FieldReference does. One in a scope is for the nodes of that scope alone: it
@@ -303,6 +313,20 @@ class Overlay:
             setattr(node, argument, value)
         origins.stamp(node, argument, value, binding.where)
 
+    def _value(self, binding: Binding, scope: str, annotation: Any, current: Any) -> Any:
+        try:
+            return self._maker.value(binding.value, scope, binding.where)
+        except Unreadable:
+            # `@relu` in the place of `jax.nn.silu`: as overrides do, it is also looked for beside
+            # what is there now.
+            value = binding.value
+            if not isinstance(value, GinReference) or value.is_called or not callable(current):
+                raise
+            around = expressions.Surroundings(near=[current], packages=self.lookup.packages)
+            with contextlib.suppress(Unreadable):
+                return literals.read(value.name, annotation, current, around)
+            raise
+
     def _finish(self, graph: Graph) -> None:
         """Report the bindings that no node uses, and settle the constants."""
         # Where a reference could not be made, its bindings are unused for that reason alone.
@@ -314,10 +338,37 @@ class Overlay:
             for found in of_target
             if found.order not in self._used
         ]
-        if not self.skip_unknown:
-            for found in sorted(unused, key=lambda found: found.order):
-                self._add(Unreadable(_nothing_there(found)), found.binding.where)
+        for found in sorted(unused, key=lambda found: found.order):
+            if self.skip_unknown:
+                self.skipped.append(f"{found.binding.target}.{found.binding.argument}")
+            else:
+                problem = _nothing_there(found, self._unused_macros(found))
+                self._add(Unreadable(problem), found.binding.where)
         self.problems += self._constants.settle(graph, checked=not self.directives.is_export)
+
+    def _unused_macros(self, found: Bound) -> list[str]:
+        """Return the macros that make a node of a binding's class, and that nothing uses.
+
+        A file of a model leaves it to the file of a run to use its macro of an optimizer.
+        """
+        used = {
+            use.name
+            for binding in self.unit.bindings
+            for use in references(binding.value)
+            if isinstance(use, MacroUse)
+        }
+        makers = []
+        for macro in self.unit.bindings:
+            if macro.argument or macro.selector in used:
+                continue
+            for reference in references(macro.value):
+                if not isinstance(reference, GinReference):
+                    continue
+                with contextlib.suppress(Unreadable):
+                    name = reference.name.rpartition("/")[2]
+                    if key(self.lookup.configurable(name)) == key(found.target):
+                        makers.append(macro.selector)
+        return makers
 
     def _add(self, error: Unreadable, where: str) -> None:
         origin = error.problem.origin or where
@@ -354,11 +405,17 @@ def check_argument(target: Any, argument: str) -> None:
     raise Unreadable(Problem(f"{name} has no argument {argument!r}", "", "", remedy, near))
 
 
-def _nothing_there(found: Bound) -> Problem:
+def _nothing_there(found: Bound, macros: Sequence[str] = ()) -> Problem:
     name = getattr(found.target, "__name__", str(found.target))
     inside = f" in the scope {found.binding.scope!r}" if found.binding.scope else ""
     remedy = "leave it out, or allow such bindings with --gin_skip_unknown"
-    return Problem(f"the graph has no node of {name}{inside}", remedy=remedy)
+    what = f"the graph has no node of {name}{inside}"
+    if macros:
+        what += f"; the macro {macros[0]}, which makes one, is used by nothing here"
+        remedy = (
+            f"add the file that uses %{macros[0]}, or a binding such as ARGUMENT = %{macros[0]}"
+        )
+    return Problem(what, remedy=remedy)
 
 
 def _begins(scope: str, own: str) -> bool:
@@ -395,6 +452,7 @@ def _hashable(problem: Problem) -> Problem:
 # Gin files applied to a graph, or read as a graph of their own.
 
 _FILE, _BINDINGS, _SEARCH_PATHS, _SKIP_UNKNOWN = GIN
+_NUM_LISTED = 12
 _FALSE = ("", "false", "0", "no")
 
 
@@ -438,7 +496,7 @@ def make_root(name: str, overrides: Sequence[Any], packages: Sequence[str] = ())
     words = [word for word in overrides if isinstance(word, str) and word.startswith(GIN)]
     unit = unit_of([(word, word) for word in words], search_paths(words))
     lookup = Lookup(packages)
-    lookup.import_all(unit.imports, skip=True)  # their problems are reported when they are applied
+    lookup.import_all(unit.imports)  # their problems are reported when they are applied
     try:
         return expressions.make_node(lookup.configurable(name), fdl.Config)
     except Unreadable as error:
@@ -450,6 +508,7 @@ def apply_words(
     words: Sequence[tuple[str, str]],
     every: Sequence[str],
     packages: Sequence[str] = (),
+    on_note: OnNote = drop_note,
 ) -> Any:
     """Apply consecutive gin overrides, as one unit, in place.
 
@@ -458,6 +517,7 @@ def apply_words(
       words: The overrides (`gin_file:a.gin` and the like), each with its origin.
       every: All gin overrides: search paths and `gin_skip_unknown:` are for all of them.
       packages: The user's own packages.
+      on_note: Takes a line with what `gin_skip_unknown:` skipped.
 
     Returns:
       The graph.
@@ -468,7 +528,22 @@ def apply_words(
     skip = [word.partition(":")[2].strip() for word in every if word.startswith(_SKIP_UNKNOWN)]
     skip_unknown = any(value.lower() not in _FALSE for value in skip)
     unit = unit_of(words, search_paths(every))
-    return Overlay(unit, packages, skip_unknown).apply(graph)
+    overlay = Overlay(unit, packages, skip_unknown)
+    graph = overlay.apply(graph)
+    if overlay.skipped:
+        on_note(_summary(overlay.skipped))
+    return graph
+
+
+def _summary(skipped: Sequence[str]) -> str:
+    """Return a line about what was skipped, the first of it by name."""
+    names = list(dict.fromkeys(skipped))
+    more = f" and {len(names) - _NUM_LISTED} more" if len(names) > _NUM_LISTED else ""
+    count = f"{len(names)} statement{'s' if names[1:] else ''} of gin"
+    shown = ", ".join(names[:_NUM_LISTED])
+    return (
+        f"--gin_skip_unknown skipped {count} that this experiment has no place for: {shown}{more}"
+    )
 
 
 def files_of(words: Sequence[str]) -> dict[str, str]:

@@ -332,6 +332,8 @@ def _is_plain(value: Any, macros: dict[str, Binding], above: tuple[str, ...] = (
 # A file of a few lines, each of which uses the one before it twice, makes 2**n nodes.
 _MOST_NODES = 100_000
 _SINGLETON = ("singleton", "gin.singleton")
+REQUIRED = ("gin.REQUIRED", "REQUIRED")
+"""Names of gin's constant for a value that must be given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -411,6 +413,8 @@ class Maker:
         return made
 
     def _macro(self, name: str, scope: str, where: str) -> Any:
+        if name in REQUIRED:
+            raise self._required()
         if name in self._directives.shared and self._constants.has(name):
             if name not in self._once:
                 self._once[name] = self._inside(name, "", where)
@@ -420,6 +424,16 @@ class Maker:
         if self._constants.has(name):
             return self._inside(name, scope, where)
         return self._constants.other(name)
+
+    def _required(self) -> Unreadable:
+        """Return the error of a value that a file leaves open: `TRAIN_STEPS = %gin.REQUIRED`."""
+        open_macros = [name for kind, name, *_ in self._chain if kind == "%"]
+        if not open_macros:
+            return Unreadable(Problem("a value is required here", remedy="set it"))
+        name = open_macros[-1]
+        origin = self._constants.macros[name].where if self._constants.has(name) else ""
+        remedy = f"set it: --gin.{name}=..."
+        return Unreadable(Problem(f"{name} is required", "", origin, remedy))
 
     def _inside(self, name: str, scope: str, where: str) -> Any:
         """Return a macro's value, as if it were written where the macro is used."""

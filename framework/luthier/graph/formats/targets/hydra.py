@@ -6,17 +6,19 @@ model:
   learning_rate: ${training.rate}
 
 A plain value that `${...}` refers to is one constant at all its places; a node that it refers to is
-made again for each place, as in Hydra. `???` is a required field.
+made again for each place, as in Hydra. `???` is a required field. `${oc.env:NAME}` is read when the
+config is; other resolvers, and files that Hydra composes (`defaults`), are refused.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RecordError, UnknownReference, listed
-from luthier.graph import values
+from luthier.graph import templates, values
 from luthier.graph.formats.targets.trees import Tree, by_name, read_tree, unknown_key
 from luthier.graph.load import decode
 from luthier.graph.paths import Path, format_path, nearest, parse_path
@@ -55,11 +57,18 @@ def from_hydra(
         raise RecordError(Problem(f"{source} is nested too deeply")) from None
     if translator.problems:
         raise RecordError(translator.problems)
-    return decode(data, packages, source, translator.lines_below(start))
+    graph = decode(data, packages, source, translator.lines_below(start))
+    templates.correct(graph)  # `_partial_` need not be written where only a template makes sense
+    return graph
 
 
 def _start(tree: Tree, key: str) -> Path:
     """Return the key of the node to read."""
+    # Also for a part: `defaults` may put other values into it, and another optimizer in its place.
+    if isinstance(tree.root, Mapping) and "defaults" in tree.root and TARGET not in tree.root:
+        remedy = "write the composed config with `python APP.py --cfg job --resolve`"
+        what = f"{tree.source} is to be composed by Hydra from other files"
+        raise RecordError(Problem(what, remedy=remedy))
     try:
         start = parse_path(key)
         found = tree.at(start)
@@ -69,10 +78,6 @@ def _start(tree: Tree, key: str) -> Path:
         raise RecordError(Problem(what, nearest=nearest(key, known))) from None
     if isinstance(found, Mapping) and TARGET in found:
         return start
-    if not start and isinstance(found, Mapping) and "defaults" in found:
-        remedy = "write the composed config with `python APP.py --cfg job --resolve`"
-        what = f"{tree.source} is to be composed by Hydra from other files"
-        raise RecordError(Problem(what, remedy=remedy))
     inside = found.items() if isinstance(found, Mapping) else ()
     nodes = [
         format_path((*start, name))
@@ -196,7 +201,12 @@ class _Translator:
         whole = _INTERPOLATION.fullmatch(text)
         try:
             if whole is None:
-                return _INTERPOLATION.sub(lambda match: self._text(match[1], key), text)
+                made = _INTERPOLATION.sub(lambda match: self._text(match[1], key), text)
+                if "${" in made:  # a resolver around an interpolation: `${eval:"2*${dim}"}`
+                    raise _resolver(text.partition("${")[2].rstrip("}"))
+                return made
+            if ":" in whole[1]:
+                return self._leaf(_environment(whole[1]), key)
             found = self._follow(whole[1], key, ())
         except UnknownReference as error:
             return self._wrong(error.problems[0], key)
@@ -219,7 +229,12 @@ class _Translator:
         return {"id": number, "config": _CONSTANT, "arguments": arguments}
 
     def _text(self, written: str, key: Path) -> str:
+        if ":" in written:
+            return str(_environment(written))
         found = self._tree.at(self._follow(written, key, ()))
+        whole = _INTERPOLATION.fullmatch(found) if isinstance(found, str) else None
+        if whole is not None:  # `_follow` ends at a variable of the environment
+            return str(_environment(whole[1]))
         if isinstance(found, Mapping | list):
             raise UnknownReference(Problem(f"${{{written}}} is not text"))
         if isinstance(found, str) and "${" in found:
@@ -231,9 +246,7 @@ class _Translator:
         # Leading dots are relative, as in OmegaConf: `${.x}` is a sibling, each further dot one
         # level up. `${a}` may hold `${b}` itself; the chain is followed to its end.
         if ":" in written:
-            remedy = "write the value, or the config as `--cfg job --resolve` does"
-            what = f"${{{written}}} is computed by a resolver, which is not read"
-            raise UnknownReference(Problem(what, remedy=remedy))
+            raise _resolver(written)
         rest = written.strip().lstrip(".")
         up = len(written.strip()) - len(rest)
         above = key[:-up] if up else ()
@@ -246,7 +259,7 @@ class _Translator:
             what = f"${{{written}}} refers to nothing"
             raise UnknownReference(Problem(what, nearest=near)) from None
         whole = _INTERPOLATION.fullmatch(data) if isinstance(data, str) else None
-        if whole is None:
+        if whole is None or ":" in whole[1]:
             return found
         if found in seen:
             raise UnknownReference(Problem(f"${{{written}}} is a circular reference"))
@@ -264,6 +277,34 @@ class _Translator:
         data = self._tree.at(found)
         is_plain = not isinstance(data, Mapping | list) and "${" not in str(data)
         return [found] if is_plain else []
+
+
+def _environment(written: str) -> Any:
+    """Return the value of `${oc.env:NAME}` or `${oc.env:NAME,default}`, as OmegaConf does: text.
+
+    Raises:
+      UnknownReference: The variable is not set and has no default, or it is another resolver.
+    """
+    resolver, _, rest = written.partition(":")
+    if resolver.strip() != "oc.env":
+        raise _resolver(written)
+    name, has_default, default = (part.strip() for part in rest.partition(","))
+    if name in os.environ:
+        return os.environ[name]
+    if not has_default:
+        what = f"${{{written}}}: the environment variable {name} is not set"
+        remedy = f"set it, or write a default: ${{oc.env:{name},VALUE}}"
+        raise UnknownReference(Problem(what, remedy=remedy))
+    if default == "null":
+        return None
+    is_quoted = len(default) > 1 and default[0] == default[-1] and default[0] in "'\""
+    return default[1:-1] if is_quoted else default
+
+
+def _resolver(written: str) -> UnknownReference:
+    remedy = "write the value, or the config as `--cfg job --resolve` does"
+    what = f"${{{written}}} is computed by a resolver, which is not read"
+    return UnknownReference(Problem(what, remedy=remedy))
 
 
 def _leaves(data: Any, key: Path) -> list[tuple[Path, Any]]:

@@ -1,5 +1,7 @@
 // The page of a diff: a tree of the changes. Only the rows in sight are in the document, so that a
-// large graph scrolls smoothly.
+// large graph scrolls smoothly. A row is as high as its longest text needs. So that the heights of
+// all rows are known without drawing them, names and values are in a font of equal widths and break
+// anywhere: the lines of a text follow from the number of its characters.
 
 const KINDS = {
   changed: ["changed", "another value"],
@@ -15,6 +17,10 @@ const KINDS = {
   tags: ["tags", "other tags"],
 };
 const ROW_HEIGHT = 28;
+const LINE_HEIGHT = 18;
+const BADGE_LINE_HEIGHT = 22;
+/** A cell with more lines scrolls. */
+const MOST_LINES = 12;
 const MARGIN_ROWS = 12;
 const LONGEST_STRETCH = 12;
 const SIDES = ["A", "B"];
@@ -137,16 +143,92 @@ function isShort(item) {
 
 // ---- the list ------------------------------------------------------------------------------
 
+/** A side without its overrides, which are on top of the page. */
+function nameOf(side) {
+  const [name, ...overrides] = side.title.split(" ");
+  return overrides.length ? `${name} …` : name;
+}
+
 const body = el("div", { class: "rows", role: "rowgroup" });
 const count = el("p", { class: "muted", role: "status", "aria-live": "polite", id: "count" });
 const grid = el("div", { class: "panel long tree split", role: "treegrid", tabindex: "0", id: "changes", "aria-label": "Settings of both sides" },
   el("div", { class: "row head", role: "row", "aria-rowindex": "1" },
     el("span", { role: "columnheader" }, "Setting"),
-    el("span", { role: "columnheader", class: "before" }, el("b", { class: "side-0" }, "A"), ` ${comparison.sides[0].title}`),
-    el("span", { role: "columnheader", class: "after" }, el("b", { class: "side-1" }, "B"), ` ${comparison.sides[1].title}`),
+    el("span", { role: "columnheader", class: "before" }, el("b", { class: "side-0" }, "A"), ` ${nameOf(comparison.sides[0])}`),
+    el("span", { role: "columnheader", class: "after" }, el("b", { class: "side-1" }, "B"), ` ${nameOf(comparison.sides[1])}`),
     el("span", { role: "columnheader" }, "Change")),
   body);
 let drawn = [0, 0];
+
+// A row without content that shows how wide the cells are in this window and view.
+const ruler = el("span", { class: "value" }, "0".repeat(100));
+const probe = el("div", { class: "row probe", "aria-hidden": "true" }, el("span", { class: "name" }),
+  el("span", { class: "values" }, el("span", { class: "value before" }), el("span", { class: "value after" })), el("span", { class: "what" }), ruler);
+grid.append(probe);
+/** The width of the cells without their padding, of a character, and of a level of the tree. */
+let room = null;
+/** Where each row begins, and the end of the last. */
+let offsets = [0];
+
+function measureRoom() {
+  const pixels = (text) => parseFloat(text) || 0;
+  const widthOf = (selector) => {
+    const style = getComputedStyle(probe.querySelector(selector));
+    return pixels(style.width) - pixels(style.paddingLeft) - pixels(style.paddingRight);
+  };
+  const style = getComputedStyle(probe);
+  const [before, after, values] = [".before", ".after", ".values"].map(widthOf);
+  room = {
+    name: widthOf(".name") - pixels(getComputedStyle(document.documentElement).fontSize) * 1.4,
+    value: state.view === "split" ? Math.min(before, after) : values,
+    what: widthOf(".what"),
+    character: ruler.getBoundingClientRect().width / ruler.textContent.length,
+    indent: pixels(style.getPropertyValue("--indent")) * pixels(getComputedStyle(document.documentElement).fontSize),
+    isStacked: style.getPropertyValue("--stacked").trim() === "1",
+  };
+}
+
+function linesOf(length, width) {
+  const most = Math.max(1, Math.floor(width / room.character));
+  return Math.min(MOST_LINES, Math.max(1, Math.ceil(length / most)));
+}
+
+function depthOf(row) {
+  return Math.min(row.depth, room && room.isStacked ? 12 : 24);
+}
+
+function heightOf(item) {
+  if (!item.row) return ROW_HEIGHT;
+  const { row } = item;
+  const count = state.folded.has(row.index) && row.inside ? 12 : 0;
+  const name = linesOf((row.name || "(all)").length + count, room.name - depthOf(row) * room.indent);
+  const [before, after] = valuesOf(row).map((text) => (text ?? "").length);
+  const isOne = row.before === row.after || !before || !after;
+  const value = state.view === "split" ? Math.max(before, after) : isOne ? Math.max(before, after) : before + after + 6;
+  const lines = room.isStacked ? name + (value ? linesOf(value, room.value) : 0) : Math.max(name, linesOf(value, room.value));
+  const badges = row.changes.reduce((width, n) => width + 22 + 7 * badgeText(changes[n]).length, 0)
+    + (row.changes.length ? 8 * sizeOf(changes[row.changes[0]]).length : 0);
+  const badgeLines = room.what > 0 ? Math.max(1, Math.ceil(badges / room.what)) : 1;
+  return ROW_HEIGHT + Math.max((lines - 1) * LINE_HEIGHT, (badgeLines - 1) * BADGE_LINE_HEIGHT);
+}
+
+/** Find the place of every row of the list. */
+function layOut() {
+  measureRoom();
+  offsets = [0];
+  for (const item of state.shown) offsets.push(offsets.at(-1) + heightOf(item));
+}
+
+/** The row of the list at a height below its top. */
+function positionAt(height) {
+  let [low, high] = [0, state.shown.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (offsets[middle + 1] <= height) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
 
 function marked(text) {
   const words = state.words.filter(Boolean);
@@ -164,20 +246,29 @@ function marked(text) {
   return found;
 }
 
-/** A class without its module, unless both sides have classes of that name in different modules. */
-function short(text, other) {
-  const bare = (name) => /^(?:[a-z]+ )?(?:[A-Za-z_]\w*\.)+([A-Za-z_]\w*)$/.exec(name)?.[1];
-  const own = bare(text);
-  return own && (text === other || other === null || own !== bare(other)) ? own : text;
+/** The values of a row as they are shown; null where a side has none. */
+function valuesOf({ before, after }) {
+  return [before === null ? null : short(before, after), after === null ? null : short(after, before)];
+}
+
+/** Set how deep a row is, and how high; the policy of the page allows no style attributes. */
+function placed(node, item) {
+  node.style.setProperty("--depth", item.row ? depthOf(item.row) : Math.min(item.depth, 24));
+  node.style.height = `${heightOf(item)}px`;
+  return node;
 }
 
 function drawRow(item, position) {
+  return placed(rowNode(item, position), item);
+}
+
+function rowNode(item, position) {
   const attributes = { role: "row", "aria-rowindex": position + 2, id: `row-${position}`, "data-position": position };
   if (!item.row) {
     const many = item.hidden.length.toLocaleString("en");
     const what = { both: "unchanged", before: "more removed", after: "more added" }[item.side];
     return el("div", { ...attributes, class: "row gap", "aria-level": item.depth + 1, "aria-expanded": "false" },
-      el("span", { role: "gridcell", class: `name depth-${Math.min(item.depth, 24)}` }, el("span", { class: "twisty" }, "⋯"), `${many} ${what}`));
+      el("span", { role: "gridcell", class: "name" }, el("span", { class: "twisty" }, "⋯"), `${many} ${what}`));
   }
   const { row } = item;
   const change = row.changes.length ? changes[row.changes[0]] : null;
@@ -185,21 +276,26 @@ function drawRow(item, position) {
   const classes = ["row", change ? `changed kind-${change.kind}` : `same side-${row.side}-only`];
   if (row.before === row.after) classes.push("alike");
   if (state.active === row.index) classes.push("active");
-  const { before, after } = row;
+  const [before, after] = valuesOf(row);
   return el("div", { ...attributes, class: classes.join(" "), "aria-level": row.depth + 1, "aria-selected": state.active === row.index ? "true" : "false",
     "aria-expanded": row.opens ? String(!isFolded) : null },
-    el("span", { role: "rowheader", class: `name depth-${Math.min(row.depth, 24)}` },
+    el("span", { role: "rowheader", class: "name" },
       el("span", { class: "twisty" }, row.opens ? (isFolded ? "▸" : "▾") : ""), el("span", { class: "label", title: row.key }, marked(row.name || "(all)")),
       isFolded && row.inside ? el("span", { class: "count" }, plural(row.inside, "change")) : null),
-    el("span", { role: "gridcell", class: "value before" }, before === null ? "" : marked(short(before, after))),
-    el("span", { role: "gridcell", class: "arrow", "aria-hidden": "true" }, change && before !== null && after !== null ? "→" : ""),
-    el("span", { role: "gridcell", class: "value after" }, after === null ? "" : marked(short(after, before))),
+    el("span", { role: "none", class: "values" },
+      el("span", { role: "gridcell", class: "value before" }, before === null ? "" : marked(before)),
+      el("span", { role: "gridcell", class: "arrow", "aria-hidden": "true" }, change && before !== null && after !== null ? "→" : ""),
+      el("span", { role: "gridcell", class: "value after" }, after === null ? "" : marked(after))),
     el("span", { role: "gridcell", class: "what" }, change ? row.changes.map((n) => badge(changes[n])) : null,
       change && sizeOf(change) ? el("span", { class: "size" }, sizeOf(change)) : null));
 }
 
+function badgeText(change) {
+  return KINDS[change.kind]?.[0] || change.kind;
+}
+
 function badge(change) {
-  return el("span", { class: `badge ${change.kind}`, title: KINDS[change.kind]?.[1] }, KINDS[change.kind]?.[0] || change.kind);
+  return el("span", { class: `badge ${change.kind}`, title: KINDS[change.kind]?.[1] }, badgeText(change));
 }
 
 function sizeOf(change) {
@@ -211,15 +307,15 @@ function sizeOf(change) {
 function draw(isForced) {
   if (body.dataset.whole) return;
   const top = body.getBoundingClientRect().top;
-  const first = Math.max(0, Math.floor(-top / ROW_HEIGHT) - MARGIN_ROWS);
-  const last = Math.min(state.shown.length, Math.ceil((window.innerHeight - top) / ROW_HEIGHT) + MARGIN_ROWS);
+  const first = Math.max(0, positionAt(-top) - MARGIN_ROWS);
+  const last = Math.min(state.shown.length, positionAt(window.innerHeight - top) + MARGIN_ROWS);
   if (!isForced && first >= drawn[0] && last <= drawn[1] && drawn[1] - drawn[0] < 400) return;
   const from = Math.max(0, first - MARGIN_ROWS);
   const to = Math.max(from, Math.min(state.shown.length, last + MARGIN_ROWS));
   drawn = [from, to];
   body.replaceChildren(...state.shown.slice(from, to).map((item, i) => drawRow(item, from + i)));
-  body.style.paddingTop = `${from * ROW_HEIGHT}px`;
-  body.style.paddingBottom = `${(state.shown.length - to) * ROW_HEIGHT}px`;
+  body.style.paddingTop = `${offsets[from]}px`;
+  body.style.paddingBottom = `${offsets.at(-1) - offsets[to]}px`;
   const position = positionOf(state.active);
   if (position >= from && position < to) grid.setAttribute("aria-activedescendant", `row-${position}`);
   else grid.removeAttribute("aria-activedescendant");
@@ -246,6 +342,7 @@ function refresh() {
   else if (filtered) count.textContent = found ? `${plural(found, "setting")} found, ${foundChanges} of ${all}` : "Nothing found";
   else count.textContent = changes.length ? `${all} in ${plural(rows.length, "setting")}` : `No difference in ${plural(rows.length, "setting")}`;
   grid.classList.toggle("empty", !shown.length);
+  layOut();
   draw(true);
 }
 
@@ -263,7 +360,7 @@ function select(index, { scroll = true, link = true } = {}) {
     if (link) history.replaceState(null, "", `#${encodeURIComponent(rows[index].key)}`);
   }
   if (scroll && index !== null) {
-    const top = body.getBoundingClientRect().top + positionOf(index) * ROW_HEIGHT;
+    const top = body.getBoundingClientRect().top + offsets[positionOf(index)];
     const head = grid.firstElementChild.getBoundingClientRect().bottom;
     const foot = window.innerHeight * (NARROW.matches ? 0.6 : 1);
     const sticky = Math.max(head, 120);

@@ -2,8 +2,8 @@
 
 const DIFF_KEYS = [
   ["j k", "next and previous change"],
-  ["↑ ↓", "next and previous row, in the tree"],
-  ["← →", "close and open a part, in the tree"],
+  ["↑ ↓", "next and previous row"],
+  ["← →", "close and open a part"],
   ["/", "search"],
   ["p", "filter by path"],
   ["u s", "unified, side by side"],
@@ -42,6 +42,8 @@ function setView(view) {
   grid.classList.toggle("split", view === "split");
   grid.classList.toggle("unified", view === "unified");
   for (const button of views.children) button.setAttribute("aria-pressed", String(button.dataset.view === view));
+  layOut();
+  draw(true);
 }
 
 const present = Object.keys(KINDS).filter((kind) => changes.some((change) => change.kind === kind));
@@ -86,7 +88,12 @@ body.addEventListener("click", (event) => {
   return select(item.row.index, { scroll: false });
 });
 
-grid.addEventListener("keydown", (event) => {
+/** Give the tree the focus, for the arrow keys, without scrolling to its top. */
+function focusTree() {
+  grid.focus({ preventScroll: true });
+}
+
+function walkTree(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const row = state.active === null ? null : rows[state.active];
   const acts = {
@@ -104,13 +111,19 @@ grid.addEventListener("keydown", (event) => {
   if (!acts[event.key]) return;
   event.preventDefault();
   acts[event.key]();
-});
+}
+grid.addEventListener("keydown", walkTree);
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !event.target.closest("dialog")) {
     clearFilters();
-    event.target.blur();
-    return refresh();
+    refresh();
+    return focusTree();
+  }
+  // Nothing has the focus: the keys of the tree are for the tree.
+  if (event.target === document.body && event.key.startsWith("Arrow")) {
+    walkTree(event);
+    return focusTree();
   }
   if (event.key === "Enter" && event.target === search) return step(1);
   if (!isForPage(event)) return undefined;
@@ -130,7 +143,7 @@ function drawSoon() {
   requestAnimationFrame(() => { isWaiting = false; draw(false); });
 }
 window.addEventListener("scroll", drawSoon, { passive: true });
-window.addEventListener("resize", () => draw(true));
+window.addEventListener("resize", () => { layOut(); draw(true); });
 window.addEventListener("beforeprint", drawWhole);
 window.addEventListener("afterprint", () => { delete body.dataset.whole; draw(true); });
 
@@ -157,11 +170,24 @@ function sideCard(side, number) {
 }
 
 const help = helpDialog(DIFF_KEYS);
+// A dialog gives the focus back to the element that had it. Where none had, it keeps the focus for a
+// moment, and then none has it.
+help.addEventListener("close", () => {
+  if (document.activeElement === document.body || help.contains(document.activeElement)) focusTree();
+});
 const idle = changes.filter((change) => !change.effective).length;
 const summary = !changes.length ? "Nothing differs"
   : `${plural(changes.length, "change")}${idle ? `, ${idle} of them without effect on the built objects` : ""}`;
 const jumps = [["effects", "Effects"], ["curves", "Curves"]].filter(([id]) => effects?.[id === "effects" ? "quantities" : "charts"]?.length)
   .map(([id, text]) => el("button", { class: "bare", type: "button", onclick: () => document.getElementById(id).scrollIntoView() }, text));
+
+const toolbar = el("div", { class: "toolbar no-print", role: "search" },
+  el("div", { class: "chips" }, search, pathField, pathList, views, everything, el("span", { class: "grow" }), copyAll, copyPatch),
+  el("div", { class: "chips second" }, el("div", { class: "chips", role: "group", "aria-label": "Only these kinds" }, kindButtons), el("span", { class: "grow" }), count));
+// The head of the tree sticks below the toolbar, whose controls may take several lines.
+new ResizeObserver(() => {
+  document.documentElement.style.setProperty("--toolbar", `${toolbar.getBoundingClientRect().height}px`);
+}).observe(toolbar);
 
 showPage(
   el("a", { class: "skip", href: "#changes", onclick: (event) => { event.preventDefault(); grid.focus(); } }, "To the changes"),
@@ -170,9 +196,7 @@ showPage(
   effects?.verdicts?.length ? el("div", { class: "verdicts" }, effects.verdicts.map(verdictChip)) : null,
   el("main", null,
     el("h2", { class: "visually-hidden" }, "Changes"),
-    el("div", { class: "toolbar no-print", role: "search" },
-      el("div", { class: "chips" }, search, pathField, pathList, views, everything, el("span", { class: "grow" }), copyAll, copyPatch),
-      el("div", { class: "chips second" }, el("div", { class: "chips", role: "group", "aria-label": "Only these kinds" }, kindButtons), el("span", { class: "grow" }), count)),
+    toolbar,
     el("div", { class: "columns" }, grid, panel),
     withoutOverride,
     el("div", { class: "follows" }, effectSections(effects))));

@@ -33,7 +33,8 @@ function quantityTable(quantities) {
 
 function quantityRow(one, most) {
   const isSame = one.before === one.after;
-  const cell = (value, side) => el("td", { class: `number ${isSame ? "muted" : `side-${side}`}`,
+  // A number keeps its unit beside it; a text breaks where it has to.
+  const cell = (value, side) => el("td", { class: `number ${typeof value === "string" ? "text" : ""} ${isSame ? "muted" : `side-${side}`}`,
     title: typeof value === "number" ? value.toLocaleString("en", { maximumFractionDigits: 20 }) : null }, formatNumber(value, one.unit));
   return el("tr", null,
     el("th", { scope: "row" }, one.name, one.note ? el("span", { class: "muted note" }, one.note) : null),

@@ -1,4 +1,13 @@
-// A matrix: rows are settings that vary, columns are trials, objectives are on top.
+// A matrix: rows are settings that vary, columns are configs, runs or trials, objectives are on top.
+
+/** Titles of columns that are longer are in a legend, and letters stand for them. */
+const LONGEST_HEAD = 16;
+
+/** The name of a column as in spreadsheets: A, B, ..., Z, AA. */
+function letterOf(index) {
+  const rest = index % 26;
+  return (index >= 26 ? letterOf((index - rest) / 26 - 1) : "") + String.fromCharCode(65 + rest);
+}
 
 /** How far every number of a row is on the way from its lowest to its highest; nothing for texts. */
 function shades(values) {
@@ -21,7 +30,7 @@ function categories(texts) {
 function matrixLine(row, isObjective) {
   const values = row.values.map((v) => (typeof v === "number" ? v : null));
   const full = isObjective ? values.map((v) => (v === null ? "" : String(v))) : row.texts;
-  const texts = full.map((text, i) => (values[i] === null ? text : Number.isInteger(values[i]) ? formatNumber(values[i]) : significant(values[i], 4)));
+  const texts = full.map((text, i) => (values[i] === null ? short(text, full[0]) : Number.isInteger(values[i]) ? formatNumber(values[i]) : significant(values[i], 4)));
   const isNumeric = values.some((v) => v !== null);
   const isLower = row.direction !== "higher";
   const numbers = values.filter((v) => v !== null);
@@ -43,30 +52,64 @@ function orderBy(line, isDown) {
   return order.sort(compare);
 }
 
-function matrixCell(line, column) {
-  const cell = el("td", { title: line.full[column] }, el("span", null, line.texts[column]));
+function matrixCell(line, column, base) {
+  const { full, texts } = line;
+  if (base !== null && column && !line.isObjective && full[column] === full[0]) {
+    return el("td", { class: "same", title: full[0] }, el("span", { "aria-hidden": "true" }, "·"), el("span", { class: "visually-hidden" }, `same as ${base}`));
+  }
+  if (!full[column]) return el("td", { class: "none", title: line.isObjective ? "no result" : "not set" }, el("span", null, "–"));
+  const cell = el("td", { title: full[column] }, el("span", null, texts[column]));
   if (line.shades && line.shades[column] !== null) {
     cell.className = "shaded";
     cell.style.setProperty("--shade", `${Math.round(6 + 38 * line.shades[column])}%`);
-  } else if (line.kinds && line.full[column]) cell.className = `kind-of kind-of-${line.kinds[column] % 6}`;
+  } else if (line.kinds) cell.className = `kind-of kind-of-${line.kinds[column] % 6}`;
   if (line.best !== null && line.values[column] === line.best) cell.classList.add("best");
   return cell;
 }
 
-/** The table of a matrix, with a line that shows how it is sorted. */
-function matrixTable(data) {
+/** How the marks and colours of a matrix are read. */
+function matrixLegend(lines, base) {
+  const settings = lines.filter((line) => !line.isObjective);
+  const facts = [
+    base !== null ? `· the same as ${base}` : null,
+    lines.some((line) => line.shades) ? "the stronger the colour, the larger within its row" : null,
+    settings.some((line) => line.kinds) ? "one colour for each text of a row" : null,
+    lines.some((line) => line.best !== null) ? "the best result is underlined" : null,
+  ].filter(Boolean);
+  return facts.length ? el("p", { class: "muted matrix-legend" }, facts.join("; ")) : null;
+}
+
+/** The letters of columns with their titles. */
+function columnLegend(columns) {
+  return el("ol", { class: "panel columns-legend" }, columns.map((column, i) => {
+    const link = safeLink(column.link);
+    return el("li", null, el("b", null, letterOf(i)), el("span", { class: "mono" }, link ? el("a", { href: link }, column.title) : column.title,
+      column.state ? el("span", { class: "state muted" }, ` (${column.state})`) : null));
+  }));
+}
+
+/** The table of a matrix, with a line that shows how it is sorted.
+ *
+ * With `isAgainstFirst`, a cell that equals the one of the first column is a dot.
+ */
+function matrixTable(data, isAgainstFirst) {
   const lines = [...data.objectives.map((row) => matrixLine(row, true)), ...data.rows.map((row) => matrixLine(row, false))];
   const columns = data.columns;
+  const noun = data.noun || "trial";
+  const corner = noun[0].toUpperCase() + noun.slice(1);
+  const isLettered = columns.some((column) => column.title.length > LONGEST_HEAD);
+  const titleOf = (i) => (isLettered ? letterOf(i) : columns[i].title);
+  const base = isAgainstFirst && columns.length ? titleOf(0) : null;
   const sorted = { line: null, isDown: false };
   const table = el("table", { class: "matrix" });
   const status = el("p", { class: "muted", role: "status", "aria-live": "polite" });
 
   const head = (order) => el("thead", null, el("tr", null, el("th", { scope: "col", class: "corner" },
-    el("button", { class: "bare sort", type: "button", onclick: () => sort(null) }, "Trial")),
+    el("button", { class: "bare sort", type: "button", onclick: () => sort(null) }, corner)),
   order.map((i) => {
-    const link = safeLink(columns[i].link);
-    return el("th", { scope: "col", class: `state-${/^[a-z]+$/.test(columns[i].state) ? columns[i].state : "other"}`, title: columns[i].state },
-      link ? el("a", { href: link }, columns[i].title) : columns[i].title, columns[i].state && columns[i].state !== "complete" ? el("span", { class: "state" }, columns[i].state) : null);
+    const link = isLettered ? null : safeLink(columns[i].link);
+    return el("th", { scope: "col", class: `state-${/^[a-z]+$/.test(columns[i].state) ? columns[i].state : "other"}`, title: isLettered ? columns[i].title : columns[i].state },
+      link ? el("a", { href: link }, titleOf(i)) : titleOf(i), !isLettered && columns[i].state && columns[i].state !== "complete" ? el("span", { class: "state" }, columns[i].state) : null);
   })));
 
   function show() {
@@ -76,8 +119,8 @@ function matrixTable(data) {
       el("tr", { class: line.isObjective ? "objective" : null },
         el("th", { scope: "row", "aria-sort": line === sorted.line ? (sorted.isDown ? "descending" : "ascending") : "none" },
           el("button", { class: "bare sort", type: "button", title: line.note || null, onclick: () => sort(line) }, line.name, mark(line))),
-        order.map((i) => matrixCell(line, i))))));
-    status.textContent = sorted.line ? `Sorted by ${sorted.line.name}, ${sorted.isDown ? "highest" : "lowest"} first` : `${plural(columns.length, "trial")}, in their order`;
+        order.map((i) => matrixCell(line, i, base))))));
+    status.textContent = sorted.line ? `Sorted by ${sorted.line.name}, ${sorted.isDown ? "highest" : "lowest"} first` : `${plural(columns.length, noun)}, in their order`;
   }
 
   function sort(line) {
@@ -86,9 +129,9 @@ function matrixTable(data) {
     sorted.line = line;
     const name = line && line.name;
     show();
-    const button = [...table.querySelectorAll("button.sort")].find((one) => one.textContent.startsWith(name || "Trial"));
+    const button = [...table.querySelectorAll("button.sort")].find((one) => one.textContent.startsWith(name || corner));
     if (button) button.focus();
   }
   show();
-  return [status, el("div", { class: "panel scroller", tabindex: "0", role: "region", "aria-label": data.title }, table)];
+  return [isLettered ? columnLegend(columns) : null, status, matrixLegend(lines, base), el("div", { class: "panel scroller", tabindex: "0", role: "region", "aria-label": data.title }, table)].filter(Boolean);
 }

@@ -1,7 +1,7 @@
 // The page of a matrix alone.
 
 const matrix = readData();
-const varied = `${plural(matrix.rows.length, "setting")} of ${plural(matrix.columns.length, "trial")}`;
+const varied = `${plural(matrix.rows.length, "setting")} of ${plural(matrix.columns.length, matrix.noun || "trial")}`;
 const matrixFilter = el("input", { type: "search", id: "search", placeholder: "Search paths", "aria-label": "Search paths", autocomplete: "off", oninput: () => showMatrix() });
 const matrixPlace = el("div", { class: "matrix-place" });
 const matrixHelp = helpDialog([["/", "search paths"], ["t", "light or dark"], ["Esc", "clear the search"], ["?", "this list"]]);
@@ -9,7 +9,7 @@ const matrixHelp = helpDialog([["/", "search paths"], ["t", "light or dark"], ["
 function showMatrix() {
   const word = matrixFilter.value.trim().toLowerCase();
   const found = matrix.rows.filter((row) => row.path.toLowerCase().includes(word));
-  matrixPlace.replaceChildren(...matrixTable({ ...matrix, rows: found }));
+  matrixPlace.replaceChildren(...matrixTable({ ...matrix, rows: found }, true));
 }
 
 document.addEventListener("keydown", (event) => {

@@ -71,6 +71,13 @@ function plural(count, one, many) {
   return `${count.toLocaleString("en")} ${count === 1 ? one : many || `${one}s`}`;
 }
 
+/** A class without its module, unless both sides have classes of that name in different modules. */
+function short(text, other) {
+  const bare = (name) => /^(?:[a-z]+ )?(?:[A-Za-z_]\w*\.)+([A-Za-z_]\w*)$/.exec(name)?.[1];
+  const own = bare(text);
+  return own && (text === other || other === null || own !== bare(other)) ? own : text;
+}
+
 /** An argument quoted for a POSIX shell. */
 function shellQuote(word) {
   return /^[A-Za-z0-9_./,:=+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;

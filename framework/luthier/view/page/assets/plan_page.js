@@ -23,7 +23,7 @@ function section(id, title, children, note) {
 function listing(caption, heads, rows) {
   const isNumber = heads.map((head) => head.endsWith("#"));
   const cell = (tag, value, i) => el(tag, { class: isNumber[i] ? "number" : null }, value);
-  return el("div", { class: "panel scroller", tabindex: 0, role: "region", "aria-label": caption }, el("table", null,
+  return el("div", { class: "panel scroller", tabindex: 0, role: "region", "aria-label": caption }, el("table", { class: "plain" },
     el("caption", { class: "visually-hidden" }, caption),
     el("thead", null, el("tr", null, heads.map((head, i) => el("th", { scope: "col", class: isNumber[i] ? "number" : null }, head.replace("#", ""))))),
     el("tbody", null, rows.map((row) => el("tr", null, row.map((value, i) => cell("td", value, i)))))));
@@ -35,12 +35,12 @@ function tiles() {
   const verdict = (plan.fits === null ? "–" : plan.fits ? "fits" : "does not fit") + (isEstimated ? " by estimate" : "");
   // The time of matrix products is a lower bound; for bytes, the compiled program gives only an upper bound.
   const [least, most] = step.binding === "compute" ? ["≥", "≤"] : ["≈", "≈"];
-  const limit = plan.limit_bytes === null ? "no limit is known" : `of ${bytes(plan.limit_bytes)} on each device`;
+  const limit = plan.limit_bytes === null ? "no limit is known" : `of ${bytes(plan.limit_bytes)} on each device${plan.limit_reason ? ` (${plan.limit_reason})` : ""}`;
   return el("dl", { class: "tiles" },
     tile("Memory", plan.needed_bytes === null ? verdict : bytes(plan.needed_bytes), `${verdict}, ${limit}`),
     tile("Parameters", formatNumber(plan.parameters.total), plan.parameters.active === plan.parameters.total ? "all for each token" : `${formatNumber(plan.parameters.active)} for each token`),
-    step.step_seconds ? tile("A step", `${least} ${secondsText(step.step_seconds)}`, `bound by ${step.binding}`) : null,
-    step.mfu ? tile("MFU", `${most} ${significant(step.mfu.full * 100, 3)} %`, "3 × forward, full attention") : null,
+    step.step_seconds ? tile("A step", `${least} ${secondsText(step.step_seconds)}`, `bound by ${step.binding}`) : step.reason ? tile("A step", "–", step.reason) : null,
+    step.step_seconds ? tile("MFU", `${most} ${significant(step.mfu.full * 100, 3)} %`, plan.has_attention === false ? "3 × forward" : "3 × forward, full attention") : null,
     step.run_seconds ? tile("The run", `${least} ${secondsText(step.run_seconds)}`, `${formatNumber(plan.steps)} steps, ${most} ${formatNumber(step.tokens_per_day)} tokens a day`) : null);
 }
 
@@ -70,7 +70,7 @@ function proposalsSection() {
   return section("proposals", plan.fits === false ? "Changes that fit" : "Other shardings", plan.proposals.map((one) => {
     const words = one.overrides.join(" ");
     return el("div", { class: "panel proposal" },
-      el("span", null, `${bytes(one.needed_bytes)}, ${secondsText(one.step_seconds)} a step, ${one.is_compiled ? "compiled" : "estimated"}`),
+      el("span", null, `${bytes(one.needed_bytes)}${one.step_seconds ? `, ${secondsText(one.step_seconds)} a step` : ""}, ${one.is_compiled ? "compiled" : "estimated"}`),
       el("button", { class: "bare no-print", type: "button", "aria-label": `Copy ${words}`, onclick: () => copyText(one.overrides.map(shellQuote).join(" "), "Overrides copied") }, "Copy"),
       el("code", null, words));
   }), "the fastest first");
@@ -78,8 +78,10 @@ function proposalsSection() {
 
 function workSection() {
   const names = { full: "3 × forward, attention over all pairs", causal: "the same, causal attention halved", six_n: "6 × active parameters × tokens", hardware: "as it is run" };
-  const flops = Object.entries(plan.flops).map(([name, n]) => [names[name], formatNumber(n), formatNumber(n / plan.tokens_per_step)]);
-  const terms = Object.entries(plan.step.seconds_by_term || {}).map(([term, s]) => [term, secondsText(s)]);
+  if (plan.has_attention === false) names.full = "3 × forward";
+  const flops = Object.entries(plan.flops).filter(([name]) => plan.has_attention !== false || name === "full" || name === "hardware").map(([name, n]) => [names[name], formatNumber(n), formatNumber(n / plan.tokens_per_step)]);
+  // The terms of a step that is too small to estimate say nothing about its time.
+  const terms = Object.entries(plan.step.step_seconds ? plan.step.seconds_by_term : {}).map(([term, s]) => [term, secondsText(s)]);
   return section("work", "Work of a step", [
     listing("FLOPs", ["FLOPs", "a step#", "a token#"], flops),
     terms.length ? listing("Times by term", ["time of", "seconds#"], [...terms, ["where nothing overlaps", secondsText(plan.step.serial_seconds)]]) : null,

@@ -1,16 +1,25 @@
-"""The user's project: `[tool.luthier]` in the nearest pyproject.toml, and its `configs/` folder."""
+"""The user's project: `[tool.luthier]` in the nearest pyproject.toml.
+
+The command line and the functions of Python find the same project, from the working directory: what
+can be named on the one can be named in the other.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from luthier.errors import BadInput, Problem
 
 EXAMPLES = {"packages": "my_package", "fiddlers": "my_package.fiddlers"}
 SETTINGS = tuple(EXAMPLES)
+
+SHELVES = ("luthier.recipes",)
+"""Modules whose fiddlers can be named without their module, in addition to the project's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +36,11 @@ class Project:
     packages: tuple[str, ...] = ()
     fiddlers: tuple[str, ...] = ()
 
+    @property
+    def shelves(self) -> tuple[str, ...]:
+        """All modules whose fiddlers can be named without their module; later ones win."""
+        return (*SHELVES, *self.fiddlers)
+
 
 def find(start: Path | None = None) -> Project:
     """Read the nearest pyproject.toml at or above a folder.
@@ -40,22 +54,61 @@ def find(start: Path | None = None) -> Project:
     Raises:
       BadInput: The file cannot be read, or `[tool.luthier]` has unknown settings.
     """
+    path = root(start) / "pyproject.toml"
+    if not path.is_file():
+        return Project(path.parent)
+    # Overrides are applied thousands of times in a study, and the file is read once. By its time,
+    # because a notebook lives longer than an edit of the file.
+    return Project(path.parent, **_settings(path, path.stat().st_mtime_ns))
+
+
+def root(start: Path | None = None) -> Path:
+    """Return the folder of the nearest pyproject.toml; the folder of the start without any.
+
+    Args:
+      start: The folder to start in; None is the working directory.
+    """
     # The nearest file decides, even if it has no [tool.luthier]: a project inside of another one
     # does not get the packages of the outer one.
     start = (start or Path.cwd()).resolve()
-    for folder in (start, *start.parents):
-        if (folder / "pyproject.toml").is_file():
-            return Project(folder, **_settings(folder / "pyproject.toml"))
-    return Project(start)
+    found = (at for at in (start, *start.parents) if (at / "pyproject.toml").is_file())
+    return next(found, start)
 
 
-def _settings(path: Path) -> dict[str, tuple[str, ...]]:
+def packages_of(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return packages that were given; those of the project where none were.
+
+    Args:
+      given: The argument `packages` of a function; None means that the caller left it out.
+
+    Raises:
+      BadInput: See `find`.
+    """
+    return find().packages if given is None else tuple(given)
+
+
+def shelves_of(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return shelves that were given; luthier's own and those of the project where none were.
+
+    Args:
+      given: The argument `shelves` of a function; None means that the caller left it out.
+
+    Raises:
+      BadInput: See `find`.
+    """
+    return find().shelves if given is None else tuple(given)
+
+
+@functools.lru_cache(maxsize=8)
+def _settings(path: Path, changed: int) -> dict[str, tuple[str, ...]]:
+    del changed  # the key of the cache
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(Problem(f"cannot read {path}: {error}")) from error
     # An unknown name is an error: a misspelt `packages` would silently forbid what the user allows.
-    ours = settings.get("tool", {}).get("luthier", {})
+    tool = settings.get("tool")
+    ours = tool.get("luthier", {}) if isinstance(tool, dict) else {}
     origin = f"[tool.luthier] in {path}"
     if not isinstance(ours, dict):
         raise BadInput(Problem("tool.luthier is not a table", origin=origin))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier import cli
+from luthier import project
 from luthier.errors import BadInput
 
 
@@ -14,19 +14,19 @@ def test_the_nearest_pyproject_counts(tmp_path):
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     _write(tmp_path, '[tool.luthier]\npackages = ["far"]\n')
-    assert cli.find_project(inner) == cli.Project(tmp_path, ("far",))
+    assert project.find(inner) == project.Project(tmp_path, ("far",))
     _write(tmp_path / "a", '[tool.luthier]\npackages = ["near", "near_too.part"]\n')
-    assert cli.find_project(inner) == cli.Project(tmp_path / "a", ("near", "near_too.part"))
+    assert project.find(inner) == project.Project(tmp_path / "a", ("near", "near_too.part"))
 
 
 def test_both_lists_are_read(tmp_path):
     _write(tmp_path, '[tool.luthier]\npackages = ["mine"]\nfiddlers = ["mine.fiddlers"]\n')
-    assert cli.find_project(tmp_path) == cli.Project(tmp_path, ("mine",), ("mine.fiddlers",))
+    assert project.find(tmp_path) == project.Project(tmp_path, ("mine",), ("mine.fiddlers",))
 
 
 def test_settings_may_be_absent(tmp_path):
     _write(tmp_path, "[project]\nname = 'x'\n")
-    assert cli.find_project(tmp_path) == cli.Project(tmp_path)
+    assert project.find(tmp_path) == project.Project(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_settings_may_be_absent(tmp_path):
 def test_bad_settings(tmp_path, text, message):
     _write(tmp_path, text)
     with pytest.raises(BadInput, match=r"pyproject\.toml") as caught:
-        cli.find_project(tmp_path)
+        project.find(tmp_path)
     assert message in str(caught.value)
 
 
 def test_all_problems_at_once(tmp_path):
     _write(tmp_path, '[tool.luthier]\npakages = 1\npackages = ["a b", 2]\n')
     with pytest.raises(BadInput) as caught:
-        cli.find_project(tmp_path)
+        project.find(tmp_path)
     assert len(caught.value.problems) == 3

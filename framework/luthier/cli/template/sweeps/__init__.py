@@ -1,0 +1,1 @@
+"""Studies: `luthier list` shows them."""

@@ -1,0 +1,82 @@
+"""Text of the user's own as a fiddler: one override changes training and held-out data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import data, graph
+from luthier.errors import BadInput, Problem
+from luthier.graph.paths import join
+from luthier.recipes.selection import is_experiment
+
+
+def text(experiment: fdl.Buildable, path: str, field: str = "", fraction: float = 0.1) -> Any:
+    """Return an experiment that trains on the text at a path, and evaluates on held-out text of it.
+
+    The path is a text file, a folder or a pattern of text files, of JSON lines (.jsonl) or of
+    Parquet files (.parquet), or a folder that `save_to_disk` of Hugging Face's datasets wrote.
+    Splits that the data has (`train`, and `validation` or `test`) are used. Otherwise one document
+    in ten is held out, and of a single text file the last tenth, from a line break on
+    (`luthier.data.Split`). All evaluations read the held-out text. Tokenizer, length and packing
+    stay as they are, and the values of both parts are shared: an override moves both.
+
+        luthier train configs.lm.quickstart 'fiddler:text("README.md")'
+
+    Args:
+      experiment: A graph of an experiment on text; it is not changed.
+      path: A file, a folder, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth).
+      field: The field of the text in records; empty for `text`, or the only one of text.
+      fraction: Fraction that is held out where the data has no splits of its own.
+
+    Raises:
+      BadInput: There is no text at the path, or the experiment does not read documents.
+    """
+    if not is_experiment(experiment):
+        raise BadInput(Problem("a model alone has no data", remedy="give an experiment"))
+    if not 0 < fraction < 1:
+        raise BadInput(Problem(f"{fraction} of the text cannot be held out", remedy="use 0.1"))
+    changed = graph.copy_graph(experiment)
+    names = graph.get(changed, "evaluations")
+    paths = [join(join("evaluations", name), "data") for name in names]
+    problems = []
+    for place in ("data", *paths):
+        node = graph.get(changed, place)
+        made = getattr(node, "__fn_or_cls__", None)
+        if not (isinstance(made, type) and issubclass(made, data.Packed)):
+            kind = getattr(made, "__name__", None) or type(node).__name__
+            what = f"{kind} does not read documents"
+            remedy = "set it to luthier.data.Packed, or leave the fiddler out"
+            problems.append(Problem(what, place, remedy=remedy))
+    if problems:
+        raise BadInput(problems)
+    train, held_out = data.corpus(path, field, fraction)
+    # Two parts of one source: what they have in common becomes shared values, so that no override
+    # of one of them makes it overlap with the other.
+    shared: dict[tuple[str, str], fdl.Config] = {}
+    is_split = isinstance(train, data.Split)
+    for place, source in (("data", train), *((path, held_out) for path in paths)):
+        node = _node(source, shared if is_split else None)
+        graph.set_value(changed, f"{place}.source", node)
+    return changed
+
+
+def _node(source: Any, shared: dict[tuple[str, str], fdl.Config] | None) -> fdl.Config:
+    """Return the node that makes a source, with its own sources as nodes."""
+    arguments = {}
+    for field in dataclasses.fields(source):
+        value = getattr(source, field.name)
+        if dataclasses.is_dataclass(value):
+            arguments[field.name] = _node(value, shared)
+        elif value == field.default and not isinstance(source, data.Split):
+            continue
+        elif shared is None or field.name == "split" or not isinstance(value, str | float):
+            arguments[field.name] = value
+        else:
+            key = (type(source).__name__, field.name)
+            if key not in shared:
+                shared[key] = graph.value(value, name=f"text_{field.name}")
+            arguments[field.name] = shared[key]
+    return fdl.Config(type(source), **arguments)

@@ -1,0 +1,71 @@
+"""One call that runs or resumes a study and shows its progress: `luthier.sweep`."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from luthier import graph as graphs
+from luthier import project
+from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
+from luthier.study import samplers, start
+from luthier.study import study as studies
+from luthier.study.space_grammar import parse_space
+from luthier.study.views.text import LiveView
+
+
+def sweep(
+    study: Graph | str,
+    space: str | Sequence[str] = (),
+    *,
+    trials: int | None = None,
+    resume: bool = False,
+    packages: Sequence[str] | None = None,
+    shelves: Sequence[str] | None = None,
+) -> start.Outcome:
+    """Run a study to its end, with a line for each trial that ends, or a live table in a terminal.
+
+        outcome = luthier.sweep("sweeps.lm_learning_rate")
+        outcome = luthier.sweep("quickstart", ["optimizer.b2=uniform(0.9,0.999)"], trials=8)
+        outcome.best  # the overrides of the best trial
+
+    An interrupt (Ctrl-C) stops it in order, and returns as well; `resume=True` continues it.
+
+    Args:
+      study: An `fdl.Config` of `Study`, or a reference to one; with `space`, of an `Experiment`.
+      space: The search space of an experiment, as `--space` of `luthier sweep` takes it:
+        `PATH=log(1e-4,1e-2)`. The study has the experiment's name.
+      trials: Number of trials, with the baseline; None leaves it to the study.
+      resume: Resume the study of this name. Its budget and engine may have changed.
+      packages: The user's modules that graphs and values may name; None means those of the project
+        (`[tool.luthier] packages` of the nearest pyproject.toml).
+      shelves: Modules whose fiddlers may be named without their module; None means
+        `luthier.recipes` and those of the project.
+
+    Returns:
+      The state of the study.
+
+    Raises:
+      BadInput: It cannot run; there is a study of that name that was not to be resumed; or there
+        is none to resume. Nothing was written.
+    """
+    own, known = project.packages_of(packages), project.shelves_of(shelves)
+    if isinstance(study, str):
+        study = graphs.resolve(studies.study_reference(study))
+    if studies.is_study(study) == bool(space):
+        remedy = "change its space.dimensions" if space else "give it a space, or describe a Study"
+        kind = "a study has a space of its own" if space else "an experiment has no search space"
+        raise BadInput(Problem(kind, "space", remedy=remedy))
+    space = [space] if isinstance(space, str) else space
+    if space:
+        name = graphs.get(study, "name")
+        study = samplers.study_of(name, study, parse_space(space), samplers.sampler("tpe"), own)
+    if trials is not None:
+        study = graphs.apply(study, [f"budget.trials={trials}"], "trials")
+    built = studies.build(study, own)
+    with LiveView.of(built) as view:
+        if not resume:
+            return start.run(study, packages=own, shelves=known, view=view)
+        folder = pathlib.Path(built.directory, built.name)
+        return start.resume(str(folder), study, packages=own, shelves=known, view=view)

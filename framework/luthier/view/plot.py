@@ -1,0 +1,159 @@
+"""Curves of runs as text: axes, and a line for each run in dots of Braille, or in signs.
+
+A library for this (plotext) keeps its figure in the process, and its colors tell several curves
+apart only where there are colors; this is all that `luthier runs --plot` needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from luthier.records import Run
+from luthier.terminal import cell
+
+COLORS = ("36", "33", "35", "32", "34", "31")
+"""SGR codes of the curves, in order, and again from the first."""
+SIGNS = "*+ox#@"
+"""Signs of the curves, where colors cannot tell them apart."""
+
+# Dots of a Braille character, by row and column: it has four rows of two.
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_NUM_TICKS = 5
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""Steps and values, of one length."""
+
+
+def plot(runs: Run | Sequence[Run], metric: str = "loss", *, width: int = 80) -> str:
+    """Return the curves of a metric of runs as a text, to be printed.
+
+        print(luthier.plot(luthier.runs(last=2), "held_out/loss"))
+
+    Args:
+      runs: One or more runs.
+      metric: `loss` for one of the training steps, `held_out/loss` for one of an evaluation.
+      width: Columns of the plot.
+
+    Raises:
+      RunError: A run has no such metric, or its record cannot be read.
+    """
+    chosen = [runs] if isinstance(runs, Run) else runs
+    curves = {f"{run.name}/{run.id}": run.curve(metric) for run in chosen}
+    return "\n".join(lines_of(curves, metric, width=width))
+
+
+def lines_of(
+    curves: Mapping[str, Curve],
+    title: str,
+    *,
+    width: int,
+    height: int = 16,
+    has_colors: bool = False,
+    has_braille: bool = True,
+) -> list[str]:
+    """Return the lines of a plot: a title, the axes with the curves, and a legend.
+
+    Args:
+      curves: The curves by label. Values that are not finite are left out.
+      title: The name of the values.
+      width: Columns of the whole plot.
+      height: Rows between the axes.
+      has_colors: Whether the output takes SGR colors. Without them, several curves are drawn with
+        a sign each.
+      has_braille: Whether the output can show Braille.
+    """
+    finite = {label: _finite(curve) for label, curve in curves.items()}
+    drawn = {label: curve for label, curve in finite.items() if len(curve[0])}
+    if not drawn:
+        return [cell(title), *(f"  {_legend(label, curve)}" for label, curve in finite.items())]
+    x_range, y_range = (
+        _extent([steps for steps, _ in drawn.values()]),
+        _extent([values for _, values in drawn.values()]),
+    )
+    if y_range[0] == y_range[1]:  # a flat line is drawn in the middle
+        margin = abs(y_range[0]) / 10 or 1.0
+        y_range = y_range[0] - margin, y_range[1] + margin
+    shares = [i / (_NUM_TICKS - 1) for i in range(_NUM_TICKS)]
+    ticks = {
+        round(share * (height - 1)): _number(y_range[1] - share * (y_range[1] - y_range[0]))
+        for share in shares
+    }
+    indent = max(map(len, ticks.values()))
+    columns = max(10, width - indent - 3)
+    in_braille = has_braille and (has_colors or len(drawn) == 1)
+    wide, tall = (2, 4) if in_braille else (1, 1)
+    rows = [[" "] * columns for _ in range(height)]
+    dots = np.zeros((height, columns), np.int64)
+    marks = {}
+    for index, (label, curve) in enumerate(drawn.items()):
+        sign, color = SIGNS[index % len(SIGNS)], COLORS[index % len(COLORS)]
+        for x, y in _dots(curve, x_range, y_range, columns * wide, height * tall):
+            row, column = y // tall, x // wide
+            if in_braille:
+                dots[row, column] |= _DOTS[y % 4][x % 2]
+                sign = chr(0x2800 + int(dots[row, column]))
+            rows[row][column] = f"\x1b[{color}m{sign}\x1b[0m" if has_colors else sign
+        mark = "━━" if in_braille else sign * 2
+        marks[label] = f"\x1b[{color}m{mark}\x1b[0m" if has_colors else mark
+    corner, across, along, tick = "└─│┤" if has_braille else "+-||"
+    lines = [cell(title)]
+    for number, cells in enumerate(rows):
+        axis = tick if number in ticks else along
+        lines.append(f"{ticks.get(number, ''):>{indent}} {axis}{''.join(cells).rstrip()}")
+    lines.append(f"{'':{indent}} {corner}{across * columns}")
+    first, last = f"{x_range[0]:,.0f}", f"step {x_range[1]:,.0f}"
+    lines.append(f"{'':{indent}}  {first}{last:>{max(1, columns - len(first))}}")
+    for label, curve in finite.items():
+        lines.append(f"  {marks.get(label, '  ')} {_legend(label, curve)}")
+    return lines
+
+
+def _finite(curve: Curve) -> Curve:
+    there = np.isfinite(curve[1])
+    return curve[0][there], curve[1][there]
+
+
+def _extent(arrays: Sequence[np.ndarray]) -> tuple[float, float]:
+    return min(float(a.min()) for a in arrays), max(float(a.max()) for a in arrays)
+
+
+def _legend(label: str, curve: Curve) -> str:
+    steps, values = curve
+    if not len(steps):
+        return f"{cell(label)}: nothing recorded"
+    lowest = int(np.argmin(values))
+    extent = f"lowest {_number(values[lowest])} at step {steps[lowest]:,}"
+    return f"{cell(label)}: {_number(values[-1])} at step {steps[-1]:,}, {extent}"
+
+
+def _dots(
+    curve: Curve,
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+    columns: int,
+    rows: int,
+) -> list[tuple[int, int]]:
+    """Return the dots of a curve, (column, row) from the upper left corner, without gaps."""
+    steps, values = curve
+    spread = x_range[1] - x_range[0]
+    places = (steps - x_range[0]) / spread * (columns - 1) if spread else np.zeros(len(steps))
+    heights = (y_range[1] - values) / (y_range[1] - y_range[0]) * (rows - 1)
+    found = set()
+    before = None
+    for column in range(math.floor(places[0]), math.ceil(places[-1]) + 1):
+        # All values within a column, so that a spike of a single step is drawn in a run of a
+        # million; the curve itself; and the way from the column before.
+        here = float(np.interp(column, places, heights))
+        inside = heights[(places >= column - 0.5) & (places < column + 0.5)]
+        reach = [here, *([inside.min(), inside.max()] if len(inside) else [])]
+        reach += [] if before is None else [before]
+        before = here
+        found |= {(column, row) for row in range(round(min(reach)), round(max(reach)) + 1)}
+    return sorted(found)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"

@@ -1,0 +1,105 @@
+"""What can be named on the command line can be named in Python: one project, and one grammar."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import luthier
+from luthier import graph
+from luthier.errors import BadInput
+
+OWN = """
+from luthier import layers
+
+class Norm(layers.RMSNorm):
+    pass
+"""
+FIDDLERS = """
+import fiddle as fdl
+
+def wider(config: fdl.Config) -> fdl.Config:
+    config.model.dim = 24
+"""
+
+
+@pytest.fixture
+def own(importable_project):
+    """A project with a package and a fiddler of its own."""
+    (importable_project / "own_parts.py").write_text(OWN)
+    (importable_project / "own_fiddlers.py").write_text(FIDDLERS)
+    settings = '[tool.luthier]\npackages = ["own_parts"]\nfiddlers = ["own_fiddlers"]\n'
+    (importable_project / "pyproject.toml").write_text(settings)
+    return importable_project
+
+
+def test_overrides_find_fiddlers_and_packages_of_the_project(own):
+    words = ["fiddler:wider", "fiddler:seed(3)", "model.norm:=partial:own_parts.Norm()"]
+    config = graph.apply(graph.resolve("trials.tiny"), words)
+    assert graph.equal(config, luthier.experiment("trials.tiny", words))
+    assert graph.get(config, "model.dim") == 24
+    assert graph.get(config, "seed") == 3
+    graph.validate(config)
+    with pytest.raises(BadInput, match="which recorded graphs may not name"):
+        graph.validate(config, packages=())
+    with pytest.raises(BadInput, match="there is no fiddler 'wider'"):
+        graph.apply(config, ["fiddler:wider"], shelves=())
+    # A file may come from anybody, and so may not name the code of the project by itself.
+    (own / "words.txt").write_text(words[-1] + "\n")
+    with pytest.raises(BadInput, match="own_parts"):
+        graph.apply(graph.resolve("trials.tiny"), ["file:words.txt"])
+
+
+def test_an_experiment_is_found_as_the_command_finds_it(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    monkeypatch.syspath_prepend(trained)
+    config = luthier.experiment("quickstart", ["training.steps=3", "fiddler:debug"])
+    assert graph.get(config, "name") == "quickstart-debug"
+    (run,) = luthier.runs()
+    again = luthier.experiment("trials.tiny", run.overrides)
+    assert graph.equal(luthier.experiment("run:last"), again)
+    with pytest.raises(BadInput) as caught:
+        luthier.experiment("trials.tiny", ["sede=3", "optimizer=", "training.steps=3"])
+    assert len(caught.value.problems) == 2
+
+
+def test_a_rerun_of_a_finished_run_has_its_metrics_and_its_model(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    monkeypatch.syspath_prepend(trained)
+    result = luthier.train(luthier.experiment("trials.tiny"))
+    assert result.was_over
+    (run,) = luthier.runs()
+    assert (run.status, run.step) == ("finished", 4)
+    assert run.overrides == ['records.wandb=luthier.records.Wandb(mode="off")']
+    assert result.metrics == run.evaluations
+    assert result.metrics["held_out"]["nats_per_byte"] > 0
+    losses = run.metrics()["loss"]
+    assert losses.shape == (4,)
+    assert np.isfinite(losses).all()
+    assert result.model is result.model
+    logits = result.model(np.zeros((1, 5), np.int32))
+    assert logits.shape[:2] == (1, 5)
+
+
+@pytest.mark.parametrize("name", sorted(luthier._FUNCTIONS))
+def test_functions_at_the_root_have_signatures(name):
+    signature = inspect.signature(getattr(luthier, name))
+    for parameter in signature.parameters.values():
+        assert parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        assert parameter.annotation is not parameter.empty
+    assert signature.return_annotation is not signature.empty
+
+
+def test_type_checkers_see_all_names_of_the_root():
+    stub = Path(luthier.__file__).with_name("__init__.pyi")
+    names = set()
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):  # `import x as x` exports it
+            names |= {alias.name for alias in node.names if alias.asname == alias.name}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets}
+    assert names | {"__version__"} == set(luthier.__all__)
