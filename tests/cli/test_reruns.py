@@ -123,6 +123,7 @@ def test_what_goes_on_with_a_run_is_compared_with_it(copied, capsys):
         "1 change: 1 set",
         "└── ~ optimizer.b2: 0.95 -> 0.9 (x0.947) (was left at its default)",
     ]
-    for run in (first.id, "unknown"):  # which training complains about
-        assert main([*words[:5], run, "--dry-run"]) == 0
-        assert capsys.readouterr().out.startswith("5,808 parameters")
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("5,808 parameters")
+    assert main([*words[:5], "unknown", "--dry-run"]) == 2
+    assert "no run 'unknown' in runs" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from jax._src import core
 from jax.sharding import AxisType
 
 from luthier import program as programs
-from luthier.errors import ShardingError, ValidationError
+from luthier.errors import ShardingError, UserCodeError
 
 EXPLICIT = "parallelism.mesh.axis_type=EXPLICIT"
 # The vocabulary divides over the devices: it is not padded.
@@ -115,11 +115,11 @@ class AmbiguousMlp(nnx.Module):
 def test_a_layer_that_leaves_its_layout_open_is_refused_in_one_line(shrunk, case):
     graph = shrunk(*words("fsdp tensor"), EXPLICIT)
     graph.model.block.mlp = AmbiguousMlp
-    with pytest.raises(ValidationError) as raised:
+    with pytest.raises(UserCodeError) as raised:
         case(graph, 8).program.traced_step  # noqa: B018
     assert str(raised.value).startswith(
-        "model: the training step cannot be traced: ShardingTypeError: Contracting dimensions are "
-        "sharded and it is ambiguous how the output should be sharded."
+        "model.block.mlp: ShardingTypeError: Contracting dimensions are sharded and it is "
+        "ambiguous how the output should be sharded."
     )
     assert "\n" not in str(raised.value)
 

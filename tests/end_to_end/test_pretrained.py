@@ -105,7 +105,7 @@ def _text_overrides(name):
 def test_one_command_each(name, folder_of, capsys, tmp_path):
     folder, arrays = folder_of(name)
     place = f"hf:{folder.name}"
-    assert main(["show", place, "restore"]) == 0
+    assert main(["show", place, "restore", "--json"]) == 0
     assert str(folder) in capsys.readouterr().out
     generated = main(["generate", place, "--prompt", "to be", "--max-new-tokens", "4"])
     printed = capsys.readouterr()

@@ -7,6 +7,7 @@ from flax import nnx
 
 from luthier import program as programs
 from luthier.errors import BadInput
+from luthier.graph import apply
 from luthier.parallel import AxisType
 from luthier.planner.checks import unsplit
 from tests.compiling import QUICK
@@ -88,7 +89,7 @@ def test_fsdp_splits_the_largest_dimension_of_parameters_without_axes(make):
 
 def test_explicit_axes_leave_parameters_without_axes_whole(make):
     graph = make(PlainMlp, "fsdp(8)")
-    graph.parallelism.rules.parameters = {}
+    graph = apply(graph, ["parallelism.rules.parameters={}"])
     graph.parallelism.mesh.axis_type = AxisType.EXPLICIT
     program = programs.make(graph, jax.devices())
     assert program.placements[f"{BLOCKS}.up.kernel"].spec == jax.P(None, None, None)

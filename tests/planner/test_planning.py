@@ -5,7 +5,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.data.sources import remote
-from luthier.errors import DataError, ValidationError
+from luthier.errors import DataError, UserCodeError, ValidationError
 from luthier.layers import EinsumAttention
 from luthier.layers.declared import kernel
 from luthier.planner import checked_program, plan_here, planning, targets
@@ -181,7 +181,7 @@ def test_kernels_of_absent_devices_stand_by_their_abstract_forms(graph, monkeypa
     monkeypatch.setattr(EinsumAttention, "_attend", through_kernel)
     found = plan_here(graph, targets.read("v5e-8"), level="shapes")
     assert found.flops == whole.flops
-    with pytest.raises(RuntimeError, match="the device is not here"):
+    with pytest.raises(UserCodeError, match="the device is not here"):
         checked_program(graph, jax.devices()[:8]).traced_step  # noqa: B018
 
 

@@ -42,7 +42,13 @@ from luthier.program import precision as precisions
 from luthier.program.epochs import with_known_steps
 from luthier.program.experiment import Data, Experiment
 from luthier.program.offload import on_devices, placed, unsupported
-from luthier.program.step import evaluate_step, init_state, initialized, train_step
+from luthier.program.step import (
+    drawn_parameters,
+    evaluate_step,
+    init_state,
+    initialized,
+    train_step,
+)
 
 # JAX reports how many bytes of the donated arguments are reused, but not which. The optimized HLO
 # says so: its header maps outputs to the numbers of the parameters whose buffers they take
@@ -109,6 +115,7 @@ Leaves = tuple[jax.Array, ...]
 Values = tuple[jax.Array, ...]
 
 _BEGUN = "begun step"  # a key of `Program.compiled`, whose value is a future
+_PARAMETERS = "parameters/"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,13 +233,40 @@ class Program:
         # ever holds the whole model. The bits do not depend on the mesh because JAX's random bits
         # are a function of the index of an element (`jax_threefry_partitionable`), and because
         # `layers.initializers` makes numbers of them by operations that round alike in any loop.
-        def init(values: Values) -> Leaves:
+        def init(values: Values, drawn: Mapping[str, jax.Array]) -> Leaves:
             with self.tracing(values) as experiment:
-                state = init_state(experiment)
+                state = init_state(experiment, drawn)
             return tuple(state[name] for name in self.names)
 
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
-        return self.once("init", lambda: self.jit_initialization(init, shardings))(values)
+        make = self.once("init", lambda: self.jit_initialization(init, shardings))
+        return make(values, self._drawn_whole(values))
+
+    def _drawn_whole(self, values: Values) -> dict[str, jax.Array]:
+        """Return the initial parameters that declare no logical axes, in their shardings."""
+        # Their initializers are from elsewhere, and may round the last bit of a number by its place
+        # in a shard. They are drawn whole by a program of their own and cut by another, on every
+        # mesh, also of one device: within one program XLA draws only what the cut keeps, whatever
+        # barrier stands between them (it removes barriers on a CPU).
+        names = [
+            name.removeprefix(_PARAMETERS)
+            for name, placement in self.placements.items()
+            if name.startswith(_PARAMETERS) and placement.axes is None
+        ]
+        if not names:
+            return {}
+
+        def draw(values: Values) -> dict[str, jax.Array]:
+            with self.tracing(values) as experiment:
+                return drawn_parameters(experiment, names)
+
+        whole = dict.fromkeys(names, self.replicated)
+        cut = {
+            name: NamedSharding(self.mesh, self.placements[f"{_PARAMETERS}{name}"].spec)
+            for name in names
+        }
+        drawn = self.once("draw", lambda: self.jit_initialization(draw, whole))(values)
+        return self.once("cut", lambda: jax.jit(lambda x: x, out_shardings=cut))(drawn)
 
     def jit_initialization(
         self, function: Callable[..., Any], shardings: Any
@@ -523,14 +557,6 @@ def _abstract_state(
         return jax.eval_shape(init, hoisting.values_of(graph, hoist)), axes
 
 
-# What else to write where a library's message names no way that exists here.
-_REMEDIES = {
-    "with annotation out_sharding": (
-        "write luthier.layers.parameter(..., axes=(None, 'mlp')), which parallelism.rules shards"
-    ),
-}
-
-
 def user_error(graph: Graph, error: Exception, path: str = "") -> UserCodeError | None:
     """Return an exception of the user's code with the node that raised it; None for others.
 
@@ -542,10 +568,9 @@ def user_error(graph: Graph, error: Exception, path: str = "") -> UserCodeError 
     culprit = graphs.culprit_of(error, graph)
     if not culprit.path and not user_code.frames(error):
         return None
-    remedy = next((text for part, text in _REMEDIES.items() if part in str(error)), "")
     where = culprit.path or path
-    room = 187 - len(where) - len(remedy)  # for lines of at most 200 characters
-    problem = Problem(user_code.summary(error, room), where, remedy=remedy)
+    room = 187 - len(where)  # for lines of at most 200 characters
+    problem = Problem(user_code.summary(error, room), where)
     return UserCodeError(problem, user_code.details(error, culprit.component))
 
 

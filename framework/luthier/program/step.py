@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,6 @@ from flax import nnx
 
 from luthier.layers.parameters import outlined
 from luthier.optim import state_axes
-from luthier.parallel.activations import whole
 from luthier.program.accumulation import (
     additive_gradient,
     counted_gradient,
@@ -201,16 +200,35 @@ def model_of(experiment: Experiment) -> Any:
         return experiment.model(rngs=rngs_of(experiment.seed))
 
 
-def init_state(experiment: Experiment) -> State:
-    """Return the state before the first step: a pure function of the experiment's seed."""
-    return initialized(experiment)[0]
+def drawn_parameters(experiment: Experiment, names: Sequence[str]) -> State:
+    """Return some of the initial parameters of the model.
+
+    Args:
+      experiment: The experiment, built inside the trace.
+      names: Their names in the model.
+    """
+    parameters = split(model_of(experiment))[1]
+    return {name: parameters[name] for name in names}
 
 
-def initialized(experiment: Experiment) -> tuple[State, dict[str, tuple[str | None, ...]]]:
+def init_state(experiment: Experiment, drawn: Mapping[str, jax.Array] | None = None) -> State:
+    """Return the state before the first step: a pure function of the experiment's seed.
+
+    Args:
+      experiment: The experiment, built inside the trace.
+      drawn: Parameters that `drawn_parameters` has returned already.
+    """
+    return initialized(experiment, drawn)[0]
+
+
+def initialized(
+    experiment: Experiment, drawn: Mapping[str, jax.Array] | None = None
+) -> tuple[State, dict[str, tuple[str | None, ...]]]:
     """Return the state before the first step, and the logical axes of its arrays, if declared.
 
     Args:
       experiment: The experiment, built inside the trace.
+      drawn: As for `init_state`.
 
     Returns:
       The state, and axes by the name of a variable of the model (without the prefix that it has in
@@ -218,11 +236,7 @@ def initialized(experiment: Experiment) -> tuple[State, dict[str, tuple[str | No
     """
     training = experiment.training
     structure, parameters, variables = split(model_of(experiment))
-    # Drawn whole, and then cut: an initializer from elsewhere may round the last bit of a number
-    # by its place in a shard (see `layers.initializers`), and the parameters would depend on the
-    # mesh. The barrier keeps the compiler from cutting the draw itself.
-    drawn = {name: whole(parameters[name]) for name in structure.unnamed()}
-    parameters |= jax.lax.optimization_barrier(drawn)
+    parameters |= drawn or {}
     layouts = structure.layouts()
     trained = chosen(parameters, training.trainable)
     precision = experiment.precision

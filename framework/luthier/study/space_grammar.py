@@ -98,7 +98,7 @@ def parse_dimension(word: str) -> tuple[str, Any]:
         near = nearest(name, [*_RANGES, *_LISTS])
         if name in _ELSEWHERE:
             # By its meaning: the nearest name to `loguniform` is another distribution.
-            near = (f"{key}={_ELSEWHERE[name]}({match[2]})",)
+            near = [f"{key}={_ELSEWHERE[name]}({match[2]})"]
         raise BadInput(
             Problem(f"there is no {name}(...)", nearest=near, remedy="" if near else REMEDY)
         )

@@ -157,7 +157,7 @@ def test_the_report_shows_what_came_of_the_study(study, open_page):
     assert history.locator("circle.best").count() == 1
     assert page.locator(".shares li").count() == 3
     assert (
-        "PED-ANOVA of 12 settings, a rough guess" in page.locator(".chart .note").all_inner_texts()
+        "PED-ANOVA of 13 settings, a rough guess" in page.locator(".chart .note").all_inner_texts()
     )
     assert page.locator("path.way").count() == 13
     assert page.locator("rect.span").count() == 17  # one was lost, and begun again
