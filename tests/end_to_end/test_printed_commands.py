@@ -10,6 +10,7 @@ import json
 import random
 import re
 import shlex
+import shutil
 import string
 import subprocess
 import sys
@@ -21,13 +22,14 @@ import pytest
 
 from luthier.cli import COMMANDS, parser_of
 from tests.fault_injection.machine import Machine
+from tests.hub_folders import read_golden, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "framework" / "luthier" / "pages"
 TABLE = tomllib.loads(Path(__file__).with_name("printed_commands.toml").read_text())
 # These pages are generated from what their commands print, refusals too, and checked by tests/repo.
 GENERATED = {f"{path.stem}.md" for path in (ROOT / "tools" / "docs" / "pages").glob("*.py")}
-SHORT = ["training.steps=2", "model.num_layers=1", "evaluations.held_out.num_batches=1"]
+SHORT = ["training.steps=2", "evaluations.held_out.num_batches=1"]
 
 
 def commands(text: str) -> list[str]:
@@ -88,7 +90,7 @@ def machine(tmp_path_factory):
 def folder(machine, tmp_path_factory):
     """Return a user's folder, with the files, the run and the study that the commands name."""
     folder = tmp_path_factory.mktemp("printed")
-    for name in ("books", "text"):
+    for name in ("books", "text", "mine"):
         (folder / name).mkdir()
     # Enough different words for a tokenizer of 8,192 tokens.
     letters, chance = string.ascii_lowercase, random.Random(0)
@@ -97,12 +99,25 @@ def folder(machine, tmp_path_factory):
     (folder / "text" / "a.jsonl").write_text(json.dumps({"text": " ".join(words[:500])}) + "\n")
     shards = [sys.executable, str(ROOT / "tools" / "make_c4_shards.py"), "c4"]
     subprocess.run(shards, cwd=folder, check=True, capture_output=True)
+    shutil.copy(ROOT / "README.md", folder)
+    shutil.copy(folder / "books" / "words.txt", folder / "mine")
+    models = (("models/qwen", "qwen3"), ("tuned", "qwen3"), ("models/llama", "llama"))
+    for place, golden in (*models, ("models/bert", "bert")):
+        config, tensors, _ = read_golden(golden)
+        write_folder(folder / place, config, tensors)
     (folder / "overrides.txt").write_text("training.steps=200\n")
     (folder / "small.gin").write_text("LEARNING_RATE = 0.01\nWarmupCosine.peak = %LEARNING_RATE\n")
     for words in (
-        ["train", "quickstart", *SHORT, "--wandb", "off"],
         ["train", "quickstart", *SHORT, "--wandb", "off", "seed=1"],
-        ["sweep", "lm_learning_rate", "--trials", "8", *(f"base.{word}" for word in SHORT[:2])],
+        ["train", "quickstart", *SHORT, "--wandb", "off"],
+        [
+            "sweep",
+            "lm_learning_rate",
+            "--trials",
+            "8",
+            "base.training.steps=2",
+            "base.model.num_layers=1",
+        ],
     ):
         started = machine.start(folder, words)
         assert started.wait() == 0, started.stderr
