@@ -5,12 +5,10 @@ The first rows have every kind between them, and their gradients are compared al
 and everything else of a row, belong to the long fault-injection tests.
 """
 
-import jax
 import numpy as np
 import pytest
 
-from luthier import program as programs
-from tests.compiling import QUICK
+from tests.compiling import gradient
 
 COMMON = (
     "precision.matmul=highest",
@@ -110,20 +108,6 @@ def many(shrunk, case, enough_tokens):
 
 def tolerance(name):
     return 2e-6 if "ring" in name or "stage" in name else 1e-6
-
-
-def gradient(case, batch, leaves):
-    """Return the gradient, compiled without optimizing the machine code: it is computed once."""
-    program = case.program
-
-    def compute(values, leaves, batch):
-        with program.tracing(values) as experiment:
-            return programs.gradient_of(experiment, program.named(leaves), batch)[1]
-
-    shardings = tuple(leaf.sharding for leaf in program.abstract_leaves)
-    arguments = case.values, jax.device_put(leaves, shardings), case.put(batch)
-    found = jax.jit(compute).lower(*arguments).compile(compiler_options=QUICK)(*arguments)
-    return {name: np.asarray(array) for name, array in found.items()}
 
 
 def reference(known, one, name, *more):

@@ -10,7 +10,7 @@ from luthier.errors import BadInput
 from luthier.graph import apply
 from luthier.parallel import AxisType
 from luthier.planner.checks import unsplit
-from tests.compiling import QUICK
+from tests.compiling import gradient
 
 HIDDEN = 64
 BLOCKS = "parameters/blocks.mlp"
@@ -118,20 +118,6 @@ def test_an_annotation_with_several_names_for_a_dimension_is_refused_in_one_line
         "Flax's annotation (('fsdp', 'tensor'), 'embed') gives one dimension several names: "
         "('fsdp', 'tensor'); write one name, and let a rule split it along several mesh axes"
     )
-
-
-def gradient(case, batch, leaves):
-    """Return the gradient, compiled without optimizing the machine code: it is computed once."""
-    program = case.program
-
-    def compute(values, leaves, batch):
-        with program.tracing(values) as experiment:
-            return programs.gradient_of(experiment, program.named(leaves), batch)[1]
-
-    shardings = tuple(leaf.sharding for leaf in program.abstract_leaves)
-    arguments = case.values, jax.device_put(leaves, shardings), case.put(batch)
-    found = jax.jit(compute).lower(*arguments).compile(compiler_options=QUICK)(*arguments)
-    return {name: np.asarray(array) for name, array in found.items()}
 
 
 MESHES = [

@@ -60,6 +60,17 @@ def test_an_error_in_the_users_code_is_their_message_path_frames_and_shapes(case
     assert max(map(len, lines)) <= 200
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["data", "a batch_spec that is not kept"])
+def test_a_dry_run_reports_data_of_the_users_as_training_does(name, project, capsys):
+    (case,) = (case for case in FILE["case"] if case["name"] == name)
+    words = ["train", "quickstart", *SMALL, *case["overrides"], "--dry-run"]
+    code, lines = run(words, capsys)
+    # Nothing is recorded, so that it ends with another line.
+    assert lines[:-1] == [f"luthier: {line}" for line in case["lines"]][:-1]
+    assert code == 1
+
+
 def test_an_experiment_function_that_fails(project, capsys):
     assert run(["show", "configs.mine:experiment(size=3)"], capsys) == (
         1,

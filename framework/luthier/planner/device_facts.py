@@ -153,7 +153,7 @@ def _measure_cpu() -> float:
         start, cpu_start = time.perf_counter(), time.process_time()
         jax.block_until_ready(product(matrix, matrix))
         end, cpu_end = time.perf_counter(), time.process_time()
-        # On a busy machine the clock goes on while other processes have the cores, and a rate that
+        # On a busy machine the clock runs on while other processes have the cores, and a rate that
         # is too low would make a lower bound that is none. The processor time counts this process
         # alone. It is coarse on some systems, and then 0.
         seconds = [end - start, (cpu_end - cpu_start) / _num_cores()]

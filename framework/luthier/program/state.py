@@ -49,12 +49,6 @@ class Structure:
         gather_unnamed(module, stacked=False)  # a stack gathers those of a layer where it runs
         return module
 
-    def unnamed(self) -> list[str]:
-        """Return the names of the parameters that declare no logical axes."""
-        axes = self.axes()
-        kinds = {name: variable for name, (_, variable) in self.variables.items()}
-        return [n for n, v in kinds.items() if isinstance(v, nnx.Param) and n not in axes]
-
     def axes(self) -> dict[str, tuple[str | None, ...]]:
         """Return the logical axes of every variable that declares them.
 

@@ -22,7 +22,6 @@ from luthier import (
     durations,
     models,
     optim,
-    parallel,
     program,
     records,
     tasks,
@@ -79,22 +78,15 @@ def experiment(directory: str) -> fdl.Config[program.Experiment]:
             weight_decay=0.01,
             clip_norm=1.0,
         ),
-        training=fdl.Config(
-            program.Training, steps=steps, global_batch_size=8, guard=fdl.Config(optim.Guard)
-        ),
-        parallelism=fdl.Config(parallel.Parallelism, mesh=fdl.Config(parallel.Mesh)),
+        training=fdl.Config(program.Training, steps=steps, global_batch_size=8),
         checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 200)),
-        records=fdl.Config(
-            records.Records,
-            console=fdl.Config(records.Console),
-            wandb=fdl.Config(records.Wandb, project="luthier"),
-        ),
+        records=fdl.Config(records.Records, wandb=fdl.Config(records.Wandb)),
         restore=_restore(folder, model),
     )
 
 
 def _restore(folder: pathlib.Path, model: fdl.Partial[Any]) -> fdl.Config[checkpoint.Safetensors]:
-    """Return the source of the weights; a bare encoder is given a head, which starts anew."""
+    """Return the source of the weights; a bare encoder gets a new head."""
     restore = fdl.Config(checkpoint.Safetensors, directory=str(folder))
     if model.__fn_or_cls__ is models.Encoder and model.head is None:
         new = fdl.Config(checkpoint.Init, pattern=r"^head\.")

@@ -19,6 +19,7 @@ from luthier.graph.paths import is_node
 from luthier.parallel import Share
 from luthier.planner import Plan
 from luthier.program import Experiment, Program
+from luthier.program.program import users_errors
 
 # Rows of more documents than a kernel of attention has room for: it gives NaN for them.
 
@@ -260,16 +261,22 @@ def open_sets(graph: Graph, functions: Mapping[str, Callable[[], Any]]) -> None:
     Raises:
       BadInput: Data is missing, unreadable or too small. Each problem has the path of the setting
         and its origin.
+      UserCodeError: Nothing is wrong but that the user's code failed.
     """
     problems: dict[tuple[str, str], Problem] = {}
+    failed: UserCodeError | None = None
     for path, function in functions.items():
         try:
-            function()
+            with users_errors(graph, path):
+                function()
         except BadInput as error:
+            failed = error if isinstance(error, UserCodeError) else failed
             for problem in error.problems:
                 # Training and evaluations may read the same file: it is one mistake, and one line.
                 located = _located(graph, path, problem)
                 problems.setdefault((problem.what, problem.path), located)
+    if failed is not None and len(problems) == 1:
+        raise failed  # with its lines about the place, and its exit code
     if problems:
         raise DataError(problems.values())
 

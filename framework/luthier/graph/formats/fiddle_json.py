@@ -54,7 +54,7 @@ def from_fiddle_json(text: str, packages: Sequence[str] = (), source: str = "con
     except Exception as error:  # of Fiddle, or of a constructor that the file names
         line = str(error).strip().partition("\n")[0]
         what = f"{source} cannot be read as JSON of Fiddle: {type(error).__name__}: {line}"
-        raise RecordError(Problem(what, remedy="write it anew with dump_json")) from error
+        raise RecordError(Problem(what, remedy="write it again with dump_json")) from error
     if not isinstance(graph, fdl.Buildable):
         raise RecordError(Problem(f"{source} holds a {type(graph).__name__}, not a config"))
     copies.renew(graph)

@@ -192,7 +192,7 @@ class _Overlay:
         return False
 
     def _meant(self, entry: _Entry, target: Path) -> list[str]:
-        """Return the paths that a key without a place is meant for by the names of others."""
+        """Return the settings that other frameworks call by the name of a key without a place."""
         if entry.inside is not None:
             return []
         if self._places is None:
