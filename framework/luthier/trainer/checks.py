@@ -267,8 +267,7 @@ def open_sets(graph: Graph, functions: Mapping[str, Callable[[], Any]]) -> None:
     failed: UserCodeError | None = None
     for path, function in functions.items():
         try:
-            with users_errors(graph, path):
-                function()
+            function()
         except BadInput as error:
             failed = error if isinstance(error, UserCodeError) else failed
             for problem in error.problems:
@@ -308,6 +307,7 @@ def check_data(plan: Plan) -> dict[str, tuple[int, int]]:
     Raises:
       BadInput: Data is missing, unreadable or too small, or a batch does not fit its
         `batch_spec` or the model's vocabulary; the problems of all sets.
+      UserCodeError: Nothing is wrong but that the user's code failed.
     """
     program, experiment = plan.program, plan.program.experiment
     size = experiment.training.global_batch_size
@@ -318,10 +318,13 @@ def check_data(plan: Plan) -> dict[str, tuple[int, int]]:
         path, size = f"evaluations.{name}", evaluation.global_batch_size
         entries = program.abstract_batch(evaluation.data, size, f"{path}.global_batch_size")
         sets[f"{path}.data"] = (evaluation.data, size, entries)
-    open_sets(
-        program.graph,
-        {path: functools.partial(_check_first_batch, plan, path, *of) for path, of in sets.items()},
-    )
+
+    def check(path: str) -> None:
+        # Training lets exceptions of users' data pass: `failures` records them with their traceback.
+        with users_errors(program.graph, path):
+            _check_first_batch(plan, path, *sets[path])
+
+    open_sets(program.graph, {path: functools.partial(check, path) for path in sets})
     require_documents(program.graph, experiment)
     return {path: (data.num_rows, size) for path, (data, size, _) in sets.items()}
 
