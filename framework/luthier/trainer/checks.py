@@ -320,7 +320,7 @@ def check_data(plan: Plan) -> dict[str, tuple[int, int]]:
         sets[f"{path}.data"] = (evaluation.data, size, entries)
 
     def check(path: str) -> None:
-        # Training lets exceptions of users' data pass: `failures` records them with their traceback.
+        # Training lets exceptions of users' data pass; `failures` records their traceback.
         with users_errors(program.graph, path):
             _check_first_batch(plan, path, *sets[path])
 
