@@ -25,10 +25,10 @@ def study() -> fdl.Config[studies.Study]:
         studies.Space,
         {
             "mesh": studies.Choice(
-                [studies.Option(words=(f"parallelism.mesh.{m}",), name=m) for m in meshes]
+                [studies.Option(overrides=(f"parallelism.mesh.{m}",), name=m) for m in meshes]
             ),
             "remat": studies.Choice(
-                [studies.Option(words=(f"model.stack.remat={r}()",), name=r) for r in remats]
+                [studies.Option(overrides=(f"model.stack.remat={r}()",), name=r) for r in remats]
             ),
         },
     )

@@ -233,6 +233,13 @@ def test_a_record_with_old_names_and_arguments_is_the_graph_of_today():
     assert graphs.fingerprint(graphs.from_json(older)) == graphs.fingerprint(
         graphs.from_json(study)
     )
-    for a, b in ((old, text), (older, study)):
+    option = studies.Option(overrides=("seed=1",), name="one")
+    choice = graphs.to_json(fdl.Config(studies.Space, {"seed": studies.Choice((option, 2))}))
+    with_words = choice.replace('"overrides"', '"words"')
+    assert with_words != choice
+    assert graphs.fingerprint(graphs.from_json(with_words)) == graphs.fingerprint(
+        graphs.from_json(choice)
+    )
+    for a, b in ((old, text), (older, study), (with_words, choice)):
         compared = compare.compare(compare.read(a), compare.read(b))
         assert compared.changes == []

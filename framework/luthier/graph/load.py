@@ -189,7 +189,7 @@ class _Decoder:
 
     def _fields(self, data: dict[str, Any], path: str) -> Any:
         name = data["instance"] if "instance" in data else data["namedtuple"]
-        inside = _mapping(data, "fields")
+        inside = public_names.current_arguments(name, _mapping(data, "fields"))
         fields = {part: self.decode(child, join(path, part)) for part, child in inside.items()}
         cls = self._load(name, public_names.NODES)
         is_record = dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")

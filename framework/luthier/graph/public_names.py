@@ -79,6 +79,7 @@ RENAMED: dict[str, str] = {
 # Arguments that had another name: by the current name of the class or function, old -> new.
 RENAMED_ARGUMENTS: dict[str, dict[str, str]] = {
     "luthier.launch.Slurm": {"gangs_per_job": "groups_per_job"},
+    "luthier.study.Option": {"words": "overrides"},
 }
 
 _CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None))

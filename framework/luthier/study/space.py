@@ -265,21 +265,21 @@ class Option:
 
     Args:
       value: The value that is set at the path of the choice: a plain value or a node.
-      words: Overrides that are applied instead: `fiddler:NAME(...)`, `a.b=3`.
+      overrides: Overrides that are applied instead: `fiddler:NAME(...)`, `a.b=3`.
       space: Search space of further choices that exist only with this option; a `Space`, or None.
       name: Label of the option; if empty, the value or the overrides.
     """
 
     value: Any = None
-    words: Sequence[str] = ()
+    overrides: Sequence[str] = ()
     space: Any = None
     name: str = ""
 
     @property
     def label(self) -> str:
         """Its name, in tables and messages."""
-        if self.name or self.words:
-            return self.name or " ".join(self.words)
+        if self.name or self.overrides:
+            return self.name or " ".join(self.overrides)
         target = getattr(self.value, "__fn_or_cls__", self.value)
         # Labels become parts of names in journals (`sub_prefix`): a class goes by its name, because
         # its repr may differ between processes.
@@ -301,6 +301,11 @@ class Choice(_Listed):
         """Yield its problems, as text."""
         if len(self.options) < 2:
             yield "a choice needs two options or more"
+        if any(getattr(o, "__fn_or_cls__", None) is Option for o in self.options):
+            # A `Choice` that is a plain object is a leaf of the config: nothing inside it is built,
+            # and a Config of an option would be taken for the value itself.
+            yield "a Config of Option is not built here; write Option(...) itself"
+            return
         labels = [option.label for option in self.all_options]
         for label in sorted({label for label in labels if labels.count(label) > 1}):
             # Names of sub-dimensions start with the label of their option: two alike would be one
@@ -456,7 +461,7 @@ def settings(key: str, dimension: Dimension, value: Any) -> list[str | tuple[str
     if isinstance(dimension, Zipped):
         return [setting(path, inside) for path, inside in value.items()]
     if isinstance(value, Option):
-        return list(value.words) or [setting(key, value.value)]
+        return list(value.overrides) or [setting(key, value.value)]
     return [setting(key, value)]
 
 

@@ -129,9 +129,9 @@ def _range(name: str, items: Sequence[str]) -> Any:
 
 def _item(key: str, item: str) -> Any:
     if item.startswith("@"):
-        return Option(words=(f"fiddler:{item[1:]}",), name=item)
+        return Option(overrides=(f"fiddler:{item[1:]}",), name=item)
     if item.startswith("fiddler:"):
-        return Option(words=(item,), name=item)
+        return Option(overrides=(item,), name=item)
     # Whole numbers first: `choice(1,2)` for a setting that wants an int must not give floats.
     for read in (int, float):
         try:
@@ -140,7 +140,7 @@ def _item(key: str, item: str) -> Any:
             continue
     # Anything else stays text for the override grammar, which knows the types and the references of
     # the path.
-    return Option(words=(f"{key}={item}",), name=item)
+    return Option(overrides=(f"{key}={item}",), name=item)
 
 
 def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:

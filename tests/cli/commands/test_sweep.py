@@ -191,6 +191,11 @@ def test_options_for_the_devices_set_the_engine(project, capsys):
     capsys.readouterr()
     (line,) = _refused(capsys, STUDY, "--name", "other", "--devices", "cpu:2")
     assert line.startswith("luthier: engine.devices: does not exist [set by option 2: ")
+    words = ["--name", "local", "engine=None", "--devices", "cpu:2", "--slices", "3"]
+    (line,) = _refused(capsys, STUDY, *words)
+    assert line.startswith("luthier: slices: 2 devices cannot be split into 3 equal slices"), (
+        "a study without an engine runs on this machine"
+    )
 
 
 def test_a_study_at_its_time_limit_is_resumed_with_more_time(project, capsys):

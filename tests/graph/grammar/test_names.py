@@ -7,7 +7,8 @@ import optax
 import pytest
 from graph_toys import parts
 
-from luthier import durations
+from luthier import durations, launch
+from luthier import study as studies
 from luthier.graph.grammar import DTYPES, Unreadable, dtype, find_object
 
 
@@ -23,6 +24,9 @@ from luthier.graph.grammar import DTYPES, Unreadable, dtype, find_object
         ("graph_toys.parts.Kind.FAST", parts.Kind.FAST),
         ("Seconds", durations.Seconds),
         ("durations.Seconds", durations.Seconds),
+        # Of packages that import what they export at its first use.
+        ("Local", studies.Local),
+        ("luthier.launch.Slices", launch.Slices),
     ],
 )
 def test_names_that_are_known_everywhere(name, expected):

@@ -34,8 +34,8 @@ def test_every_form_is_read():
         "data.length": Ordinal([128, 256]),
         "parallelism": Choice(
             [
-                Option(words=("fiddler:fsdp",), name="@fsdp"),
-                Option(words=("fiddler:tensor(2)",), name="fiddler:tensor(2)"),
+                Option(overrides=("fiddler:fsdp",), name="@fsdp"),
+                Option(overrides=("fiddler:tensor(2)",), name="fiddler:tensor(2)"),
             ]
         ),
     }
@@ -43,7 +43,7 @@ def test_every_form_is_read():
 
 def test_items_that_are_no_numbers_are_words_of_the_grammar_at_the_path():
     _, choice = parse_dimension("task.kind=choice(None, sgd(1e-2, momentum=.9), 'a,b')")
-    assert [option.words for option in choice.all_options] == [
+    assert [option.overrides for option in choice.all_options] == [
         ("task.kind=None",),
         ("task.kind=sgd(1e-2, momentum=.9)",),
         ("task.kind='a,b'",),

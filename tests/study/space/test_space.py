@@ -61,7 +61,7 @@ def test_overrides_are_words_where_they_can_be():
 
 def test_words_of_an_option_stand_for_its_value():
     space = Space(
-        {"size": Choice((Option(words=("width=4", "heads=1")), Option(words=("width=8",))))}
+        {"size": Choice((Option(overrides=("width=4", "heads=1")), Option(overrides=("width=8",))))}
     )
     assert space.overrides({"size": 0}) == ["width=4", "heads=1"]
 

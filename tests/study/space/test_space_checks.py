@@ -71,7 +71,7 @@ def test_a_field_overlaps_with_the_choice_of_its_node_but_not_in_an_option_of_it
 
 
 def test_the_space_of_an_option_overlaps_with_what_stands_beside_the_choice():
-    option = Option(words=("note='x'",), space=Space({"rate": Log(1e-3, 1)}), name="x")
+    option = Option(overrides=("note='x'",), space=Space({"rate": Log(1e-3, 1)}), name="x")
     found = _lines({"rate": Log(1e-4, 1e-2), "note": Choice(("a", option))})
     assert [line.split(" [")[0] for line in found] == [
         "note=x/rate: overlaps with rate: both set rate"
@@ -112,6 +112,12 @@ def test_the_history_of_a_trial_says_which_trial_set_what():
     assert graphs.origin_of(graph, "rate") == "trial 7: rate=0.5"
     assert graphs.origin_of(graph, "width") == "trial 7: width=32"
     assert "rate" not in base.__arguments__
+
+
+def test_a_config_of_an_option_is_refused_where_nothing_builds_it():
+    options = [fdl.Config(Option, overrides=[f"width={w}"], name=str(w)) for w in (8, 16)]
+    (problem,) = Choice(options).problems()
+    assert problem == "a Config of Option is not built here; write Option(...) itself"
 
 
 def test_the_base_is_found_in_its_space():

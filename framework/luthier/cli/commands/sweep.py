@@ -258,6 +258,9 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
         graph = launch.with_engine(graph, arguments.on)
     changes = _shortcuts(arguments)
     with problems.collected():
+        if (arguments.slices or arguments.devices) and graphs.get(graph, "engine") is None:
+            # A study may leave its engine to whoever starts it; these two ask for this machine.
+            graph = graphs.apply(graph, ["engine:=luthier.study.Local()"], "option")
         graph = graphs.apply(graph, changes, "option") if changes else graph
         graph = _with_options(arguments, graph)
     return graph

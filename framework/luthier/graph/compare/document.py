@@ -258,8 +258,10 @@ class RecordReader:
         given = data.get("fields")
         if not (_is_name(data[kind]) and isinstance(given, dict)):
             self._refuse("holds a dataclass that cannot be read", path)
-        parts, size = self._fields(given or {}, path, depth)
-        return ConfigNode(kind, data[kind], parts), size
+        name = data[kind]
+        given = public_names.current_arguments(name, given or {})
+        parts, size = self._fields(given, path, depth)
+        return ConfigNode(kind, public_names.current_name(name), parts), size
 
     def _dict(
         self, kind: str, data: dict[str, Any], path: str, depth: int

@@ -325,6 +325,9 @@ def _exported(room: str) -> frozenset[str]:
                 names |= {alias.asname or alias.name for alias in statement.names}
         elif isinstance(statement, ast.ClassDef | ast.FunctionDef):
             names.add(statement.name)
+        elif isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
+            # A facade that imports nothing until it is used names its exports here only.
+            names.update(ast.literal_eval(statement.value))
     return frozenset(name for name in names if name[:1] != "_")
 
 
