@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -228,6 +229,20 @@ def build_space(space: Any) -> Space:
 def is_study(graph: Graph) -> bool:
     """Return whether a graph describes a study, and not an experiment."""
     return getattr(graph, "__fn_or_cls__", None) is Study
+
+
+def sets_study(override: str) -> bool:
+    """Return whether an override sets what a study has and an experiment has not.
+
+    Args:
+      override: An override, such as `pruner=optuna.pruners.HyperbandPruner()`.
+    """
+    match = re.match(r"[A-Za-z_]\w*", override)
+    if match is None or match[0] not in {field.name for field in dataclasses.fields(Study)}:
+        return False
+    from luthier.program import Experiment  # imports arrays, which most command lines need not
+
+    return match[0] not in {field.name for field in dataclasses.fields(Experiment)}
 
 
 def study_reference(reference: str) -> str:

@@ -198,6 +198,18 @@ def test_options_for_the_devices_set_the_engine(project, capsys):
     )
 
 
+def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(project, capsys):
+    engine = "engine=simulated_engine.InstantEngine()"
+    settings = ["pruner=optuna.pruners.NopPruner()", "budget.trials=2", engine, "width=16"]
+    assert main(["sweep", *WRAPPED, "rate=log(1e-4,1e-2)", *settings]) == 0
+    study = find_study("toy_experiment").read_study()
+    assert study.pruner.__fn_or_cls__.__name__ == "NopPruner"
+    assert (study.budget.trials, study.base.width) == (2, 16)
+    capsys.readouterr()
+    (line,) = _refused(capsys, *WRAPPED, "rate=log(1e-4,1e-2)", "budget.trails=2")
+    assert line.startswith("luthier: budget.trails: does not exist")
+
+
 def test_a_study_at_its_time_limit_is_resumed_with_more_time(project, capsys):
     words = ["--trials", "50", "budget.wall_seconds=1e-9"]
     assert main(["sweep", STUDY, *words]) == 1, "it has no complete trial yet"

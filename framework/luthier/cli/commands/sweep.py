@@ -241,17 +241,24 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
     reference = arguments.reference
     if reference:
         reference = studies.study_reference(reference)
-    graph, _ = experiments.load(reference, overrides, problems, command="sweep", checked=False)
+    # `pruner=...` of an experiment can only mean the study that it is wrapped into.
+    own = [override for override in overrides if studies.sets_study(override)]
+    rest = [override for override in overrides if override not in own]
+    graph, _ = experiments.load(reference, rest, problems, command="sweep", checked=False)
     from luthier import graph as graphs
 
     if studies.is_study(graph):
+        if own:
+            graph, _ = experiments.load(
+                reference, overrides, problems, command="sweep", checked=False
+            )
         if arguments.space or arguments.when or arguments.sweep:
             remedy = "change its space.dimensions by overrides"
             what = "--space, --when and --sweep apply to experiments, not to a study"
             problems.add(what, remedy=remedy)
     else:
         with problems.collected():
-            graph = _wrap(arguments, graph, packages)
+            graph = graphs.apply(_wrap(arguments, graph, packages), own)
         problems.raise_any()
     # After `_wrap`, whose failure leaves an experiment without an engine, and so is raised first.
     with problems.collected():
