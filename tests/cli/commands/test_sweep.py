@@ -199,8 +199,8 @@ def test_options_for_the_devices_set_the_engine(project, capsys):
 
 
 def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(project, capsys):
-    engine = "engine=simulated_engine.InstantEngine()"
-    settings = ["pruner=optuna.pruners.NopPruner()", "budget.trials=2", engine, "width=16"]
+    toys = ["engine=simulated_engine.InstantEngine()", "gate=None", "packing=None", "width=16"]
+    settings = ["pruner=optuna.pruners.NopPruner()", "budget.trials=2", *toys]
     assert main(["sweep", *WRAPPED, "rate=log(1e-4,1e-2)", *settings]) == 0
     study = find_study("toy_experiment").read_study()
     assert study.pruner.__fn_or_cls__.__name__ == "NopPruner"
