@@ -299,6 +299,9 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
             # Nothing is opened or started for a study that is over: workers take seconds to come
             # up.
             if request.retry is None and _has_nothing_left(study, ledger):
+                if storage is not None and not (directory.path / storage).exists():
+                    with _mirrored(study, storage, directory, ledger):
+                        pass  # the copy was deleted, or is in a database that may lack something
                 return Outcome(directory.path, True, ledger)
             admission = Admission(study, request.editing, ledger.marks)
             parts = Parts(

@@ -104,6 +104,11 @@ trials run (`source`), a directory for each trial with its whole graph, its resu
 report (`report.html`), and Optuna's copy (`optuna.journal`, for optuna-dashboard). Ctrl-C saves the
 running trials; `--resume` continues, also after any process was killed. In W&B, trials are runs of
 one group, and one more run summarizes them.
+
+Optuna's copy has every trial with its intermediate values, also while it runs, and with sizes and
+choices as the config has them; `optuna.load_study` and `trials_dataframe` read it, too. Where it is
+missing, `--resume` writes it again. `storage=sqlite:///all.db` keeps the copies of several studies in
+one database, `storage=None` keeps none.
 """
 
 _SPACES = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import os
 import pathlib
 import re
@@ -33,6 +34,8 @@ FACTS = "facts.json"
 FACTS_FORMAT = 1
 """The format of facts.json; a file without one is of format 1."""
 _STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "infeasible": "PRUNED", "failed": "FAIL"}
+_COPY_FORMAT = 2
+"""The format of Optuna's copy; in format 1 powers of two and choices were exponents and indices."""
 _POLL_SECONDS = 1.0
 _HIDDEN = re.compile(r"\*\*\*|\[[A-Z][A-Z_]+\]")  # what `redact` leaves
 
@@ -60,7 +63,51 @@ def study_facts(study: Study) -> dict[str, Any]:
             named.name: distribution_to_json(distribution(named.dimension))
             for named in study.space.every()
         },
+        # The same as people read it: numbers and labels in place of exponents and indices.
+        "shown": {named.name: _shown_dimension(named.dimension) for named in study.space.every()},
     }
+
+
+def _shown_dimension(dimension: Any) -> dict[str, Any]:
+    """Return a distribution of values as they stand in the config, with the stored choice of each.
+
+    Returns:
+      The `distribution` as JSON, and as `values` pairs of a stored choice and its value; None where
+      a choice is stored as its value.
+    """
+    from optuna.distributions import (
+        CategoricalDistribution,
+        IntDistribution,
+        distribution_to_json,
+    )
+
+    from luthier.study.driver.sampling import distribution
+    from luthier.study.space import Choice, Option, Ordinal, Pow2, Zipped
+
+    def label(value: Any) -> Any:
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        return (value if isinstance(value, Option) else Option(value)).label
+
+    if isinstance(dimension, Pow2):
+        pairs = [(exponent, dimension.value(exponent)) for exponent in dimension.exponents]
+        natural: Any = IntDistribution(dimension.low, dimension.high, log=True)
+    elif isinstance(dimension, Choice | Ordinal | Zipped):
+        if isinstance(dimension, Choice):
+            options = dimension.all_options
+            labels = [label(o if o.name or o.overrides else o.value) for o in options]
+        elif isinstance(dimension, Ordinal):
+            labels = [label(value) for value in dimension.values]
+        else:
+            rows = dimension.rows
+            labels = [", ".join(f"{k}={label(v)}" for k, v in row.items()) for row in rows]
+        if len(set(labels)) < len(labels):  # to Optuna 1, 1.0 and True are one option
+            labels = [f"{index}: {one}" for index, one in enumerate(labels)]
+        pairs, natural = list(enumerate(labels)), CategoricalDistribution(labels)
+    else:
+        json = distribution_to_json(distribution(dimension))
+        return {"distribution": json, "values": None}
+    return {"distribution": distribution_to_json(natural), "values": pairs}
 
 
 def read_facts(directory: pathlib.Path) -> dict[str, Any]:
@@ -113,41 +160,69 @@ def begin(directory: pathlib.Path, storage: str) -> subprocess.Popen[bytes]:
 
 
 def update_mirror(directory: pathlib.Path) -> int:
-    """Add the settings that ended to Optuna's copy; return how many were added.
+    """Bring Optuna's copy up to date; return how many settings ended since it was last.
 
     Args:
       directory: The study's folder.
+
+    Raises:
+      RunError: The storage has a study of the same name that luthier did not write.
     """
     import optuna
 
     facts = read_facts(directory)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # Loaded if it exists: each call starts from what the copy holds, whoever wrote it.
-    study = optuna.create_study(
-        study_name=facts["name"],
-        # The environment comes first (`begin`): the facts have a URL without its password.
-        storage=_open_storage(directory, os.environ.get(VARIABLE) or facts["storage"]),
-        directions=["minimize" if d == "lower" else "maximize" for d in facts["directions"]],
-        load_if_exists=True,
-    )
-    # Existing trials are found by our own number, and not by Optuna's, which counts what was added
-    # in whatever order, perhaps by several mirrors one after another.
-    known = {
-        (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
-        for trial in study.get_trials(deepcopy=False)
-    }
+    # The environment comes first (`begin`): the facts have a URL without its password.
+    storage = _open_storage(directory, os.environ.get(VARIABLE) or facts["storage"])
+    study, known = _open_study(storage, facts)
     # Once, in a new copy, and only where names are unique: Optuna does not check that, and columns
     # of `Study.trials_dataframe` with the same name would be one.
     if not known and len(facts["metrics"]) == len(set(facts["metrics"])):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.set_metric_names(facts["metrics"])
-    added = 0
-    for setting in _ended_settings(directory):
-        if (setting["setting"], setting["retries"]) not in known:
+    ended = 0
+    for setting in _started_settings(directory):
+        trial = known.get((setting["setting"], setting["retries"]))
+        if trial is None:
             study.add_trial(_as_trial(setting, facts))
-            added += 1
-    return added
+        elif not trial.state.is_finished():
+            _follow(storage, study, trial, setting, facts)
+        else:
+            continue
+        ended += setting["came"] is not None
+    return ended
+
+
+def _open_study(storage: Any, facts: Mapping[str, Any]) -> tuple[Any, dict[tuple[int, int], Any]]:
+    """Return Optuna's study, and its trials by our setting and the number of its retry."""
+    import optuna
+
+    def opened() -> Any:
+        # Loaded if it exists: each call starts from what the copy holds, whoever wrote it.
+        return optuna.create_study(
+            study_name=facts["name"],
+            storage=storage,
+            # Nothing is suggested here, but Optuna asks the sampler when a trial ends.
+            sampler=optuna.samplers.RandomSampler(),
+            directions=["minimize" if d == "lower" else "maximize" for d in facts["directions"]],
+            load_if_exists=True,
+        )
+
+    study = opened()
+    trials = study.get_trials(deepcopy=False)
+    if any("setting" not in trial.user_attrs for trial in trials):
+        what = f"{facts['storage']} has a study {facts['name']!r} that luthier did not write"
+        remedy = "give storage= another place, or name= another name"
+        raise RunError(Problem(what, "storage", remedy=remedy))
+    if study.user_attrs.get("luthier_format") != _COPY_FORMAT:
+        if trials:  # of an older luthier, with indices in place of values
+            optuna.delete_study(study_name=facts["name"], storage=storage)
+            study, trials = opened(), []
+        study.set_user_attr("luthier_format", _COPY_FORMAT)
+    # Existing trials are found by our own number, and not by Optuna's, which counts what was added
+    # in whatever order, perhaps by several mirrors one after another.
+    return study, {(t.user_attrs["setting"], t.user_attrs.get("retries", 0)): t for t in trials}
 
 
 def _open_storage(directory: pathlib.Path, place: str) -> Any:
@@ -155,7 +230,7 @@ def _open_storage(directory: pathlib.Path, place: str) -> Any:
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
     if "://" in place:
-        return place
+        return optuna.storages.get_storage(place)
     path = directory / place
     _mend(path)
     # A lock by O_EXCL instead of the default by symbolic links, which some file systems do not
@@ -172,29 +247,79 @@ def _mend(path: pathlib.Path) -> None:
         path.with_name(f"{path.name}.lock").unlink()  # of a mirror that was killed: ours counts
 
 
-def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the settings that were reported to the sampler, with their outcomes."""
+def _started_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the settings that run or were reported to the sampler, with reports and outcomes."""
     from luthier.study.driver.trial_table import Ledger
 
-    ledger, asked, found = Ledger(), {}, []
+    ledger = Ledger()
+    asked: dict[int, dict[str, Any]] = {}
+    found: dict[tuple[int, int], dict[str, Any]] = {}
     retries: collections.Counter[int] = collections.Counter()
+
+    def entry(number: int, at: float) -> dict[str, Any]:
+        # A retried setting is reported once more, and a trial of Optuna that ended cannot be
+        # changed: it is added again, under the number of its retry.
+        again = retries[number]
+        new: dict[str, Any] = {"came": None, "reasons": [], "reports": {}, "started": at}
+        return found.setdefault((number, again), {**asked[number], **new, "retries": again})
+
     for line in read_journal(directory / "journal.jsonl"):
         ledger.follow(line)
-        if line["kind"] == "asked":
+        kind = line["kind"]
+        if kind == "asked":
             asked[line["setting"]] = line
-        elif line["kind"] == "told":
+        elif kind == "leased":
+            entry(ledger.trials[line["trial"]].setting, line["at"])
+        elif kind == "reported":
+            setting = entry(ledger.trials[line["trial"]].setting, line["at"])
+            setting["reports"].setdefault(line["trial"], {})[line["step"]] = line["value"]
+        elif kind == "told":
             setting = ledger.settings[line["setting"]]
             came = ledger.outcome_of(setting)
             assert came is not None
             trials = [ledger.trials[number] for number in setting.trials]
             reasons = [trial.reason for trial in trials if trial.reason]
+            # A setting that never ran (infeasible, or a copy) starts when it was suggested.
             outcome = {"came": came, "reasons": reasons, "told": line["at"]}
-            # A retried setting is reported once more, and a trial of Optuna cannot be changed: it
-            # is added again, under the number of its retry.
-            again = retries[setting.number]
+            entry(setting.number, asked[setting.number]["at"]).update(outcome)
             retries[setting.number] += 1
-            found.append({**asked[setting.number], **outcome, "retries": again})
+    return list(found.values())
+
+
+def _reports(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[int, float]:
+    """Return value by step: of several seeds the mean, where all of them have reported."""
+    if len(facts["directions"]) > 1:
+        return {}  # Optuna has none for several objectives
+    series = list(setting["reports"].values())
+    if not series or (len(series) < len(setting["trials"]) and setting["came"] is None):
+        return {}
+    steps = sorted(set.intersection(*map(set, series)))
+    return {step: sum(values[step] for values in series) / len(series) for step in steps}
+
+
+def _outcome(setting: Mapping[str, Any]) -> tuple[str, list[float] | None]:
+    """Return the name of Optuna's state, and the values."""
+    if setting["came"] is None:
+        return "RUNNING", None
+    state, values = setting["came"]
+    # Not NaN, which Optuna takes in no complete trial.
+    is_complete = state == "complete" and all(value == value for value in values)
+    # Such a trial has FAIL in Optuna; the attribute `outcome` keeps its state here.
+    kind = _STATES[state] if is_complete or state != "complete" else "FAIL"
+    return kind, list(values) if is_complete else None
+
+
+def _attributes(setting: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: setting[name] for name in ("setting", "trials", "words")}
+    if setting["retries"]:
+        found["retries"] = setting["retries"]
+    if setting["came"] is not None:
+        found |= {"outcome": setting["came"][0], "reasons": setting["reasons"]}
     return found
+
+
+# Optuna has no state for infeasible trials; a violated constraint is how it marks them.
+_CONSTRAINT = "cannot run"
 
 
 def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
@@ -203,38 +328,62 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     import optuna
     from optuna.distributions import json_to_distribution
 
-    state, values = setting["came"]
-    # Not NaN, which Optuna takes in no complete trial.
-    is_complete = state == "complete" and all(value == value for value in values)
-    # Such a trial has FAIL in Optuna; `outcome` below keeps its state here.
-    kind = _STATES[state] if is_complete or state != "complete" else "FAIL"
-    assignment = setting["assignment"]
+    kind, values = _outcome(setting)
+    reports = _reports(setting, facts)
+    if kind == "PRUNED" and reports:  # as Optuna does it for trials of its own
+        values = [reports[max(reports)]]
+        values = None if math.isnan(values[0]) else values
+    constraint = {_CONSTRAINT: float(setting["came"][0] == "infeasible")} if setting["came"] else {}
     made = optuna.trial.create_trial(
         state=optuna.trial.TrialState[kind],
-        params=assignment,
+        params={name: _shown(name, at, facts) for name, at in setting["assignment"].items()},
         distributions={
-            name: json_to_distribution(facts["distributions"][name]) for name in assignment
+            name: json_to_distribution(facts["shown"][name]["distribution"])
+            for name in setting["assignment"]
         },
-        # A pruned setting has neither values nor reports here. Optuna ranks and plots the values of
-        # complete trials only, and reports are those of one trial, of which a setting may have
-        # several; both stay in the journal.
-        values=list(values) if is_complete else None,
-        user_attrs={
-            "setting": setting["setting"],
-            "trials": setting["trials"],
-            "words": setting["words"],
-            "outcome": state,
-            "reasons": setting["reasons"],
-            **({"retries": setting["retries"]} if setting["retries"] else {}),
-        },
-        # Optuna has no state for infeasible trials; a violated constraint is how it marks them.
-        constraints={"cannot run": float(state == "infeasible")},
+        values=values,
+        intermediate_values=reports,
+        user_attrs=_attributes(setting),
+        constraints=constraint,
     )
     # Set afterwards, because `create_trial` takes the time of the call. Local time without a zone,
     # as Optuna's own `datetime.now()`.
-    made.datetime_start = datetime.datetime.fromtimestamp(setting["at"])
-    made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
+    made.datetime_start = datetime.datetime.fromtimestamp(setting["started"])
+    if setting["came"] is not None:
+        made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
     return made
+
+
+def _shown(name: str, stored: Any, facts: Mapping[str, Any]) -> Any:
+    values = facts["shown"][name]["values"]
+    return stored if values is None else dict(map(tuple, values))[stored]
+
+
+def _follow(
+    storage: Any,
+    study: Any,
+    trial: Any,
+    setting: Mapping[str, Any],
+    facts: Mapping[str, Any],
+) -> None:
+    """Add what came since to a trial that ran at the last look."""
+    import optuna
+
+    # `Study.tell` alone adds neither reports nor attributes; `Trial` wants the storage's identity.
+    number = storage.get_study_id_from_name(study.study_name)
+    running = optuna.trial.Trial(
+        study, storage.get_trial_id_from_study_id_trial_number(number, trial.number)
+    )
+    for step, value in _reports(setting, facts).items():
+        if step not in trial.intermediate_values:
+            running.report(value, step)
+    if setting["came"] is None:
+        return
+    for name, value in _attributes(setting).items():
+        running.set_user_attr(name, value)
+    running.set_constraint(_CONSTRAINT, float(setting["came"][0] == "infeasible"))
+    kind, values = _outcome(setting)
+    study.tell(trial.number, values, state=optuna.trial.TrialState[kind])
 
 
 def main(arguments: Sequence[str]) -> None:
