@@ -107,8 +107,8 @@ one group, and one more run summarizes them.
 
 Optuna's copy has every trial with its intermediate values, also while it runs, and with sizes and
 choices as the config has them; `optuna.load_study` and `trials_dataframe` read it, too. Where it is
-missing, `--resume` writes it again. `storage=sqlite:///all.db` keeps the copies of several studies in
-one database, `storage=None` keeps none.
+missing, `--resume` writes it again. `storage=sqlite:///all.db` keeps the copies of several studies
+in one database, `storage=None` keeps none.
 """
 
 _SPACES = {

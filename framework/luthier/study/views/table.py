@@ -178,7 +178,7 @@ def load(name: str, directory: str | os.PathLike[str] = STUDIES) -> TrialTable:
 
 def _rows(path: pathlib.Path, status: Any) -> Iterator[Row]:
     timeline, facts = read_timeline(path), read_facts(path)
-    shown = facts.get("shown") or dict.fromkeys(facts.get("distributions", ()), {})
+    shown = facts.get("shown") or {name: {} for name in facts.get("distributions", ())}
     seconds: dict[int, float] = {}
     for span in timeline.spans:
         seconds[span.trial] = seconds.get(span.trial, 0.0) + span.end - span.start
