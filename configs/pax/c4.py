@@ -6,7 +6,7 @@ Hardware: 4 chips of TPU v4 (v4-8).
 Expected: not measured yet.
 
 The files are those of MLPerf, `gs://mlperf-llm-public2`; `'fiddler:shared(folder="DIR")'` reads a
-copy, and `python tools/make_c4_shards.py DIR` writes a small one.
+copy, and `python -m luthier.shipped.c4_shards DIR` writes a small one.
 
 Pax published curves. The loss of this one, in nats per token, ends near 2.54 after 53,300 steps;
 that of `decoder_16b` near 2.56 after 11,200 steps on 32 chips, after spikes at about 850, 2,000 and

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from luthier.cli import main
+from luthier.shipped import c4_shards
 from tests.object_stores import environment
-from tools import make_c4_shards
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +21,7 @@ def here(tmp_path, monkeypatch):
 def words(tmp_path):
     folder = tmp_path / "c4"
     sizes = {"num_documents": 90, "num_sequences": 12, "num_shards": 3}
-    make_c4_shards.make(folder, kind="tfrecord", vocab_size=400, **sizes)
+    c4_shards.make(folder, kind="tfrecord", vocab_size=400, **sizes)
     words = ["train", "--exp=C4Spmd1BAdam4Replicas", "--fiddler", "tiny"]
     return [*words, "--fiddler", f'shared(folder="{folder}")', f"--job_log_dir={tmp_path}/runs"]
 
@@ -48,7 +48,10 @@ def test_without_a_network_there_is_one_line(tmp_path, capfd, monkeypatch):
     assert main([*words, f"--job_log_dir={tmp_path}/runs"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("luthier: gs://mlperf-llm-public2/")
-    assert line.endswith("; check the network and your credentials, or name a copy on this machine")
+    assert line.endswith(
+        "; check the network; or try it on a small C4: `python -m luthier.shipped.c4_shards c4`, then "
+        """--fiddler 'shared(folder="c4")'"""
+    )
     assert not (tmp_path / "runs").exists()
 
 

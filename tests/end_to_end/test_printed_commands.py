@@ -97,7 +97,7 @@ def folder(machine, tmp_path_factory):
     words = ["".join(chance.choices(letters, k=chance.randint(2, 8))) for _ in range(20_000)]
     (folder / "books" / "words.txt").write_text("\n".join(textwrap.wrap(" ".join(words))))
     (folder / "text" / "a.jsonl").write_text(json.dumps({"text": " ".join(words[:500])}) + "\n")
-    shards = [sys.executable, str(ROOT / "tools" / "make_c4_shards.py"), "c4"]
+    shards = [sys.executable, "-m", "luthier.shipped.c4_shards", "c4"]
     subprocess.run(shards, cwd=folder, check=True, capture_output=True)
     shutil.copy(ROOT / "README.md", folder)
     shutil.copy(folder / "books" / "words.txt", folder / "mine")

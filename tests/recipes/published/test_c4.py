@@ -1,4 +1,4 @@
-"""C4 as Pax has it, on shards of its schema that tools/make_c4_shards.py writes."""
+"""C4 as Pax has it, on shards of its schema that tools/c4_shards.py writes."""
 
 import os
 from pathlib import Path
@@ -13,9 +13,9 @@ from luthier import graph as graphs
 from luthier import program as programs
 from luthier.cli import main
 from luthier.recipes import published
+from luthier.shipped import c4_shards
 from tests.compiling import quick_step
 from tests.object_stores import environment, serving
-from tools import make_c4_shards
 
 LENGTH, GROUP, DOCUMENTS, SHARDS = 32, 16, 90, 3
 
@@ -50,7 +50,7 @@ def folders(tmp_path_factory):
         if kind not in made:
             folder = tmp_path_factory.mktemp(kind)
             sizes = {"num_documents": DOCUMENTS, "num_sequences": 12, "num_shards": SHARDS}
-            make_c4_shards.make(folder, kind=kind, vocab_size=400, **sizes)
+            c4_shards.make(folder, kind=kind, vocab_size=400, **sizes)
             made[kind] = str(folder)
         return made[kind]
 
@@ -87,7 +87,7 @@ def seen(batch):
 @pytest.mark.parametrize("kind", ["tfrecord", "array_record", "parquet"])
 def test_training_rows_are_cut_from_joined_documents(kind, folders):
     node = training(folders(kind), kind)
-    records = make_c4_shards.texts(DOCUMENTS)
+    records = c4_shards.texts(DOCUMENTS)
     texts = [text for shard in range(SHARDS) for text in records[shard::SHARDS]]
     documents = [node.tokenizer.encode(text) for text in texts]
     expected = []
@@ -107,7 +107,7 @@ def test_training_rows_are_cut_from_joined_documents(kind, folders):
 
 def test_validation_rows_begin_as_the_records_do(folders):
     node = graphs.build(published.c4_validation(length=LENGTH, folder=folders("tfrecord")))
-    texts = make_c4_shards.texts(DOCUMENTS + 12)[DOCUMENTS:]
+    texts = c4_shards.texts(DOCUMENTS + 12)[DOCUMENTS:]
     expected = [node.tokenizer.encode(text)[:LENGTH] for text in texts]
     batch = all_rows(node)
     assert seen(batch) == expected

@@ -48,7 +48,5 @@ def test_the_files_hold_the_rows(table, tmp_path, monkeypatch):
 
 
 def test_a_column_that_does_not_exist_is_refused(table):
-    with pytest.raises(
-        BadInput, match="no column 'loss'; there are trial, state, held_out"
-    ):
+    with pytest.raises(BadInput, match="no column 'loss'; there are trial, state, held_out"):
         table.sorted("loss")

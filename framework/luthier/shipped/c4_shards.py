@@ -1,6 +1,6 @@
 """Write a small C4: the files of Pax's C4 data, with other text in them, for runs without it.
 
-    python tools/make_c4_shards.py FOLDER
+    python -m luthier.shipped.c4_shards FOLDER
 
 FOLDER gets `c4/en/3.0.4` (split `train2`, records of text, url and timestamp), `c4/en/3.0.5` (split
 `validation_tokenized_5662seqs`, records of tokens) and `vocab/c4_en_301_5Mexp2_spm.model`, a
@@ -16,14 +16,15 @@ import io
 import json
 import struct
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from luthier.data import Shakespeare
 from luthier.data.sources.containers import masked_crc32c
 from luthier.errors import DataError
 
-TEXT = {name: {"text": {}} for name in ("text", "url", "timestamp")}
+TEXT: dict[str, Any] = {name: {"text": {}} for name in ("text", "url", "timestamp")}
 IDS = {"ids": {"sequence": {"feature": {"tensor": {"shape": {}, "dtype": "int32"}}}}}
 TRAINING, VALIDATION = "train2", "validation_tokenized_5662seqs"
 VOCABULARY = "c4_en_301_5Mexp2_spm.model"
@@ -45,12 +46,12 @@ def texts(num_documents: int) -> list[str]:
     return passages
 
 
-def record(number: int, text: str) -> dict[str, str]:
+def _record(number: int, text: str) -> dict[str, str]:
     url, day = f"https://example.org/{number}", number % 28 + 1
     return {"text": text, "timestamp": f"2019-04-{day:02d}T12:00:00Z", "url": url}
 
 
-def varint(number: int) -> bytes:
+def _varint(number: int) -> bytes:
     parts = []
     while number > 127:
         parts.append(number & 127 | 128)
@@ -58,23 +59,23 @@ def varint(number: int) -> bytes:
     return bytes([*parts, number])
 
 
-def message(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
+def _message(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
-def example(features: dict[str, str | Sequence[int]]) -> bytes:
+def _example(features: Mapping[str, str | Sequence[int]]) -> bytes:
     """Return a serialized `tf.train.Example`."""
     entries = b""
     for name, value in features.items():
         if isinstance(value, str):
-            feature = message(1, message(1, value.encode()))
+            feature = _message(1, _message(1, value.encode()))
         else:
-            feature = message(3, message(1, b"".join(map(varint, value))))
-        entries += message(1, message(1, name.encode()) + message(2, feature))
-    return message(1, entries)
+            feature = _message(3, _message(1, b"".join(map(_varint, value))))
+        entries += _message(1, _message(1, name.encode()) + _message(2, feature))
+    return _message(1, entries)
 
 
-def write_tfrecord(path: Path, records: Iterable[bytes]) -> None:
+def _write_tfrecord(path: Path, records: Iterable[bytes]) -> None:
     def framed(content: bytes) -> bytes:
         size = struct.pack("<Q", len(content))
         crcs = [struct.pack("<I", masked_crc32c(part)) for part in (size, content)]
@@ -83,7 +84,7 @@ def write_tfrecord(path: Path, records: Iterable[bytes]) -> None:
     path.write_bytes(b"".join(map(framed, records)))
 
 
-def write_array_record(path: Path, records: Iterable[bytes]) -> None:
+def _write_array_record(path: Path, records: Iterable[bytes]) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(str(path), "group_size:1")
@@ -92,10 +93,10 @@ def write_array_record(path: Path, records: Iterable[bytes]) -> None:
     writer.close()
 
 
-WRITERS = {"tfrecord": write_tfrecord, "array_record": write_array_record}
+WRITERS = {"tfrecord": _write_tfrecord, "array_record": _write_array_record}
 
 
-def write_tfds(
+def _write_tfds(
     folder: Path, split: str, features: dict, parts: list[list[bytes]], kind: str
 ) -> None:
     """Write shards with the two files that tell what they are."""
@@ -108,7 +109,7 @@ def write_tfds(
         WRITERS[kind](folder / name, records)
 
 
-def write_parquet(folder: Path, split: str, parts: list[list[dict[str, str]]]) -> None:
+def _write_parquet(folder: Path, split: str, parts: list[list[dict[str, str]]]) -> None:
     import pyarrow
     from pyarrow import parquet
 
@@ -118,7 +119,7 @@ def write_parquet(folder: Path, split: str, parts: list[list[dict[str, str]]]) -
         parquet.write_table(pyarrow.Table.from_pylist(records), path)
 
 
-def write_vocabulary(path: Path, documents: Sequence[str], size: int) -> None:
+def _write_vocabulary(path: Path, documents: Sequence[str], size: int) -> None:
     """Learn a vocabulary that keeps text as it is, with padding 0 and the end of a text 1."""
     import sentencepiece
 
@@ -165,21 +166,22 @@ def make(
     import sentencepiece
 
     found = texts(num_documents + num_sequences)
-    records = [record(number, text) for number, text in enumerate(found[:num_documents])]
+    records = [_record(number, text) for number, text in enumerate(found[:num_documents])]
     parts = [records[shard::num_shards] for shard in range(num_shards)]
     training = folder / "c4" / "en" / "3.0.4"
     if kind == "parquet":
-        write_parquet(training, TRAINING, parts)
+        _write_parquet(training, TRAINING, parts)
     else:
-        write_tfds(training, TRAINING, TEXT, [list(map(example, part)) for part in parts], kind)
+        _write_tfds(training, TRAINING, TEXT, [list(map(_example, part)) for part in parts], kind)
     path = folder / "vocab" / VOCABULARY
-    write_vocabulary(path, found, vocab_size)
+    _write_vocabulary(path, found, vocab_size)
     processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
-    ids = [example({"ids": processor.encode(text)}) for text in found[num_documents:]]
-    write_tfds(folder / "c4" / "en" / "3.0.5", VALIDATION, IDS, [ids], "tfrecord")
+    ids = [_example({"ids": processor.encode(text)}) for text in found[num_documents:]]
+    _write_tfds(folder / "c4" / "en" / "3.0.5", VALIDATION, IDS, [ids], "tfrecord")
 
 
 def main() -> None:
+    """Write a small C4 where the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=[*WRITERS, "parquet"], default="tfrecord")
