@@ -49,7 +49,7 @@ def test_without_a_network_there_is_one_line(tmp_path, capfd, monkeypatch):
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("luthier: gs://mlperf-llm-public2/")
     assert line.endswith(
-        "; check the network; or try it on a small C4: `python -m luthier.shipped.c4_shards c4`, then "
+        "; or try it on a small C4: `python -m luthier.shipped.c4_shards c4`, then "
         """--fiddler 'shared(folder="c4")'"""
     )
     assert not (tmp_path / "runs").exists()
