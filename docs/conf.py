@@ -79,10 +79,12 @@ intersphinx_mapping = {
     "fiddle": ("https://fiddle.readthedocs.io/en/latest/", "inventories/fiddle.inv"),
 }
 
-# The reading order of sections that have one; pages that are not named follow by name.
+# The reading order of a section; pages that are not named follow by name.
 ORDER = {
     "get_started": ("installation", "first_run", "first_change", "own_project", "glossary"),
     "tutorials": ("gpt2", "fine_tune", "vision", "sweep", "mesh", "experts", "notebook"),
+    "coming_from": ("pytorch", "pax_praxis", "hydra", "kauldron", "maxtext", "t5x_gin"),
+    "reference": ("cli", "overrides", "settings", "fiddlers", "model_zoo"),
 }
 
 html_theme = "furo"
@@ -97,9 +99,9 @@ copybutton_prompt_is_regexp = True
 def _in_order(app: Any, docname: str, source: list[str]) -> None:
     """Replace the `*` in the contents of a section by its pages, in their order."""
     section = docname.partition("/")[0]
-    if docname == f"{section}/index" and section in ORDER:
+    if docname == f"{section}/index":
         pages = sorted(path.stem for path in Path(app.srcdir, section).glob("*.md"))
-        first = [name for name in ORDER[section] if name in pages]
+        first = [name for name in ORDER.get(section, ()) if name in pages]
         rest = [name for name in pages if name not in {*first, "index"}]
         source[0] = source[0].replace("\n*\n", "\n".join(["", *first, *rest, ""]))
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from luthier import recipes
+import luthier
+from luthier import errors, recipes
 from tools.docs import docstrings, inventories
-from tools.docs.pages import environment_variables, model_zoo, run_folder
+from tools.docs.pages import environment_variables, exit_codes, model_zoo, run_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,6 +25,21 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_environment_variable_that_is_read_is_documented():
     documented = [name for table in environment_variables.VARIABLES.values() for name in table]
     assert sorted(documented) == sorted(environment_variables.read_variables())
+
+
+def test_every_exit_code_is_documented():
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert set(exit_codes.CODES) == codes
+
+
+def test_the_reference_lists_every_public_package():
+    text = (ROOT / "docs" / "reference" / "python" / "index.md").read_text()
+    listed = re.findall(r"^   (luthier[\w.]*)$", text, re.MULTILINE)
+    assert listed == ["luthier", *(f"luthier.{name}" for name in docstrings.PACKAGES)]
+    assert set(docstrings.PACKAGES) <= set(luthier.__all__)
+    assert {name for name in luthier.__all__ if inspect.ismodule(getattr(luthier, name))} == set(
+        docstrings.PACKAGES
+    )
 
 
 def test_every_published_size_belongs_to_one_family_with_a_test():

@@ -18,12 +18,17 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from tools.docs import inventories
+
 PACKAGES = (
     *("graph", "program", "trainer", "planner", "study", "recipes", "layers", "models", "optim"),
     *("losses", "metrics", "tasks", "data", "checkpoint", "parallel", "records", "launch"),
     *("durations", "errors", "lazy"),
 )
 """The public packages of luthier, in the order of the reference."""
+
+ALIASES = {"fdl": "fiddle", "jnp": "jax.numpy", "nnx": "flax.nnx"}
+"""Short names of modules of other projects, as docstrings write them."""
 
 _WITH_TEXT = re.compile(r"^(Source|Deviation): (.+(?:\n +\S.*)*)", re.MULTILINE)
 _SECTION = re.compile(r"^(Args|Returns|Yields|Raises|Examples?|Source|Deviation|Note):$", re.M)
@@ -56,7 +61,7 @@ def restructured(docstring: str) -> str:
         if formula:
             lines = textwrap.indent(formula[1].strip(), " " * (indent + 3))
             done += [f"{' ' * indent}.. math::", lines]
-        elif paragraph.lstrip().startswith(">>> ") or (section.startswith("Ex") and section):
+        elif paragraph.lstrip().startswith(">>> ") or section.startswith("Example"):
             done.append(paragraph)
         elif indent >= 4 and not section:
             done += [paragraph] if was_code else ["::", paragraph]
@@ -112,7 +117,7 @@ def module_names() -> list[str]:
 
 @functools.cache
 def public_names() -> dict[str, str]:
-    """Return the public name of every exported object, by the name of where it is defined."""
+    """Return the public name of each object that can be linked to, by where it is defined."""
     names: dict[str, str] = {}
     for package in (*(f"luthier.{name}" for name in PACKAGES), "luthier"):
         module = importlib.import_module(package)
@@ -120,6 +125,9 @@ def public_names() -> dict[str, str]:
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):
                 names.setdefault(f"{value.__module__}.{value.__qualname__}", f"{package}.{name}")
+    for name in (name for project in inventories.PAGES for name in inventories.objects(project)):
+        value = inventories.load(name)
+        names[f"{value.__module__}.{value.__qualname__}"] = name
     return names
 
 
@@ -154,9 +162,14 @@ def _process(app: Any, what: str, name: str, value: Any, options: Any, lines: li
 
 
 def _link(app: Any, env: Any, node: Any, content: Any) -> Any:
-    """Resolve the name of a module's object, which annotations have, to its public name."""
-    public = public_names().get(node.get("reftarget", ""))
-    if node.get("refdomain") != "py" or public is None:
+    """Resolve the name of where an object is defined, or a short name, to its public name."""
+    if node.get("refdomain") != "py":
+        return None
+    package, _, rest = node["reftarget"].partition(".")
+    target = f"{ALIASES.get(package, package)}.{rest}"
+    public = public_names().get(target, target)
+    if not public.startswith("luthier."):
+        node["reftarget"] = public  # for intersphinx, which is asked next
         return None
     domain = env.domains.python_domain
     document = node.get("refdoc", env.docname)
@@ -167,5 +180,5 @@ def setup(app: Any) -> dict[str, bool]:
     """Connect the extension to Sphinx."""
     # Before napoleon, whose priority is 500.
     app.connect("autodoc-process-docstring", _process, priority=400)
-    app.connect("missing-reference", _link)
+    app.connect("missing-reference", _link, priority=400)  # before intersphinx
     return {"parallel_read_safe": True, "parallel_write_safe": True}

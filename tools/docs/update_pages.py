@@ -1,7 +1,7 @@
-"""Write the generated pages of the manual (docs/) anew.
+"""Write the generated pages of the manual, in docs/.
 
 python tools/docs/update_pages.py            # write them
-python tools/docs/update_pages.py --check    # tell which are out of date, exit code 1 if any is
+python tools/docs/update_pages.py --check    # list outdated pages; exit code 1 if there are any
 
 Each module in tools/docs/pages has a function `render()` that returns the page of its name.
 A page is written where it is in docs/, and a new one to docs/reference.
@@ -32,7 +32,7 @@ def rendered() -> dict[str, str]:
 def main() -> int:
     """Write the pages, or compare them; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only tell what is out of date")
+    parser.add_argument("--check", action="store_true", help="only list what is out of date")
     arguments = parser.parse_args()
     stale = []
     for name, text in rendered().items():
