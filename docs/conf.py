@@ -83,7 +83,7 @@ intersphinx_mapping = {
 ORDER = {
     "get_started": ("installation", "first_run", "first_change", "own_project", "glossary"),
     "tutorials": ("gpt2", "fine_tune", "vision", "sweep", "mesh", "experts", "notebook"),
-    "coming_from": ("pytorch", "pax_praxis", "hydra", "kauldron", "maxtext", "t5x_gin"),
+    "coming_from": ("pytorch", "pax_praxis", "hydra_users", "kauldron", "maxtext", "t5x_gin"),
     "reference": ("cli", "overrides", "settings", "fiddlers", "model_zoo"),
 }
 

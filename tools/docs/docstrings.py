@@ -166,7 +166,7 @@ def _link(app: Any, env: Any, node: Any, content: Any) -> Any:
     if node.get("refdomain") != "py":
         return None
     package, _, rest = node["reftarget"].partition(".")
-    target = f"{ALIASES.get(package, package)}.{rest}"
+    target = f"{ALIASES.get(package, package)}.{rest}" if rest else package
     public = public_names().get(target, target)
     if not public.startswith("luthier."):
         node["reftarget"] = public  # for intersphinx, which is asked next

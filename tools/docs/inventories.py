@@ -8,6 +8,7 @@ Command: python tools/docs/inventories.py  (needs `pip install sphobjinv`)
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 from pathlib import Path
@@ -93,6 +94,7 @@ def objects(project: str) -> dict[str, tuple[str, str]]:
 
 def main() -> None:
     """Write all inventories."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     import sphobjinv
 
     FOLDER.mkdir(exist_ok=True)

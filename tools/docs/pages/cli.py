@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 from unittest import mock
 
@@ -23,11 +25,13 @@ settings of a component. [Overrides](overrides.md) describes `PATH=VALUE`,
 
 def render() -> str:
     """Return the page."""
-    from luthier.cli.command_line import GROUPS, _usage, parser_of
+    from luthier.cli.command_line import GROUPS, main, parser_of
 
     # The width of help follows the terminal, and the page is the same everywhere.
     with mock.patch.dict(os.environ, {"COLUMNS": "88"}):
-        parts = [START.format(usage=_usage().rstrip())]
+        with contextlib.redirect_stdout(io.StringIO()) as usage:
+            main(["--help"])
+        parts = [START.format(usage=usage.getvalue().rstrip())]
         for title, commands in GROUPS.items():
             parts.append(f"\n## {title.capitalize()}\n")
             for command in commands:
@@ -40,5 +44,5 @@ def _block(parser: argparse.ArgumentParser) -> str:
     blocks = [f"\n```text\n{parser.format_help().rstrip()}\n```\n"]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            blocks += [_block(below) for below in action.choices.values()]
+            blocks += [_block(below) for below in dict.fromkeys(action.choices.values())]
     return "".join(blocks)
