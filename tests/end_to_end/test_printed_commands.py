@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 
 from luthier.cli import COMMANDS, parser_of
+from luthier.folders import manual_pages
 from tests.fault_injection.machine import Machine
 from tests.hub_folders import read_golden, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "framework" / "luthier" / "pages"
 TABLE = tomllib.loads(Path(__file__).with_name("printed_commands.toml").read_text())
 # These pages are generated from what their commands print, refusals too, and checked by tests/repo.
 GENERATED = {f"{path.stem}.md" for path in (ROOT / "tools" / "docs" / "pages").glob("*.py")}
@@ -57,7 +57,7 @@ def blocks(text: str) -> str:
 def documents() -> dict[str, str]:
     """Return what shows commands, by name."""
     found = {"README.md": blocks((ROOT / "README.md").read_text())}
-    for page in sorted(PAGES.glob("*.md")):
+    for page in map(Path, manual_pages().values()):
         if page.name not in GENERATED:
             found[page.name] = blocks(page.read_text())
     for command in sorted(COMMANDS):

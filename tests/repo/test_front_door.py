@@ -114,6 +114,9 @@ def test_the_version_is_written_once(root):
     settings = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert luthier.__version__ == settings["version"]
     assert settings["version"] in (root / "CHANGELOG.md").read_text()
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (settings["version"], settings["license"])
+    assert citation["authors"] == settings["authors"]
 
 
 def test_ci_is_executable_and_strict(root):

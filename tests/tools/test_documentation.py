@@ -1,0 +1,176 @@
+"""The documentation is about the code that is there; its site builds without a warning."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+import luthier
+from luthier import errors, recipes
+from tools.docs import docstrings, inventories
+from tools.docs.pages import environment_variables, exit_codes, model_zoo, run_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_environment_variable_that_is_read_is_documented():
+    documented = [name for table in environment_variables.VARIABLES.values() for name in table]
+    assert sorted(documented) == sorted(environment_variables.read_variables())
+
+
+def test_every_exit_code_is_documented():
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert set(exit_codes.CODES) == codes
+
+
+def test_the_reference_lists_every_public_package():
+    text = (ROOT / "docs" / "reference" / "python" / "index.md").read_text()
+    listed = re.findall(r"^   (luthier[\w.]*)$", text, re.MULTILINE)
+    assert listed == ["luthier", *(f"luthier.{name}" for name in docstrings.PACKAGES)]
+    assert set(docstrings.PACKAGES) <= set(luthier.__all__)
+    assert {name for name in luthier.__all__ if inspect.ismodule(getattr(luthier, name))} == set(
+        docstrings.PACKAGES
+    )
+
+
+def test_every_published_size_belongs_to_one_family_with_a_test():
+    names = list(model_zoo.sizes())
+    assert len(names) > 60
+    families = {n: [f for f in model_zoo.FAMILIES if re.fullmatch(f.sizes, n)] for n in names}
+    assert {name for name, found in families.items() if len(found) != 1} == set()
+    assert {f.title for found in families.values() for f in found} == {
+        f.title for f in model_zoo.FAMILIES
+    }
+    for family in model_zoo.FAMILIES:
+        path, _, test = family.test.partition("::")
+        assert f"\ndef {test}(" in (ROOT / path).read_text(), family.test
+
+
+def test_parameters_are_those_of_the_publication():
+    assert model_zoo.count(recipes.decoders.gpt2_small()) == 124_439_808
+
+
+def test_inventories_hold_what_their_table_lists():
+    for project in inventories.PAGES:
+        header, _, body = (
+            (ROOT / "docs" / "inventories" / f"{project}.inv").read_bytes().partition(b"zlib.\n")
+        )
+        assert f"# Project: {project}\n".encode() in header
+        lines = zlib.decompress(body).decode().splitlines()
+        expected = [
+            f"{name} py:{role} 1 {page}#$ -"
+            for name, (role, page) in sorted(inventories.objects(project).items())
+        ]
+        assert lines == expected, "python tools/docs/inventories.py"
+
+
+def test_docstrings_become_markup():
+    text = inspect.cleandoc(r"""Return $\|g\|$ of `jax.Array` `x + 1`s.
+
+    With a formula:
+
+    $$ g \leftarrow g \min(1,
+       c / \|g\|_2) $$
+
+    And code of *args_:
+
+        luthier show quickstart
+
+    Items:
+    - the first, with
+      two lines
+    - the second
+
+    Args:
+      b1: Decay, $\beta_1$.
+
+    Example:
+      >>> print("$a$ `b`")
+
+    Source: Somebody, 2020,
+      arXiv:1, table 2.
+    Deviation: none.
+    """)
+    assert docstrings.restructured(text) == inspect.cleandoc(r"""
+    Return :math:`\|g\|` of :py:obj:`jax.Array` ``x + 1``\ s.
+
+    With a formula:
+
+    .. math::
+
+       g \leftarrow g \min(1,
+          c / \|g\|_2)
+
+    And code of \*args\_:
+
+    ::
+
+        luthier show quickstart
+
+    Items:
+
+    - the first, with
+      two lines
+    - the second
+
+    Args:
+      b1: Decay, :math:`\beta_1`.
+
+    Example:
+      >>> print("$a$ `b`")
+
+    Source:
+        Somebody, 2020, arXiv:1, table 2.
+
+    Deviation:
+        none.
+    """)
+
+
+@pytest.mark.full
+def test_every_file_of_a_run_is_described(tmp_path):
+    words = ["quickstart", "fiddler:debug", "training.steps=4", "checkpoints.every.count=2"]
+    for more in ([], ["training.steps=6", "--extend", "--run", "one"]):
+        command = [sys.executable, "-m", "luthier", "train", *words, *(more or ["--run", "one"])]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    names = ", ".join(name for table in run_folder.FILES.values() for name in table)
+    described = names.split(", ")
+    patterns = [re.sub(r"\b(N|STEP|NAME|TIME|SHA256)\b", "*", name) for name in described]
+    patterns = [f"{name}*" if name.endswith("/") else name for name in patterns]
+    (run,) = (tmp_path / "runs").glob("*/one")
+    files = [path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()]
+    assert {"config.1.json", "checkpoints/6/commit.json"} <= set(files)
+    unknown = [f for f in files if not any(fnmatch.fnmatchcase(f, p) for p in patterns)]
+    assert not unknown, unknown
+
+
+@pytest.mark.full
+@pytest.mark.skipif(importlib.util.find_spec("furo") is None, reason="needs luthier[docs]")
+def test_the_site_builds_without_a_warning(tmp_path):
+    # A copy, because the reference of the Python API is generated beside the pages.
+    for name in ("docs", "framework", "tools"):
+        ignored = shutil.ignore_patterns("__pycache__", "luthier.*.rst", "luthier.rst")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    done = subprocess.run(
+        [*command, "docs", "site"], cwd=tmp_path, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # What a search finds, and a page of every kind.
+    index = (tmp_path / "site" / "searchindex.js").read_text()
+    assert "luthier.optim" in index
+    for page in ("index", "how_to/sweeps", "reference/python/luthier.optim", "examples/notebook"):
+        assert (tmp_path / "site" / f"{page}.html").is_file()
+    optim = (tmp_path / "site" / "reference" / "python" / "luthier.optim.html").read_text()
+    assert r"\theta_t = \theta_{t-1}" in optim
+    assert 'id="luthier.optim.DECAYED"' in optim
