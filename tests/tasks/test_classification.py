@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.metrics import ACCURACY, LOSS, NATS_PER_EXAMPLE, TOP_5_ACCURACY
-from luthier.tasks import Additive, Classification, Observer
+from luthier.metrics import ACCURACY, LOSS, NATS_PER_EXAMPLE, TOP_5_ACCURACY, Metric
+from luthier.tasks import Additive, Classification, LossSums, Observer
 
 ROWS, DIM, CLASSES = 8, 4, 9
 
@@ -91,6 +91,29 @@ def test_a_model_with_statistics_is_observed_in_training_only():
     assert Classification().loss(Linear(kernel()), values, None).updates == {}
     plain = Classification().evaluate(Linear(kernel()), values)
     assert Classification().evaluate(model, values)[LOSS].host() == plain[LOSS].host()
+
+
+def test_a_model_without_dropout_and_a_metric_of_a_subclass_need_no_more_code():
+    class Plain(Linear):
+        def __call__(self, inputs):
+            return super().__call__(inputs)
+
+    examples = Metric("examples")
+
+    class Counted(Classification):
+        loss_metrics = (*Classification.loss_metrics, examples)
+
+        def loss(self, model, batch, key):
+            sums = super().loss(model, batch, key)
+            return LossSums(sums.loss, {**sums.metrics, examples: sums.loss})
+
+    values, key = batch(), jax.random.key(0)
+    found = Counted().loss(Plain(kernel()), values, key)
+    assert list(found.metrics) == [*Classification.loss_metrics, examples]
+    expected = Classification().loss(Linear(kernel()), values, None)
+    assert found.loss.host() == expected.loss.host()
+    both = [Classification().evaluate(kind(kernel()), values) for kind in (Plain, Linear)]
+    assert both[0][LOSS].host() == both[1][LOSS].host()
 
 
 @pytest.mark.full
