@@ -21,13 +21,12 @@ from pathlib import Path
 import pytest
 
 from luthier.cli import COMMANDS, parser_of
+from luthier.folders import manual_pages
 from tests.fault_injection.machine import Machine
 from tests.hub_folders import read_golden, write_folder
 from tools.docs import run_page
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "framework" / "luthier" / "pages"
-DOCS = ROOT / "docs"
 TABLE = tomllib.loads(Path(__file__).with_name("printed_commands.toml").read_text())
 # These pages are generated from what their commands print, refusals too, and checked by tests/repo.
 GENERATED = {f"{path.stem}.md" for path in (ROOT / "tools" / "docs" / "pages").glob("*.py")}
@@ -59,7 +58,7 @@ def blocks(text: str) -> str:
 def documents() -> dict[str, str]:
     """Return what shows commands, by name."""
     found = {"README.md": blocks((ROOT / "README.md").read_text())}
-    for path in sorted([*PAGES.glob("*.md"), *DOCS.rglob("*.md")]):
+    for path in map(Path, manual_pages().values()):
         page = run_page.read(path)
         if page.settings is not None:
             # test_executed_pages runs the rest of it.

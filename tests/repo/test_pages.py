@@ -1,12 +1,34 @@
-"""The manual's generated pages are what their sources say."""
+"""The pages of the manual, in `docs/`."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import jax
 import pytest
+
+from luthier.folders import manual_pages
+
+
+def test_a_page_is_found_by_its_name_alone(root):
+    # `luthier help NAME` names no folder, so no two pages may have one name.
+    files = [path for path in (root / "docs").rglob("*.md") if path.name != "index.md"]
+    names = [path.stem for path in files]
+    assert sorted(names) == list(manual_pages())
+    assert not [name for name in names if not re.fullmatch("[a-z][a-z0-9_]*", name)]
+
+
+def test_links_between_pages_lead_somewhere(root):
+    problems = []
+    for page in (root / "docs").rglob("*.md"):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for link in re.findall(r"(?<!`)\]\(([^)\s]+)\)", text):
+            path, _, _ = link.partition("#")
+            if path and ":" not in path and not (page.parent / path).exists():
+                problems.append(f"{page.relative_to(root)}: {link}")
+    assert not problems, "\n".join(problems)
 
 
 # The pages show the options that `quick_compile` sets, which are those of one JAX.
