@@ -59,13 +59,12 @@ def documents() -> dict[str, str]:
     """Return what shows commands, by name."""
     found = {"README.md": blocks((ROOT / "README.md").read_text())}
     for path in map(Path, manual_pages().values()):
-        page = run_page.read(path)
-        if page.settings is not None:
-            # test_executed_pages runs the rest of it.
-            shown = [block for block in page.blocks if block.language == "bash"]
-            found[path.name] = "\n".join(block.commands[0].code for block in shown)
-        elif path.name not in GENERATED:
-            found[path.name] = blocks(path.read_text())
+        text = path.read_text()
+        if run_page.read(path).settings is not None:
+            # test_executed_pages runs these.
+            text = re.sub(r"^ *```(?:console|python)\n.*?^ *```", "", text, flags=re.M | re.S)
+        if path.name not in GENERATED:
+            found[path.name] = blocks(text)
     for command in sorted(COMMANDS):
         found[f"{command} --help"] = parser_of(command).format_help()
     return {name: text for name, text in found.items() if commands(text)}
