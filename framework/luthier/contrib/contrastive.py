@@ -202,9 +202,7 @@ class Contrastive:
             is the whole batch.
         """
         ratios = self._ratios(model, batch, key, statistics)
-        # A subclass that lists further metrics computes these itself.
-        reported = {metric: ratios[metric] for metric in self.loss_metrics if metric in ratios}
-        return LossSums(ratios[LOSS], reported)
+        return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return every metric within this batch, without dropout: it depends on the batch size."""

@@ -83,20 +83,31 @@ class Classification:
             logits_BK, updates = model.observe(batch["inputs"], batch["weights"], dropout=keys)
         else:
             logits_BK, updates = _logits(model, batch["inputs"], keys), {}
-        ratios = self._ratios(logits_BK, batch)
-        # A subclass that lists further metrics computes these itself.
-        reported = {metric: ratios[metric] for metric in self.loss_metrics if metric in ratios}
+        ratios = self.ratios(logits_BK, batch)
+        reported = {metric: ratios[metric] for metric in self.loss_metrics}
         return LossSums(ratios[LOSS], reported, updates)
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric of a batch, without dropout; a subclass may add its own."""
-        return self._ratios(_logits(model, batch["inputs"], None), batch)
+        """Return every metric of a batch, without dropout."""
+        return self.ratios(_logits(model, batch["inputs"], None), batch)
 
     def count_tokens(self, batch: Batch) -> Any:
         """Return the number of examples with non-zero weight."""
         return (batch["weights"] != 0).sum()
 
-    def _ratios(self, logits_BK: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+    def ratios(self, logits_BK: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+        """Return the sums of the loss and of every metric over the rows of a batch.
+
+        A subclass may change `LOSS` and add metrics, which it lists in `metrics` and, to report
+        them in training as well, in `loss_metrics`.
+
+        Args:
+          logits_BK: Logits, [B, K].
+          batch: As above.
+
+        Returns:
+          By metric, the weighted sum over the rows and the sum of their weights.
+        """
         # Padding has weight 0 and label 0; it is computed like all rows, and counts in no sum.
         weights_B, labels_B = batch["weights"], batch["labels"]
         losses = cross_entropy(logits_BK, labels_B, label_smoothing=self.label_smoothing)

@@ -78,9 +78,7 @@ class MaskedModelling:
           key: Key of this step's masking and dropout; None for the masking of evaluation.
         """
         ratios = self._ratios(model, batch, key)
-        # A subclass that lists further metrics computes these itself.
-        reported = {metric: ratios[metric] for metric in self.loss_metrics if metric in ratios}
-        return LossSums(ratios[LOSS], reported)
+        return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return every metric over the tokens that evaluation hides, without dropout."""

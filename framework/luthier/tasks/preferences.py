@@ -140,9 +140,7 @@ class Preferences:
           key: Key of this step's dropout, the same for every part of the batch; None for none.
         """
         ratios = self._ratios(model, batch, key)
-        # A subclass that lists further metrics computes these itself.
-        reported = {metric: ratios[metric] for metric in self.loss_metrics if metric in ratios}
-        return LossSums(ratios[LOSS], reported)
+        return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return every metric of a batch, without dropout; a subclass may add its own."""
