@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 
 import jax
 import pytest
@@ -38,3 +39,11 @@ def test_generated_pages_are_up_to_date(root):
     command = [sys.executable, "tools/docs/update_pages.py", "--check"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_installation_page_lists_every_extra(root):
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (root / "docs" / "get_started" / "installation.md").read_text()
+    listed = re.findall(r"^\| `([a-z-]+)` \|", page, flags=re.MULTILINE)
+    others = re.findall(r"`([a-z]+)`", re.search(r"For work on luthier itself.*", page)[0])
+    assert sorted([*listed, *(name for name in others if name in extras)]) == sorted(extras)
