@@ -68,6 +68,7 @@ def _shrink_model(changed: Any) -> None:
 def _shrink_data(changed: Any) -> None:
     for name, cls, most in (
         ("length", data.Packed, LENGTH),
+        ("length", data.Prepared, LENGTH),
         ("vocab_size", data.TrainedBpe, VOCABULARY),
     ):
         for place in _named(changed, name):

@@ -1,0 +1,87 @@
+"""A Llama of 368 million parameters, on text of your own: for one to eight GPUs of 80 GB.
+
+Paper: Touvron et al. 2023, arXiv:2302.13971 (the model, its optimizer and schedule); Zhao et al.
+  2024, arXiv:2403.03507 (its sizes, there called 350M); Brown et al. 2020, arXiv:2005.14165, table
+  2.1 (batch and learning rate for this size).
+Command: luthier train configs.lm.llama_350m
+Hardware: 1 to 8 GPUs of 80 GB (H100); never run on one.
+Expected: not measured yet.
+
+The folder `corpus` is that of `configs.lm.gpt2_124m`, with 32,000 tokens in its vocabulary
+(`luthier data train-tokenizer corpus/bpe.json --vocab-size 32000 --text 'text/train/*.txt'`).
+
+367,969,280 parameters. Compiled for GPUs that were absent, by
+`luthier plan configs.lm.llama_350m ... --slice h100:N` with JAX 0.10.2 on 2026-11-25:
+  h100:1                                         33.1 GiB of 59.3 GiB   16 rows at a time
+  h100:8                                         10.8 GiB                2 rows on each
+  h100:8 fiddler:fsdp training.accumulation=2    29.7 GiB               16 rows on each
+No step was run on a GPU, so there is no measured time. `:cudnn` has NVIDIA's attention kernel.
+"""
+
+from luthier import lazy
+from luthier.graph import add, value
+
+with lazy.imports():
+    import jax.numpy as jnp
+
+    from luthier import checkpoint, data, layers, optim, program, records, tasks
+    from luthier.durations import Steps
+    from luthier.recipes import decoders
+
+
+def experiment() -> program.Experiment:
+    """Train on 0.5 million tokens a step, of a corpus that `luthier data prepare` wrote."""
+    length, steps = value(2048, name="length"), value(14_000, name="steps")
+    vocab_size, folder = value(32_000, name="vocab_size"), value("corpus", name="folder")
+    model = decoders.llama(
+        vocab_size=vocab_size,
+        dim=1024,
+        num_layers=24,
+        num_heads=16,
+        hidden_dim=2736,
+        epsilon=1e-6,
+        pad_to_multiple=128,
+    )
+    model.dtype = jnp.bfloat16
+    model.stack = layers.Scanned(remat=layers.SaveProjections())
+    held_out = program.Evaluation(
+        data=_corpus(folder, "held_out", length),
+        every=Steps(1000),
+        global_batch_size=32,
+        num_batches=20,
+    )
+    rate = optim.WarmupCosine(peak=3e-4, warmup_steps=2000, total_steps=steps, end=3e-5)
+    return program.Experiment(
+        name="llama-350m",
+        seed=0,
+        model=model,
+        task=tasks.LanguageModelling(),
+        data=_corpus(folder, "train", length),
+        evaluations={"held_out": held_out},
+        optimizer=optim.adamw(learning_rate=rate, b1=0.9, b2=0.95, weight_decay=0.1, clip_norm=1.0),
+        training=program.Training(steps=steps, global_batch_size=256, accumulation=16),
+        checkpoints=checkpoint.Checkpoints(every=Steps(1000)),
+        records=records.Records(wandb=records.Wandb()),
+    )
+
+
+def cudnn() -> program.Experiment:
+    """Train with cuDNN's fused attention, on NVIDIA GPUs from Hopper on.
+
+    Command: luthier train configs.lm.llama_350m:cudnn
+    Hardware: 1 to 8 GPUs of 80 GB (H100); never run on one.
+    Expected: not measured yet.
+    """
+    graph = experiment()
+    graph.name = "llama-350m-cudnn"
+    graph.model.block.attention.core = layers.CudnnAttention(max_documents=16)
+    return graph
+
+
+def _corpus(folder: str, split: str, length: int) -> data.Prepared:
+    return data.Prepared(
+        directory=add(folder, f"/{split}"),
+        length=length,
+        packing=data.Concatenate(),
+        tokenizer=data.Bpe(path=add(folder, "/bpe.json")),
+    )
