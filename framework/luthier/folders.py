@@ -1,9 +1,9 @@
-"""The folders of experiments and studies: those of a project, and those that come with luthier.
+"""The folders of experiments, studies and manual pages.
 
-The latter are found by their names in the repository, `configs.lm.quickstart` and
-`sweeps.lm_learning_rate`, wherever a command is run: `luthier.graph.resolve` looks here for what
-the project itself does not have. Nothing called `configs` or `sweeps` is installed at top level,
-where it would hide the folders of a project.
+A project has experiments and studies of its own. Those that come with luthier are found by their
+names in the repository, `configs.lm.quickstart` and `sweeps.lm_learning_rate`, wherever a command
+is run: `luthier.graph.resolve` looks here for what the project itself does not have. Nothing called
+`configs` or `sweeps` is installed at top level, where it would hide the folders of a project.
 """
 
 # Neither `typing` nor `pathlib`: a Tab imports this module.
@@ -24,6 +24,22 @@ def shipped_folders() -> tuple[str, ...]:
     """Return the folders of the experiments and of the studies that come with luthier."""
     here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shipped")
     return tuple(os.path.join(here, name) for name in EXPERIMENT_FOLDERS)
+
+
+def manual_pages() -> dict[str, str]:
+    """Return the files of the manual's pages by name, sorted by name.
+
+    The pages are the Markdown files of `docs/`, whatever their folder; an `index.md` belongs to the
+    website.
+    """
+    top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pages")
+    pages = {
+        file.removesuffix(".md"): os.path.join(folder, file)
+        for folder, _, files in os.walk(top)
+        for file in files
+        if file.endswith(".md") and file != "index.md"
+    }
+    return dict(sorted(pages.items()))
 
 
 def is_experiment(name: str) -> bool:

@@ -20,14 +20,14 @@ from graph_toys import grammar_cases
 
 from luthier.cli import COMMANDS, HINT, parser_of, with_hints
 from luthier.errors import BadInput, Problem
+from luthier.folders import manual_pages
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "framework" / "luthier" / "pages"
 FILES = [
     ROOT / "README.md",
     ROOT / "configs" / "README.md",
     ROOT / "framework" / "luthier" / "cli" / "template" / "README.md",
-    *sorted(PAGES.glob("*.md")),
+    *map(Path, manual_pages().values()),
 ]
 LOOPS = {
     "bash": 'while IFS= read -r line; do ( eval "$line" ) </dev/null; done < lines',

@@ -45,6 +45,8 @@ def test_the_wheel_holds_the_package_its_experiments_and_the_template_only(wheel
     for folder in ("configs", "sweeps"):
         modules = (ROOT / folder).rglob("*.py")
         expected |= {f"luthier/shipped/{p.relative_to(ROOT).as_posix()}" for p in modules}
+    docs = ROOT / "docs"
+    expected |= {f"luthier/pages/{p.relative_to(docs).as_posix()}" for p in docs.rglob("*.md")}
     # Python 3.13 follows the links to these folders, which hold a README as well.
     held = {name for name in names if ".dist-info/" not in name}
     assert held == {name for name in expected if not re.search(r"shipped/.*\.md$", name)}
@@ -70,6 +72,7 @@ def test_the_experiments_of_the_wheel_are_found_from_an_empty_folder(wheel, tmp_
 
     assert "configs.lm.quickstart " in run("list", "quickstart")
     assert "name = 'quickstart'" in run("show", "quickstart")
+    assert run("help", "overrides").startswith("# Overrides\n")
     assert "name = 'pax-1b'" in run("show", "configs.lm.pax_c4")  # as it was called before
     short = ["training.steps=2", "model.num_layers=1", "evaluations={}", "--wandb", "off"]
     assert "step 2/2" in run("train", "quickstart", *short)

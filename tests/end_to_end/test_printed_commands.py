@@ -21,11 +21,12 @@ from pathlib import Path
 import pytest
 
 from luthier.cli import COMMANDS, parser_of
+from luthier.folders import manual_pages
 from tests.fault_injection.machine import Machine
 from tests.hub_folders import read_golden, write_folder
+from tools.docs import run_page
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "framework" / "luthier" / "pages"
 TABLE = tomllib.loads(Path(__file__).with_name("printed_commands.toml").read_text())
 # These pages are generated from what their commands print, refusals too, and checked by tests/repo.
 GENERATED = {f"{path.stem}.md" for path in (ROOT / "tools" / "docs" / "pages").glob("*.py")}
@@ -57,9 +58,13 @@ def blocks(text: str) -> str:
 def documents() -> dict[str, str]:
     """Return what shows commands, by name."""
     found = {"README.md": blocks((ROOT / "README.md").read_text())}
-    for page in sorted(PAGES.glob("*.md")):
-        if page.name not in GENERATED:
-            found[page.name] = blocks(page.read_text())
+    for path in map(Path, manual_pages().values()):
+        text = path.read_text()
+        if run_page.read(path).settings is not None:
+            # test_executed_pages runs these.
+            text = re.sub(r"^ *```(?:console|python)\n.*?^ *```", "", text, flags=re.M | re.S)
+        if path.name not in GENERATED:
+            found[path.name] = blocks(text)
     for command in sorted(COMMANDS):
         found[f"{command} --help"] = parser_of(command).format_help()
     return {name: text for name, text in found.items() if commands(text)}

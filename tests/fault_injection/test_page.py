@@ -9,10 +9,10 @@ import pytest
 from injecting import injections
 from staging import EVERY
 
-import luthier
 from luthier import graph as graphs
+from luthier.folders import manual_pages
 
-PAGE = Path(luthier.__file__).parent / "pages" / "reliability.md"
+PAGE = Path(manual_pages()["reliability"])
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = re.findall(r"^\$ luthier train (.*)$", PAGE.read_text(), re.MULTILINE)
 
@@ -26,9 +26,9 @@ def test_the_commands_are_valid(command):
     graphs.validate(graph)
 
 
-@pytest.mark.parametrize("page", ["reliability.md", "security.md"])
+@pytest.mark.parametrize("page", ["reliability", "security"])
 def test_the_tests_of_its_promises_are_there(page):
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.with_name(page).read_text())
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", Path(manual_pages()[page]).read_text())
     assert len(named) > 20
     for path, name in named:
         assert f"\ndef {name}(" in (ROOT / path).read_text(), f"{path}::{name}"

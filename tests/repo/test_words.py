@@ -69,7 +69,7 @@ def test_people_read_the_usual_words(modules):
         for module in modules
         if module.place.startswith("cli/commands")
     ]
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(PACKAGE / "pages").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for path in [*pages, *(PACKAGE / "view").rglob("*.js")]:
         lines = path.read_text(encoding="utf-8").splitlines()
         texts += [(path, number, line) for number, line in enumerate(lines, 1)]

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.metrics import ACCURACY, LOSS, NATS_PER_EXAMPLE, TOP_5_ACCURACY
+from luthier.metrics import ACCURACY, LOSS, NATS_PER_EXAMPLE, TOP_5_ACCURACY, Metric, Ratio
 from luthier.tasks import Additive, Classification, Observer
 
 ROWS, DIM, CLASSES = 8, 4, 9
@@ -91,6 +91,40 @@ def test_a_model_with_statistics_is_observed_in_training_only():
     assert Classification().loss(Linear(kernel()), values, None).updates == {}
     plain = Classification().evaluate(Linear(kernel()), values)
     assert Classification().evaluate(model, values)[LOSS].host() == plain[LOSS].host()
+
+
+def test_a_model_that_takes_no_dropout_is_called_without():
+    class Plain(Linear):
+        def __call__(self, inputs):
+            return super().__call__(inputs)
+
+    values, key = batch(), jax.random.key(0)
+    found = Classification().loss(Plain(kernel()), values, key)
+    assert found.loss.host() == Classification().loss(Linear(kernel()), values, None).loss.host()
+    found = Classification().evaluate(Plain(kernel()), values)
+    assert found[LOSS].host() == Classification().evaluate(Linear(kernel()), values)[LOSS].host()
+
+
+def test_a_subclass_changes_the_loss_and_adds_a_metric_in_training_and_evaluation():
+    largest = Metric("largest_logit")
+
+    class Bounded(Classification):
+        loss_metrics = (*Classification.loss_metrics, largest)
+
+        def ratios(self, logits_BK, batch):
+            found, weights_B = super().ratios(logits_BK, batch), batch["weights"]
+            extra = Ratio(jnp.sum(logits_BK.max(-1) * weights_B), jnp.sum(weights_B))
+            loss = found[LOSS].numerator + 2 * extra.numerator
+            return {**found, LOSS: Ratio(loss, found[LOSS].denominator), largest: extra}
+
+    values, model = batch(), Linear(kernel())
+    sums, plain = (task().loss(model, values, None) for task in (Bounded, Classification))
+    assert list(sums.metrics) == [*Classification.loss_metrics, largest]
+    expected = plain.loss.value() + 2 * sums.metrics[largest].value()
+    assert sums.loss.value() == pytest.approx(expected, rel=1e-6)
+    evaluated = Bounded().evaluate(model, values)
+    assert evaluated[LOSS].host() == sums.loss.host()
+    assert evaluated[largest].host() == sums.metrics[largest].host()
 
 
 @pytest.mark.full

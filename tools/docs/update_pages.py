@@ -1,9 +1,10 @@
-"""Write the generated pages of the manual (framework/luthier/pages) anew.
+"""Write the generated pages of the manual (docs/) anew.
 
 python tools/docs/update_pages.py            # write them
 python tools/docs/update_pages.py --check    # tell which are out of date, exit code 1 if any is
 
 Each module in tools/docs/pages has a function `render()` that returns the page of its name.
+A page is written where it is in docs/, and a new one to docs/reference.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "framework" / "luthier" / "pages"
+PAGES = ROOT / "docs"
 
 
 def rendered() -> dict[str, str]:
@@ -35,7 +36,7 @@ def main() -> int:
     arguments = parser.parse_args()
     stale = []
     for name, text in rendered().items():
-        place = PAGES / f"{name}.md"
+        place = next(PAGES.rglob(f"{name}.md"), PAGES / "reference" / f"{name}.md")
         if not place.exists() or place.read_text(encoding="utf-8") != text:
             stale.append(name)
             if not arguments.check:

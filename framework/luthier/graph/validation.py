@@ -707,6 +707,9 @@ class _Checker:
             remedy = f"set {join(path, part)}=..."
             if part == "rngs":
                 remedy = f"describe an NNX module with fdl.Partial({name}, ...)"
+            elif isinstance(node, fdl.Partial) and not hasattr(node.__fn_or_cls__, "INHERITED"):
+                # A module that was not written for luthier: only its author knows what is passed.
+                remedy += f", or list {part!r} in {name}.INHERITED if its parent passes it"
             problem = Problem(f"is not set, and {name} needs it", remedy=remedy)
             yield dataclasses.replace(problem, path=join(path, part), origin=origins.made_at(node))
 

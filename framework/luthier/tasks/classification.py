@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -40,8 +41,9 @@ class Classification:
 
     A batch holds float32 `inputs` [B, ...] (images [B, H, W, C], series [B, L, C]), int32 [B]
     `labels` and `examples` (the example's number in the data, 0 for padding), and float32 [B]
-    `weights`. The model is called as `model(inputs, dropout=...)` and returns logits [B, K]; in
-    training, a model with batch statistics is called by `observe` (see `Observer`).
+    `weights`. The model is called as `model(inputs, dropout=...)`, or as `model(inputs)` if it
+    takes no `dropout`, and returns logits [B, K]; in training, a model with batch statistics is
+    called by `observe` (see `Observer`).
 
     Smoothing is in the loss only: reported nats are -log p(label).
 
@@ -80,20 +82,32 @@ class Classification:
         if isinstance(model, Observer):
             logits_BK, updates = model.observe(batch["inputs"], batch["weights"], dropout=keys)
         else:
-            logits_BK, updates = model(batch["inputs"], dropout=keys), {}
-        ratios = self._ratios(logits_BK, batch)
+            logits_BK, updates = _logits(model, batch["inputs"], keys), {}
+        ratios = self.ratios(logits_BK, batch)
         reported = {metric: ratios[metric] for metric in self.loss_metrics}
         return LossSums(ratios[LOSS], reported, updates)
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric of a batch, without dropout; a subclass may add its own."""
-        return self._ratios(model(batch["inputs"], dropout=None), batch)
+        """Return every metric of a batch, without dropout."""
+        return self.ratios(_logits(model, batch["inputs"], None), batch)
 
     def count_tokens(self, batch: Batch) -> Any:
         """Return the number of examples with non-zero weight."""
         return (batch["weights"] != 0).sum()
 
-    def _ratios(self, logits_BK: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+    def ratios(self, logits_BK: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+        """Return the sums of the loss and of every metric over the rows of a batch.
+
+        A subclass may change `LOSS` and add metrics, which it lists in `metrics` and, to report
+        them in training as well, in `loss_metrics`.
+
+        Args:
+          logits_BK: Logits, [B, K].
+          batch: As above.
+
+        Returns:
+          By metric, the weighted sum over the rows and the sum of their weights.
+        """
         # Padding has weight 0 and label 0; it is computed like all rows, and counts in no sum.
         weights_B, labels_B = batch["weights"], batch["labels"]
         losses = cross_entropy(logits_BK, labels_B, label_smoothing=self.label_smoothing)
@@ -105,6 +119,14 @@ class Classification:
             TOP_5_ACCURACY: top_k_correct(logits_BK, labels_B, 5),
         }
         return {m: Ratio(weighted_sum(x, weights_B), examples) for m, x in sums.items()}
+
+
+def _logits(model: Any, inputs: jax.Array, keys: DropoutKeys | None) -> jax.Array:
+    """Return the logits [B, K] of a model, which takes keys of dropout only where it has any."""
+    # By the signature: a plain module, written for no framework, is `model(inputs)`.
+    parameters = inspect.signature(model).parameters.values()
+    takes_dropout = any(p.name == "dropout" or p.kind is p.VAR_KEYWORD for p in parameters)
+    return model(inputs, dropout=keys) if takes_dropout else model(inputs)
 
 
 def row_keys(key: jax.Array | None, batch: Batch) -> DropoutKeys | None:

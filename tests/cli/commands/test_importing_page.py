@@ -3,15 +3,15 @@
 import re
 import shlex
 import shutil
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from luthier.cli import main
+from luthier.folders import manual_pages
 
 GOLDENS = Path(__file__).parents[2] / "recipes" / "foreign" / "pax" / "goldens"
-PAGE = (files("luthier") / "pages" / "pax.md").read_text(encoding="utf-8")
+PAGE = Path(manual_pages()["pax"]).read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^ {4}luthier (.+)$", PAGE, re.MULTILINE)
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from luthier.cli import COMMANDS, main
 from luthier.cli.commands import plan
+from luthier.folders import manual_pages
 from luthier.planner import targets
 
 TINY = "trials.tiny"
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "framework" / "luthier" / "pages" / "plan.md").read_text(encoding="utf-8")
+PAGE = Path(manual_pages()["plan"]).read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)

@@ -167,10 +167,10 @@ def runs() -> Iterator[Candidate]:
 
 def pages() -> Iterator[Candidate]:
     """Yield the pages of the manual."""
-    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    for file in sorted(os.listdir(os.path.join(here, "pages"))):
-        if file.endswith(".md"):
-            yield Candidate(file.removesuffix(".md"))
+    from luthier import folders
+
+    for name in folders.manual_pages():
+        yield Candidate(name)
 
 
 def _python_files(folder: str) -> list[str]:

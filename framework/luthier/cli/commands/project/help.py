@@ -8,9 +8,9 @@ of a component.
 from __future__ import annotations
 
 import argparse
-import importlib.resources
+import pathlib
 
-from luthier import project
+from luthier import folders, project
 from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_DONE, Problem
 
@@ -25,8 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def pages() -> list[str]:
     """Return the names of the pages of the manual."""
-    folder = importlib.resources.files("luthier") / "pages"
-    return sorted(f.name.removesuffix(".md") for f in folder.iterdir() if f.name.endswith(".md"))
+    return list(folders.manual_pages())
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
@@ -39,7 +38,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     if arguments.page in pages():
         problems.raise_any()
-        page = importlib.resources.files("luthier") / "pages" / f"{arguments.page}.md"
+        page = pathlib.Path(folders.manual_pages()[arguments.page])
         print(page.read_text(encoding="utf-8"), end="")
         return EXIT_DONE
     entries = _entries(arguments.page, problems)
