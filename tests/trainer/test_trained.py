@@ -82,7 +82,9 @@ def test_language_models_over_text_can_generate(made):
 
 
 @pytest.mark.full
-def test_a_result_has_its_model_with_the_trained_arrays(finished):
+def test_results_and_loaded_runs_have_the_model_with_the_trained_arrays(finished):
     trained = trainer.load_run(**_where(finished))
     table = trained.program.named(trained.leaves)["parameters/embedding.table"]
     np.testing.assert_array_equal(finished.model.embedding.table[...], table)
+    np.testing.assert_array_equal(trained.model.embedding.table[...], table)
+    assert trained.model is trained.model

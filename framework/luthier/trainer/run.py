@@ -50,7 +50,7 @@ from luthier.trainer.opening import Opened, Request, open_run, run_id
 from luthier.trainer.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
 from luthier.trainer.profile import ProfiledSteps, Profiler
 from luthier.trainer.results import FINISHED, Result, next_steps
-from luthier.trainer.trained import final_sample, load_run, module_of, slow_sampling
+from luthier.trainer.trained import final_sample, load_run, slow_sampling
 from luthier.trainer.watchdog import Watch
 
 
@@ -145,8 +145,7 @@ def _trained_model(
     directory: Path, devices: Sequence[jax.Device] | None, packages: Sequence[str]
 ) -> nnx.Module:
     """Return the model of a run with the parameters of its last checkpoint."""
-    trained = load_run(str(directory), devices=devices, packages=packages)
-    return module_of(trained.program, trained.leaves)
+    return load_run(str(directory), devices=devices, packages=packages).model
 
 
 class Session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +60,11 @@ class Trained:
     settings: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     initialized: Sequence[str] = ()
     notices: Sequence[str] = ()
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The trained NNX model with its arrays in place, ready to be called."""
+        return module_of(self.program, self.leaves)
 
 
 def load_run(
