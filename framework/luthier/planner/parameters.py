@@ -155,9 +155,15 @@ def count_parameters(found: Sequence[Parameter]) -> ParameterCounts:
     Args:
       found: The parameters.
 
+    Returns:
+      The number of scalars of the whole model, of its parts, and of those that one token uses,
+      which are fewer than all with a mixture of experts.
+
     Example:
+      >>> from luthier import planner
       >>> from luthier.recipes import decoders
-      >>> count_parameters(model_parameters(decoders.llama_7b())).total
+      >>> parameters = planner.model_parameters(decoders.llama_7b())
+      >>> planner.count_parameters(parameters).total
       6738415616
     """
     by_part: dict[str, int] = {}
