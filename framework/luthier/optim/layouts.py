@@ -158,6 +158,16 @@ def state_axes(state: Any, layouts: Layouts) -> Any:
 
     Returns:
       A tree with an `Axes` for every such array and None for every other.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> optimizer = optim.adafactor(learning_rate=0.1, least_factored_dim=2)
+      >>> parameters = {"kernel": jnp.ones((2, 4))}
+      >>> layouts = {"kernel": optim.Layout((2, 4), ("embed", "mlp"))}
+      >>> axes = optim.state_axes(optimizer.init(parameters, layouts), layouts)
+      >>> print(axes.stages[1].rows["kernel"], axes.stages[1].columns["kernel"])
+      Axes(names=('embed',)) Axes(names=('mlp',))
     """
 
     # By duck typing: stages of other packages (`luthier.contrib`, the user's own) need not register

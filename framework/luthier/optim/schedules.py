@@ -38,6 +38,12 @@ def runtime(value: Hyperparameter, count: ArrayLike) -> jax.Array:
 
     Returns:
       The value, float32 (float64 under `jax_enable_x64`), of the shape of `count`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> print(optim.runtime(0.5, jnp.int32(3)))
+      0.5
     """
     # `count < 0` is false in every run, but only the running program knows it; so the compiler has
     # to keep the select, and treats a Python float and a traced scalar alike from here on. The
@@ -58,7 +64,14 @@ class Schedule(Protocol):
     """A hyperparameter as a function of the step."""
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step` (int32, 0 for the first update), float32."""
+        """Return the value at `step` (int32, 0 for the first update), float32.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          The value, float32, of the shape of `step`.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +80,14 @@ class Constant:
 
     Args:
       value: The value.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Constant(0.1)
+      >>> print(np.asarray(schedule(jnp.array([0, 100]))).round(3))
+      [0.1 0.1]
     """
 
     RANGES: ClassVar[dict[str, str]] = {"value": "0 <= x"}
@@ -124,6 +145,14 @@ class WarmupCosine(Warmup):
 
     Its settings are those of `Warmup`.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.WarmupCosine(peak=1.0, warmup_steps=10, total_steps=110)
+      >>> print(np.asarray(schedule(jnp.array([0, 5, 10, 60, 110]))).round(3))
+      [0.  0.5 1.  0.5 0. ]
+
     Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5.
     """
 
@@ -137,6 +166,14 @@ class WarmupLinear(Warmup):
     r"""A linear rise to the peak, then a linear fall: $f(x) = 1 - x$.
 
     Its settings are those of `Warmup`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.WarmupLinear(peak=1.0, warmup_steps=10, total_steps=110)
+      >>> print(np.asarray(schedule(jnp.array([0, 5, 10, 60, 110]))).round(3))
+      [0.  0.5 1.  0.5 0. ]
     """
 
     def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
@@ -152,6 +189,14 @@ class WarmupPolynomial(Warmup):
 
     Args:
       power: The power, $q$.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.WarmupPolynomial(peak=1.0, warmup_steps=10, total_steps=110)
+      >>> print(np.asarray(schedule(jnp.array([0, 5, 10, 60, 110]))).round(3))
+      [0.   0.5  1.   0.25 0.  ]
 
     Source: Devlin et al., 2019, arXiv:1810.04805, whose program has it with a power of 1.
     """
@@ -181,6 +226,16 @@ class WarmupStableDecay:
       total_steps: Step at which the end is reached, $T$, with the warmup in it.
       end: Value from then on, $e$.
       start: Value at step 0 if there is a warmup, $s$.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.WarmupStableDecay(
+    ...     peak=1.0, warmup_steps=10, decay_steps=20, total_steps=110
+    ... )
+      >>> print(np.asarray(schedule(jnp.array([0, 10, 90, 100, 110]))).round(3))
+      [0.  1.  1.  0.5 0. ]
 
     Source: Hu et al., 2024, arXiv:2404.06395, equation 1; the linear fall is from Hagele et al.,
       2024, arXiv:2405.18392, section 3.
@@ -221,6 +276,14 @@ class InverseSquareRoot:
       peak: The highest value, $p$, reached at `warmup_steps`.
       warmup_steps: Number of warmup steps, $W$.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.InverseSquareRoot(peak=1.0, warmup_steps=100)
+      >>> print(np.asarray(schedule(jnp.array([0, 50, 100, 400]))).round(3))
+      [0.  0.5 1.  0.5]
+
     Source: Vaswani et al., 2017, arXiv:1706.03762, equation 3.
     """
 
@@ -248,6 +311,14 @@ class Exponential:
       rate: Factor for every `decay_steps`, $r$.
       decay_steps: Steps of an interval, $D$.
       end: The lowest value, $e$.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Exponential(initial=1.0, rate=0.5, decay_steps=10)
+      >>> print(np.asarray(schedule(jnp.array([0, 10, 20]))).round(3))
+      [1.   0.5  0.25]
     """
 
     RANGES: ClassVar[dict[str, str]] = {
@@ -287,6 +358,14 @@ class Cycles:
       length_factor: Ratio of the length of each cycle to that of the one before, $f$.
       peak_factor: Ratio of the peak of each cycle to that of the one before, $g$.
       end: Value at the end of each cycle, $e$.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Cycles(peak=1.0, cycle_steps=10, num_cycles=2)
+      >>> print(np.asarray(schedule(jnp.array([0, 5, 10, 15, 20]))).round(3))
+      [1.  0.5 1.  0.5 0. ]
 
     Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5 and section 3.
     """
@@ -340,6 +419,14 @@ class Join:
 
     Raises:
       BadInput: There is not one boundary less than there are schedules.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Join([optim.Constant(1.0), optim.Constant(0.1)], boundaries=[100])
+      >>> print(np.asarray(schedule(jnp.array([0, 99, 100]))).round(3))
+      [1.  1.  0.1]
     """
 
     schedules: Sequence[Schedule]
@@ -372,6 +459,14 @@ class Piecewise:
 
     Raises:
       BadInput: There is not one boundary less than there are values.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Piecewise(values=[1.0, 0.1], boundaries=[100])
+      >>> print(np.asarray(schedule(jnp.array([0, 99, 100]))).round(3))
+      [1.  1.  0.1]
     """
 
     values: Sequence[float]

@@ -335,7 +335,21 @@ def adafactor(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.adafactor(learning_rate=0.1)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.1  0.1]
+       [-0.1 -0.1]]
+
     Source: Shazeer and Stern, 2018, arXiv:1804.04235, algorithms 4 and 5.
+
     Deviation: the average and the decay are of what the learning rate is multiplied with, as in the
       other recipes; Optax averages products with it, and does not multiply the decay by it.
     """

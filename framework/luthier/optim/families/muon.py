@@ -210,6 +210,19 @@ def muon(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.muon(learning_rate=0.1, weight_decay=0.0)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.016  0.013]
+       [-0.017 -0.019]]
+
     Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et
       al., 2025, arXiv:2502.16982, algorithm 1 and equation 4.
     """
