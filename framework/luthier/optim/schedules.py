@@ -232,8 +232,8 @@ class WarmupStableDecay:
       >>> import numpy as np
       >>> from luthier import optim
       >>> schedule = optim.WarmupStableDecay(
-    ...     peak=1.0, warmup_steps=10, decay_steps=20, total_steps=110
-    ... )
+      ...     peak=1.0, warmup_steps=10, decay_steps=20, total_steps=110
+      ... )
       >>> print(np.asarray(schedule(jnp.array([0, 10, 90, 100, 110]))).round(3))
       [0.  1.  1.  0.5 0. ]
 
