@@ -66,7 +66,20 @@ class DropoutKeys:
 
 
 def fold(keys: DropoutKeys | None, site: int | jax.Array) -> DropoutKeys | None:
-    """Return the keys of a site below, or None where there are none (evaluation)."""
+    """Return the keys of a site below, or None where there are none (evaluation).
+
+    Args:
+      keys: The keys of the layer; None in evaluation.
+      site: Number of the place below, such as that of a layer in a stack; may be traced.
+
+    Returns:
+      The keys of the place, as many as there are tokens or examples; None for None.
+
+    Example:
+      >>> from luthier import layers
+      >>> layers.fold(None, 3) is None
+      True
+    """
     return None if keys is None else keys.fold(site)
 
 

@@ -69,6 +69,12 @@ def standard_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
 
     Returns:
       float32 of that shape, bit-identical on every mesh.
+
+    Example:
+      >>> import jax
+      >>> from luthier import layers
+      >>> layers.standard_normal(jax.random.key(0), (2, 3)).shape
+      (2, 3)
     """
     # The interval is closed below: at -1 itself the result would be -inf, so it starts one float
     # later, as in `jax.random.normal`.
@@ -86,6 +92,13 @@ def truncated_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
 
     Returns:
       float32 of that shape, bit-identical on every mesh.
+
+    Example:
+      >>> import jax
+      >>> from luthier import layers
+      >>> sample = layers.truncated_normal(jax.random.key(0), (1000,))
+      >>> bool(abs(sample).max() <= 2)
+      True
     """
     # By inversion: u uniform in +-erf(2 / sqrt 2) gives z in +-2. Rounding may carry a sample just
     # beyond the edge, hence the clip.
@@ -170,6 +183,17 @@ def describe(initializer: Any) -> str:
 
     Args:
       initializer: An initializer of ours, or any function.
+
+    Returns:
+      The text; it is recorded as the `initializer` of a parameter.
+
+    Example:
+      >>> import jax
+      >>> from luthier import layers
+      >>> layers.describe(layers.Normal(stddev=0.02))
+      'Normal(stddev=0.02)'
+      >>> layers.describe(jax.nn.initializers.lecun_normal())
+      'variance_scaling'
     """
     if isinstance(initializer, functools.partial):
         given = initializer.keywords.items()

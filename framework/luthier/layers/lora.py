@@ -147,6 +147,16 @@ def merge_adapters(model: nnx.Module) -> dict[str, jax.Array]:
     Returns:
       The parameters by name, without those of adapters: the parameters of the same model with
       `Linear` in the place of each `LoraLinear`.
+
+    Example:
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> linear = layers.LoraLinear(
+      ...     inputs=(8,), outputs=(4,), input_axes=("embed",), output_axes=("mlp",), rank=2,
+      ...     rngs=nnx.Rngs(0),
+      ... )
+      >>> {name: array.shape for name, array in layers.merge_adapters(linear).items()}
+      {'kernel': (8, 4)}
     """
     parameters = {
         ".".join(map(str, path)): variable.get_value()

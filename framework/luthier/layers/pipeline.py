@@ -101,6 +101,14 @@ def num_ticks(schedule: PipelineSchedule, stages: int, microbatches: int) -> int
       schedule: The schedule.
       stages: S.
       microbatches: M.
+
+    Returns:
+      The number of ticks, each the time of one stage for one microbatch.
+
+    Example:
+      >>> from luthier import layers
+      >>> layers.num_ticks(layers.GPipe(), stages=4, microbatches=8)
+      11
     """
     return microbatches * schedule.repeats + stages - 1
 
@@ -112,6 +120,14 @@ def bubble_fraction(schedule: PipelineSchedule, stages: int, microbatches: int) 
       schedule: The schedule.
       stages: S.
       microbatches: M.
+
+    Returns:
+      A number from 0 to 1.
+
+    Example:
+      >>> from luthier import layers
+      >>> layers.bubble_fraction(layers.GPipe(), stages=4, microbatches=13)
+      0.1875
 
     Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2, there over the ticks with work.
     """

@@ -75,6 +75,17 @@ def hold(module: Any) -> Any:
 
     Args:
       module: Any module; its other variables are copied as they are.
+
+    Returns:
+      The copy; it shares no array with `module`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import models
+      >>> linear = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+      >>> type(models.hold(linear).kernel).__name__
+      'Held'
     """
     # The type of the variable decides what the step does with it: `nnx.Param` is trained, all
     # else is a variable of the state. Names stay, so that the copy can be merged and followed by

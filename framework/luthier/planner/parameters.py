@@ -62,8 +62,18 @@ def model_parameters(graph: Graph, devices: Sequence[Any] | None = None) -> list
       devices: The devices that an experiment's parameters are sharded over; None leaves the mesh
         out, so that experiments for any number of devices can be counted anywhere.
 
+    Returns:
+      Name, shape, dtype, logical axes, initializer and bytes of each; its sharding where devices
+      are given.
+
     Raises:
       BadInput: The model cannot be built or, with devices, sharded.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> planner.model_parameters(decoders.gpt2_small())[0].shape
+      (12, 12, 64)
     """
     found: dict[str, Any] = {}
 

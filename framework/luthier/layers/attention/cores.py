@@ -200,6 +200,16 @@ def soft_cap(x: jax.Array, cap: Any) -> jax.Array:
       x: Scores or logits, any shape.
       cap: The bound; may be traced.
 
+    Returns:
+      The capped values, of the shape of `x`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import layers
+      >>> print(np.asarray(layers.soft_cap(jnp.array([0.1, 50.0]), 10.0)).round(2))
+      [ 0.1 10. ]
+
     Source: Bello et al. 2016, arXiv 1611.09940, section 3; Gemma Team 2024, arXiv 2408.00118,
       section 2.
     """

@@ -48,7 +48,7 @@ def query_and_others(
       rngs: Supplies the keys of the parameters.
 
     Returns:
-      The projection.
+      The projection: that of `query` where the outputs are `heads`, otherwise that of `others`.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, and the initializers of its published program.
     """

@@ -197,6 +197,15 @@ def renormalized(scores_BLK: jax.Array) -> jax.Array:
     Args:
       scores_BLK: Float32 [B, L, K].
 
+    Returns:
+      Float32 [B, L, K]; those of a token sum to 1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.renormalized(jnp.array([[[0.5, 0.125]]])))
+      [[[0.8 0.2]]]
+
     Source: Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1. Of softmax scores it is the same as
       the softmax over the chosen logits: Jiang et al. 2024, arXiv:2401.04088, section 2.1.
     """
@@ -208,6 +217,15 @@ def as_scored(scores_BLK: jax.Array) -> jax.Array:
 
     Args:
       scores_BLK: Float32 [B, L, K].
+
+    Returns:
+      The same array.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.as_scored(jnp.array([[[0.5, 0.125]]])))
+      [[[0.5   0.125]]]
 
     Source: Fedus et al. 2021, arXiv:2101.03961, equation 2.
     """
