@@ -109,6 +109,16 @@ def unit(vectors_BD: jax.Array) -> jax.Array:
 
     Args:
       vectors_BD: Any vectors [B, D]; zero stays zero.
+
+    Returns:
+      Float32 or wider [B, D].
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import contrastive
+      >>> print(contrastive.unit(jnp.array([[3.0, 4.0], [0.0, 0.0]])))
+      [[0.6 0.8]
+       [0.  0. ]]
     """
     vectors_BD = vectors_BD.astype(jnp.promote_types(vectors_BD.dtype, jnp.float32))
     # The bound is under the root, where the derivative of the root at 0 would be infinite; the
@@ -130,6 +140,9 @@ def model_output(
       model: Called as `model(inputs, dropout=...)`.
       inputs: One view of the rows [B, ...].
       dropout: Keys of the rows; None means no dropout.
+
+    Returns:
+      The output of the model [B, D].
     """
     return model(inputs, dropout=dropout)
 
