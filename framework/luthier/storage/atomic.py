@@ -38,7 +38,7 @@ def run_error(action: str, path: str | os.PathLike[str], error: OSError) -> RunE
     Example:
       >>> from luthier import storage
       >>> print(storage.run_error("write", "runs", OSError(28, "No space left on device")))
-      cannot write runs: No space left on device; free space on that disk, then rerun the same command
+      cannot write runs: No space left on device; free space on that disk, ...
     """
     reason = error.strerror or str(error) or type(error).__name__
     remedy = _REMEDIES.get(error.errno or 0, "")
