@@ -70,6 +70,9 @@ class InfoNCE:
           all_left_ND: The one side of all pairs of the batch, these among them, [N, D].
           all_right_ND: The other side of all pairs, [N, D].
           all_weights_N: Weights of all pairs; those of weight 0 are no negatives, [N].
+
+        Returns:
+          Loss and correctness of each pair, float32 [B].
         """
         # The pair's own logit is computed by itself and not picked out of the matrix: the rows
         # given are some of all rows, and nothing says where among them they stand. Own pairs are
@@ -213,16 +216,34 @@ class Contrastive:
           key: Key of this step's dropout, the same for every part of the batch; None for none.
           statistics: Those of all parts of the batch, with a leading dimension A; None where this
             is the whole batch.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         ratios = self._ratios(model, batch, key, statistics)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric within this batch, without dropout: it depends on the batch size."""
+        """Return every metric within this batch, without dropout: it depends on the batch size.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         return self._ratios(model, batch, None, None)
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of pairs with non-zero weight."""
+        """Return the number of pairs with non-zero weight.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
         return (batch["weights"] != 0).sum()
 
     def _ratios(

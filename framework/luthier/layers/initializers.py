@@ -175,7 +175,16 @@ class Initializer(Protocol):
     """Makes the first value of a parameter."""
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return an array of the shape and type, drawn with the key."""
+        """Return an array of the shape and type, drawn with the key.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
 
 
 def describe(initializer: Any) -> str:
@@ -230,7 +239,16 @@ class Zeros:
     """All zeros."""
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return zeros."""
+        """Return zeros.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return jnp.zeros(tuple(shape), dtype)
 
 
@@ -239,7 +257,16 @@ class Ones:
     """All ones."""
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return ones."""
+        """Return ones.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return jnp.ones(tuple(shape), dtype)
 
 
@@ -255,7 +282,16 @@ class Normal:
     stddev: float = 0.02
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a normal sample."""
+        """Return a normal sample.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return _normal(key, shape, self.stddev, dtype)
 
 
@@ -271,7 +307,16 @@ class TruncatedNormal:
     stddev: float = 0.02
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a truncated normal sample."""
+        """Return a truncated normal sample.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         unit = truncated_normal(key, shape)
         return (unit * (1 / _TRUNCATED_STDDEV) * self.stddev).astype(dtype)
 
@@ -288,7 +333,16 @@ class Uniform:
     limit: float = 0.02
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a uniform sample."""
+        """Return a uniform sample.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return _uniform(key, shape, self.limit, dtype)
 
 
@@ -307,7 +361,16 @@ class FanIn:
     scale: float = 1.0
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a sample for a matrix of shape (fan in, fan out)."""
+        """Return a sample for a matrix of shape (fan in, fan out).
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the matrix, (fan in, fan out).
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return _normal(key, shape, (self.scale / math.prod(shape[:-1])) ** 0.5, dtype)
 
 
@@ -326,6 +389,15 @@ class FanAverage:
     scale: float = 1.0
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a sample for a matrix of shape (fan in, fan out)."""
+        """Return a sample for a matrix of shape (fan in, fan out).
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the matrix, (fan in, fan out).
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         limit = (6.0 * self.scale / (math.prod(shape[:-1]) + shape[-1])) ** 0.5
         return _uniform(key, shape, limit, dtype)

@@ -121,7 +121,11 @@ class LoraLinear(Linear):
         return y + scale * change_TO.reshape(*leading, *b.shape[1:])
 
     def merged_kernel(self) -> jax.Array:
-        """Return `W + (alpha / R) A B` in the shape and type of W, for every layer of a stack."""
+        """Return `W + (alpha / R) A B` in the shape and type of W, for every layer of a stack.
+
+        Returns:
+          The kernel [*inputs, *outputs], with a leading `layers` axis in a stack.
+        """
         # Once, outside of training, so in float32 at the highest precision: with the default, TPUs
         # would multiply in bfloat16, and the merged model would differ from the adapted one.
         kernel, a, b = self.kernel[...], self.lora_a[...], self.lora_b[...]

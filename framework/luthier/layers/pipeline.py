@@ -51,6 +51,9 @@ class PipelineSchedule(Protocol):
         Args:
           tick: Number of the tick, or an array of such.
           stages: S.
+
+        Returns:
+          Two integers, or arrays of the shape of `tick`.
         """
 
 
@@ -67,7 +70,15 @@ class GPipe:
         return 1
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
-        """Return the microbatch and the repeat that the first stage works on at a tick."""
+        """Return the microbatch and the repeat that the first stage works on at a tick.
+
+        Args:
+          tick: Number of the tick, or an array of such.
+          stages: Number of stages, S.
+
+        Returns:
+          Two integers, or arrays of the shape of `tick`.
+        """
         return tick, tick * 0
 
 
@@ -88,7 +99,15 @@ class Circular:
     repeats: int = 2
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
-        """Return the microbatch and the repeat that the first stage works on at a tick."""
+        """Return the microbatch and the repeat that the first stage works on at a tick.
+
+        Args:
+          tick: Number of the tick, or an array of such.
+          stages: Number of stages, S.
+
+        Returns:
+          Two integers, or arrays of the shape of `tick`.
+        """
         # Plain arithmetic, for tracers and for NumPy arrays (plans, tests) alike.
         turn, place = tick // stages, tick % stages
         return (turn // self.repeats) * stages + place, turn % self.repeats
@@ -314,11 +333,28 @@ class Pipelined:
     def create(
         self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
     ) -> nnx.Module:
-        """Make the layers as `Scanned.create` does."""
+        """Make the layers as `Scanned.create` does.
+
+        Args:
+          make_layer: Makes a layer, given its `rngs`; several make layers by turns.
+          num_layers: Number of layers.
+          rngs: Supplies one key.
+
+        Returns:
+          The layers.
+        """
         return Scanned().create(make_layer, num_layers, rngs)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make the state of each layer; see `Scanned.init_own`."""
+        """Make the state of each layer; see `Scanned.init_own`.
+
+        Args:
+          layers: The layers, as `create` returns them.
+          function: Called as `function(layer)`, gives a pytree of arrays.
+
+        Returns:
+          The pytree, with a leading layers axis.
+        """
         return Scanned().init_own(layers, function)
 
     @carrying
@@ -376,6 +412,9 @@ class Pipelined:
           num_kinds: Number of kinds of layers that take turns.
           num_rows: B.
           stages: S, 2 or more.
+
+        Returns:
+          The problems; none if everything divides.
         """
         # A block is a whole number of turns, since all blocks run one program: stages x repeats
         # blocks, each of a layer of every kind at least. Plans ask this without devices.

@@ -62,7 +62,14 @@ class Matching:
         _compile(self.pattern)
 
     def __call__(self, name: str) -> bool:
-        """Return whether the parameter called `name` matches."""
+        """Return whether the parameter called `name` matches.
+
+        Args:
+          name: The parameter's path, as `blocks.mlp.up.kernel`.
+
+        Returns:
+          True if it is in the set.
+        """
         return re.search(self.pattern, name) is not None
 
 
@@ -90,7 +97,14 @@ class NotMatching:
         _compile(self.pattern)
 
     def __call__(self, name: str) -> bool:
-        """Return whether the parameter called `name` does not match."""
+        """Return whether the parameter called `name` does not match.
+
+        Args:
+          name: The parameter's path, as `blocks.mlp.up.kernel`.
+
+        Returns:
+          True if it is in the set.
+        """
         return re.search(self.pattern, name) is None
 
 

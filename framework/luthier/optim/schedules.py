@@ -95,7 +95,14 @@ class Constant:
     value: float
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         return runtime(self.value, step)
 
 
@@ -157,7 +164,15 @@ class WarmupCosine(Warmup):
     """
 
     def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
-        """Return the remaining fraction of the fall at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall.
+
+        Args:
+          progress: Progress of the fall from 0 to 1.
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          From 1 at the start to 0 at the end, of the shape of `progress`.
+        """
         return 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
@@ -177,7 +192,15 @@ class WarmupLinear(Warmup):
     """
 
     def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
-        """Return the remaining fraction of the fall at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall.
+
+        Args:
+          progress: Progress of the fall from 0 to 1.
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          From 1 at the start to 0 at the end, of the shape of `progress`.
+        """
         return 1 - progress
 
 
@@ -206,7 +229,15 @@ class WarmupPolynomial(Warmup):
     power: float = 2.0
 
     def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
-        """Return the remaining fraction of the fall at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall.
+
+        Args:
+          progress: Progress of the fall from 0 to 1.
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          From 1 at the start to 0 at the end, of the shape of `progress`.
+        """
         return (1 - progress) ** runtime(self.power, step)
 
 
@@ -258,7 +289,14 @@ class WarmupStableDecay:
     start: float = 0.0
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
         # The fall is counted from the end, so that a longer run keeps its length.
         fall_begins = total - runtime(self.decay_steps, step)
@@ -293,7 +331,14 @@ class InverseSquareRoot:
     warmup_steps: int
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         warmup = runtime(self.warmup_steps, step)
         # At step 0 the other term of the minimum is 0; the bound only keeps 1 / 0 out of it.
         fall = jnp.sqrt(warmup / jnp.maximum(_real(step), 1))
@@ -334,7 +379,14 @@ class Exponential:
     end: float = 0.0
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         # A real number of intervals, so that the rate falls at every step and not in stairs.
         intervals = _real(step) / runtime(self.decay_steps, step)
         value = runtime(self.initial, step) * runtime(self.rate, step) ** intervals
@@ -391,7 +443,14 @@ class Cycles:
     end: float = 0.0
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         # A loop over the cycles in place of the closed form log_f(1 + t (f - 1) / L): that divides
         # by zero at f = 1, which a sweep over f may include, and its rounding near a restart could
         # put a step into the wrong cycle. Cycles are few; the loop is unrolled into selects.
@@ -437,7 +496,14 @@ class Join:
         _one_less("Join", "schedules", self.schedules, self.boundaries)
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         value = self.schedules[0](step)
         # From the first boundary to the last: each later schedule replaces the value where it has
         # begun. Schedules that have not begun are evaluated at their step 0, never at a negative
@@ -477,7 +543,14 @@ class Piecewise:
         _one_less("Piecewise", "values", self.values, self.boundaries)
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         # Boundaries may be traced: no piece is picked by an index, all are selected from in turn.
         value = runtime(self.values[0], step)
         for boundary, later in zip(self.boundaries, self.values[1:], strict=True):

@@ -39,7 +39,20 @@ class Core(Protocol):
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
     ) -> jax.Array:
-        """Return the weighted values [B, L, H, K]; zero for queries that may see nothing."""
+        """Return the weighted values.
+
+        Args:
+          query_BLHK: Queries [B, L, H, K].
+          key_BSGK: Keys [B, S, G, K]; query head h uses key head h // (H / G).
+          value_BSGK: Values [B, S, G, K].
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+          dropout: Keys of the tokens at this site; None means no dropout.
+          bias: Makes the bias that is added to the scores; None means no bias.
+
+        Returns:
+          [B, L, H, K]; zero for queries that may see nothing.
+        """
 
 
 class _Terms(NamedTuple):

@@ -188,7 +188,15 @@ class Router(Protocol):
     k: int
 
     def __call__(self, x_BLD: jax.Array, dropout: DropoutKeys | None = None) -> RoutedExperts:
-        """Return the k experts of each token of x [B, L, D]."""
+        """Choose experts.
+
+        Args:
+          x_BLD: [B, L, D].
+          dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          The k experts of each token and their weights, [B, L, K] each.
+        """
 
 
 def renormalized(scores_BLK: jax.Array) -> jax.Array:
@@ -283,6 +291,9 @@ class RouterLogits(nnx.Module):
         Args:
           x_BLD: [B, L, D].
           dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          Float32 [B, L, E].
         """
         # Float32 throughout: rounding in bfloat16 makes ties among logits, and which expert wins a
         # tie is a jump of the whole function ("selective precision" of Fedus et al. 2021).
@@ -348,6 +359,9 @@ class TopK(nnx.Module):
         Args:
           x_BLD: [B, L, D].
           dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          The k experts of each token and their weights, [B, L, K] each.
         """
         # The choice has no derivative; the router learns through the weights of the chosen, and
         # through the probabilities of all, which the load-balance loss uses. Sigmoid scores do not
