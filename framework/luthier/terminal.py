@@ -127,6 +127,14 @@ def format_bytes(count: float) -> str:
 
     Args:
       count: The bytes.
+
+    Returns:
+      The text, with one decimal from KiB on.
+
+    Example:
+      >>> from luthier.terminal import format_bytes
+      >>> format_bytes(512), format_bytes(3 * 2**30)
+      ('512 B', '3.0 GiB')
     """
     if abs(count) < 1024:
         return f"{count:.0f} B"

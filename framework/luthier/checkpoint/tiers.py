@@ -31,6 +31,9 @@ def open_checkpoints(
       policy: The checkpoint policy.
       fence: Raises `LockLost` where another process writes here now; called before each commit.
 
+    Returns:
+      The store, ready to save and restore.
+
     Raises:
       CheckpointError: The fast tier cannot be made, or not every process sees it.
     """

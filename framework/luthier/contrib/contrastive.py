@@ -70,6 +70,9 @@ class InfoNCE:
           all_left_ND: The one side of all pairs of the batch, these among them, [N, D].
           all_right_ND: The other side of all pairs, [N, D].
           all_weights_N: Weights of all pairs; those of weight 0 are no negatives, [N].
+
+        Returns:
+          Loss and correctness of each pair, float32 [B].
         """
         # The pair's own logit is computed by itself and not picked out of the matrix: the rows
         # given are some of all rows, and nothing says where among them they stand. Own pairs are
@@ -109,6 +112,16 @@ def unit(vectors_BD: jax.Array) -> jax.Array:
 
     Args:
       vectors_BD: Any vectors [B, D]; zero stays zero.
+
+    Returns:
+      Float32 or wider [B, D].
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import contrastive
+      >>> print(contrastive.unit(jnp.array([[3.0, 4.0], [0.0, 0.0]])))
+      [[0.6 0.8]
+       [0.  0. ]]
     """
     vectors_BD = vectors_BD.astype(jnp.promote_types(vectors_BD.dtype, jnp.float32))
     # The bound is under the root, where the derivative of the root at 0 would be infinite; the
@@ -130,6 +143,9 @@ def model_output(
       model: Called as `model(inputs, dropout=...)`.
       inputs: One view of the rows [B, ...].
       dropout: Keys of the rows; None means no dropout.
+
+    Returns:
+      The output of the model [B, D].
     """
     return model(inputs, dropout=dropout)
 
@@ -200,16 +216,34 @@ class Contrastive:
           key: Key of this step's dropout, the same for every part of the batch; None for none.
           statistics: Those of all parts of the batch, with a leading dimension A; None where this
             is the whole batch.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         ratios = self._ratios(model, batch, key, statistics)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric within this batch, without dropout: it depends on the batch size."""
+        """Return every metric within this batch, without dropout: it depends on the batch size.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         return self._ratios(model, batch, None, None)
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of pairs with non-zero weight."""
+        """Return the number of pairs with non-zero weight.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
         return (batch["weights"] != 0).sum()
 
     def _ratios(

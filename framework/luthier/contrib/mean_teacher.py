@@ -56,6 +56,9 @@ class MeanTeacher(Classification):
           model: A `models.WithCopy` of a classifier, under the trace.
           batch: A batch, as described above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         # The teacher is part of the model (`models.WithCopy`), so that it is saved, sharded and
         # counted with it; no gradient flows into it, and the step writes what `followed` returns.
@@ -79,5 +82,13 @@ class MeanTeacher(Classification):
         )
 
     def evaluate(self, model: WithCopy, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric of a labelled batch by the teacher."""
+        """Return every metric of a labelled batch by the teacher.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         return super().evaluate(model.copy, batch)

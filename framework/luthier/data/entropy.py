@@ -86,6 +86,11 @@ def unigram_entropy(documents: bytes | Iterable[bytes]) -> float:
     Returns:
       H(X) = -sum_x p(x) ln p(x), in nats per byte.
 
+    Example:
+      >>> from luthier import data
+      >>> round(data.unigram_entropy(b"abab"), 4)  # log 2
+      0.6931
+
     Source: Shannon 1951, Prediction and entropy of printed English, equation 1 (F_1).
     """
     return _count(documents).unigram_entropy()
@@ -99,6 +104,11 @@ def bigram_entropy(documents: bytes | Iterable[bytes]) -> float:
 
     Returns:
       H(X | Y) = -sum_yx p(y, x) ln p(x | y), in nats per byte.
+
+    Example:
+      >>> from luthier import data
+      >>> data.bigram_entropy(b"abab")  # each byte follows from the one before
+      0.0
 
     Source: Shannon 1951, Prediction and entropy of printed English, equation 1 (F_2).
     """

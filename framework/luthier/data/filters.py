@@ -108,6 +108,14 @@ def fold(document: bytes) -> bytes:
 
     Args:
       document: The document, taken as UTF-8; other bytes stay as they are.
+
+    Returns:
+      The folded document, as UTF-8.
+
+    Example:
+      >>> from luthier import data
+      >>> data.fold(b"To be,  or NOT to be")
+      b'to be, or not to be'
     """
     # `surrogateescape` carries bytes that are not UTF-8 through text and back unchanged. `casefold`
     # and not `lower`, which leaves pairs such as German sharp s and "ss" different.
@@ -271,6 +279,14 @@ def left_out(data: Any) -> list[str]:
 
     Args:
       data: A node of data, or anything that is built of sources.
+
+    Returns:
+      The lines; none if every document could be read.
+
+    Example:
+      >>> from luthier import data
+      >>> data.left_out(data.Shakespeare(split="train"))
+      []
     """
     lines = []
     # Computed here and not logged where it happens: a source does not know whose run it serves, and

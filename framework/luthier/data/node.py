@@ -169,6 +169,15 @@ def spec(global_batch_size: int, **entries: tuple[tuple[int, ...], type[np.gener
     Args:
       global_batch_size: The rows of all processes together.
       **entries: Shape without the axis of rows, and dtype.
+
+    Returns:
+      Global shape and dtype of every entry of a batch.
+
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> data.spec(8, tokens=((128,), np.int32), weights=((), np.float32))
+      {'tokens': ((8, 128), dtype('int32')), 'weights': ((8,), dtype('float32'))}
     """
     return {
         name: ((global_batch_size, *shape), np.dtype(dtype))

@@ -149,6 +149,11 @@ def host_positions(
     Returns:
       Positions int64 [B / process_count]; those of all processes, one after another, are the
       positions of the global batch.
+
+    Example:
+      >>> from luthier import data
+      >>> print(data.host_positions(step=2, global_batch_size=4, process_index=1, process_count=2))
+      [10 11]
     """
     rows = global_batch_size // process_count
     start = step * global_batch_size + process_index * rows
@@ -168,6 +173,13 @@ def shuffled_rows(positions: np.ndarray, num_rows: int, seed: int) -> np.ndarray
 
     Returns:
       Rows int64 [n].
+
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> first, second = data.shuffled_rows(np.arange(8), num_rows=4, seed=0).reshape(2, 4)
+      >>> sorted(first.tolist()), sorted(second.tolist())
+      ([0, 1, 2, 3], [0, 1, 2, 3])
 
     Source: Black and Rogaway 2002, Ciphers with arbitrary finite domains (CT-RSA), methods 2
       and 3; the round function is the finalizer of SplitMix64 (Steele, Lea and Flood 2014).

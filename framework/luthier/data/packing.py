@@ -89,6 +89,10 @@ def tokenize(
       tokenizer: The tokens of a document must stand for exactly its bytes.
       observe: Sees the documents, a few megabytes at a time.
 
+    Returns:
+      The tokens of all documents in one array, a start and an end token around each; the number of
+      targets of each document, int64; and the number of bytes that were read.
+
     Raises:
       DataError: when documents cannot be read, or the tokenizer drops or adds bytes.
     """

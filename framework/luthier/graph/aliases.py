@@ -29,7 +29,20 @@ def _expression(end: str) -> str:
 
 
 def is_alias(name: str) -> bool:
-    """Return whether people of another framework have a name for a setting."""
+    """Return whether people of another framework have a name for a setting.
+
+    Args:
+      name: The last part of a path, as people wrote it.
+
+    Returns:
+      True if the name is recorded as the one that another framework has for a setting of luthier;
+      errors then name the setting instead of the nearest spelling.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.is_alias("lr"), graph.is_alias("learning_rate")
+      (True, True)
+    """
     return bool(_targets(name))
 
 

@@ -51,6 +51,15 @@ def build(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
     Raises:
       BadInput: A class or function raised for its arguments, or a path does not exist. Errors that
         jax raises for tracers, and our own errors that are not about input, pass through unchanged.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.Constant, value=0.5)
+      >>> graph.build(config)
+      Constant(value=0.5)
+      >>> graph.build(config, {"value": 0.25})
+      Constant(value=0.25)
     """
     builder, values = _Builder(graph), values or {}
     for path, value in values.items():

@@ -24,6 +24,21 @@ def copy_graph(graph: Graph) -> Any:
     """Return a copy of `graph` that keeps sharing, tags and history, and the leaves by identity.
 
     `copy.deepcopy` would clone leaves such as `jax.nn.relu`, and the clones are unequal.
+
+    Args:
+      graph: A node, or a list, tuple or dict of nodes.
+
+    Returns:
+      The copy; its nodes and containers are new objects.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> copy = graph.copy_graph(config)
+      >>> copy.learning_rate = 1e-4
+      >>> config.learning_rate
+      0.0003
     """
     return _copy(graph, {})
 
@@ -143,6 +158,20 @@ def as_node(value: Any) -> Any:
     """Return an instance of a dataclass as a node that builds it; any other `value` as it is.
 
     Lists and dicts in it are copied: changing the node leaves the instance as it was.
+
+    Args:
+      value: Any value.
+
+    Returns:
+      For an instance of a dataclass, a new `fdl.Config` of its class in which the fields that
+      differ from their defaults are set; otherwise `value` itself.
+
+    Example:
+      >>> from luthier import graph, optim
+      >>> graph.as_node(optim.Constant(0.5))
+      <Config[Constant(value=0.5)]>
+      >>> graph.as_node(3)
+      3
     """
     # Needed to set a field of a default: the instance belongs to the class and is shared by all
     # its users, so an override turns it into a node of this graph first. Fields that equal their

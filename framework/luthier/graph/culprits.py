@@ -34,6 +34,10 @@ def culprit_of(error: BaseException, graph: Graph) -> Culprit:
     Args:
       error: The exception.
       graph: The experiment graph.
+
+    Returns:
+      The path and the class or function of the node. The path is empty, or a file and line of the
+      user's, where no node of the graph has the frame.
     """
     with contextlib.suppress(Exception):  # this is an extra: nothing of it may hide the error
         # From the traceback back to the graph. A method is recognized by the class of its `self`, a
@@ -69,6 +73,16 @@ def users_components(graph: Graph) -> dict[str, Any]:
 
     Args:
       graph: The experiment graph.
+
+    Returns:
+      Classes and functions by the path of their node; a shared node has its first path.
+      Components of luthier and of installed libraries are left out.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> graph.users_components(fdl.Config(optim.adamw, learning_rate=3e-4))
+      {}
     """
     found = {}
     for place in walk(graph, once=True):

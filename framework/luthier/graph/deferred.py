@@ -35,6 +35,16 @@ def deferred_steps(graph: Graph) -> Iterator[DeferredSteps]:
 
     Args:
       graph: An experiment graph.
+
+    Yields:
+      The path of each, and the node and argument that hold the duration, in the order of the graph.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import durations, graph, program
+      >>> training = fdl.Config(program.Training, steps=fdl.Config(durations.Epochs, 3))
+      >>> [steps.path for steps in graph.deferred_steps(training)]
+      ['steps']
     """
     shared: dict[int, DeferredSteps] = {}
     for place in walk(graph, defaults=False, once=True):

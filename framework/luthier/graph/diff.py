@@ -66,6 +66,15 @@ def diff(a: Graph, b: Graph) -> list[Change]:
 
     Raises:
       RecordError: A graph contains a cycle, or is nested too deeply.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> changed = graph.apply(config, ["learning_rate=1e-3", "b2=0.99"])
+      >>> print(graph.render_diff(graph.diff(config, changed)))
+      ~ learning_rate: 0.0003 -> 0.001  [argument 1: learning_rate=1e-3]
+      ~ b2: 0.95 -> 0.99 (was left at its default)  [argument 2: b2=0.99]
     """
     differ = Differ(document(a), document(b))
     differ.run()
@@ -77,6 +86,14 @@ def render_diff(changes: Sequence[Change]) -> str:
 
     Args:
       changes: The output of `diff`.
+
+    Returns:
+      The lines, without colour; "no differences" for no changes.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.render_diff([])
+      'no differences'
     """
     return "\n".join(map(str, changes)) or "no differences"
 

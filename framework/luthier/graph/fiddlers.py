@@ -47,11 +47,23 @@ def run_fiddler(
         `luthier.recipes` and those of the project.
       packages: Modules that arguments may name.
 
+    Returns:
+      The changed config, a node. It is the copy itself where the fiddler changed its argument in
+      place and returned None.
+
     Raises:
       Unreadable: There is no such fiddler, its arguments are wrong, or it returns something else
         than a graph.
       UserCodeError: Its code raised an exception.
       BadInput: The fiddler itself raised it.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph
+      >>> config = luthier.experiment("quickstart")
+      >>> small = graph.run_fiddler(config, "scale_width(0.5)", "my_script.py", None)
+      >>> config.model.dim, small.model.dim
+      (128, 64)
     """
     name, bracket, rest = written.partition("(")
     name, start = name.strip(), origins.now()
@@ -88,8 +100,16 @@ def find_fiddler(name: str, shelves: Sequence[str] | None) -> Callable[..., Any]
       shelves: Modules whose fiddlers may be named without their module; None means
         `luthier.recipes` and those of the project.
 
+    Returns:
+      The function; its first parameter is the config.
+
     Raises:
       Unreadable: There is none; the problem holds the nearest names.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.find_fiddler("scale_width", None).__module__
+      'luthier.recipes.scale'
     """
     # A bare name: shelves first, then entry points, so that installing a distribution cannot change
     # what a name of the shelves means. Two distributions with one name are an error, never a guess.
@@ -122,6 +142,14 @@ def fiddlers_of(module: types.ModuleType) -> Iterator[tuple[str, Callable[..., A
 
     Args:
       module: A facade, or the module that defines them.
+
+    Yields:
+      (name, function), in the order of the module.
+
+    Example:
+      >>> from luthier import graph, recipes
+      >>> "scale_width" in dict(graph.fiddlers_of(recipes))
+      True
     """
     public = getattr(module, "__all__", None)
     for name, found in vars(module).items():

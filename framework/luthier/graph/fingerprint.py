@@ -55,6 +55,16 @@ def fingerprint(
     Raises:
       RecordError: A value that is set cannot be recorded.
       UnknownReference: A path in `without` does not exist.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> same = graph.apply(config, ["b1=0.9"])  # the default, but set
+      >>> graph.fingerprint(config) == graph.fingerprint(same)
+      False
+      >>> graph.fingerprint(config, "program") == graph.fingerprint(same, "program")
+      True
     """
     writer = _Writer(graph, kind == "program", without)
     try:

@@ -41,6 +41,13 @@ def from_json(text: str, packages: Sequence[str] = (), source: str = "config.jso
     Raises:
       RecordError: The text is damaged or has another version, contains a name that may not be
         imported or does not exist, or an unknown argument; all problems are reported together.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> graph.equal(graph.from_json(graph.to_json(config)), config)
+      True
     """
     return decode(read_record(text, source), packages, source)
 
@@ -243,6 +250,18 @@ def equal(a: Any, b: Any) -> bool:
     Args:
       a: A node or value.
       b: A node or value.
+
+    Returns:
+      True if nothing but histories and the order of keys differs.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=1)
+      >>> graph.equal(config, graph.copy_graph(config))
+      True
+      >>> graph.equal(config, graph.apply(config, ["learning_rate=1.0"]))
+      False
     """
     return _equal(a, b, {}, {})
 

@@ -305,7 +305,25 @@ def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
 
 
 def origin_of(graph: Graph, path: str) -> str:
-    """Return the origin of `path` in `graph`: `file:line` or an argument; "" for a default."""
+    """Return the origin of `path` in `graph`: `file:line` or an argument; "" for a default.
+
+    Args:
+      graph: A node.
+      path: A path that exists, as `optimizer.b2`.
+
+    Returns:
+      `file:line`, or the override that set it; an empty string for a default.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> changed = graph.apply(config, ["learning_rate=1e-3"])
+      >>> graph.origin_of(changed, "learning_rate")
+      'argument 1: learning_rate=1e-3'
+      >>> graph.origin_of(changed, "b2")
+      ''
+    """
     entry = entry_of(graph, path)
     return entry_text(entry) if entry is not None else ""
 

@@ -25,8 +25,19 @@ def read_overrides(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str
       path: The file; `file:OTHER` in it is included, relative to the file's folder.
       above: The files that are being read.
 
+    Yields:
+      (override, `FILE:LINE`). Empty lines and comments are left out.
+
     Raises:
       OverrideError: It cannot be read, or it contains itself.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> from luthier import graph
+      >>> path = pathlib.Path(tempfile.mkdtemp(), "sizes.txt")
+      >>> _ = path.write_text("model.dim=256  # wider")
+      >>> [override for override, _ in graph.read_overrides(str(path))]
+      ['model.dim=256']
     """
     try:
         # By real path: an inclusion through a symbolic link or `a/../b` is a cycle, too.

@@ -99,9 +99,24 @@ def apply(
       on_note: Takes a line about what was not applied, such as bindings that `gin_skip_unknown:`
         skipped.
 
+    Returns:
+      The changed copy, a node.
+
     Raises:
       OverrideError: One or more cannot be read or applied; all problems are in it.
       UserCodeError: Nothing is wrong but that the code of a fiddler raised an exception.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> changed = graph.apply(config, ["learning_rate=1e-3", ("b2", 0.99)])
+      >>> changed.learning_rate, changed.b2
+      (0.001, 0.99)
+      >>> graph.apply(config, ["learning_rat=1e-3"])
+      Traceback (most recent call last):
+          ...
+      luthier.errors.OverrideError: ...
     """
     # Reading comes first, as a whole: a misspelt fifth override is reported with the others instead
     # of after the first four were applied. A statement that fails is skipped and the next ones are
@@ -155,8 +170,18 @@ def matching(graph: Graph, target: str) -> list[Place]:
       graph: A node.
       target: `optimizer.b2`, `any:dropout`, `tag:LearningRate`, `gin:LEARNING_RATE`, say.
 
+    Returns:
+      The places, at least one, in the order of the graph.
+
     Raises:
       BadInput: It matches nothing; the problem holds the nearest names.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph
+      >>> config = luthier.experiment("quickstart")
+      >>> [place.path for place in graph.matching(config, "any:num_heads")]
+      ['model.block.attention.num_heads']
     """
     try:
         statement = pair(target, None)
@@ -558,6 +583,16 @@ def annotation_at(graph: Graph, place: Place) -> Any:
     Args:
       graph: A node.
       place: A place of it, or a new key of a dict.
+
+    Returns:
+      The type, as `typing.get_type_hints` resolves it: a class, or a union or generic of them.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> graph.annotation_at(config, graph.find(config, "b2"))
+      <class 'float'>
     """
     if is_node(place.owner) and isinstance(place.part, str):
         return signatures.type_hints(place.owner.__fn_or_cls__).get(place.part, Any)

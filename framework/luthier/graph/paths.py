@@ -42,8 +42,18 @@ def parse_path(text: str) -> Path:
     Args:
       text: `model.layers[0].dim`, `evaluations['held out'].every`; empty for the root.
 
+    Returns:
+      The parts: a string for an attribute or a key, an int for an index or an integer key.
+
     Raises:
       UnknownReference: It cannot be read.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.parse_path("evaluations['held out'].every")
+      ('evaluations', 'held out', 'every')
+      >>> graph.parse_path("model.layers[0].dim")
+      ('model', 'layers', 0, 'dim')
     """
     parts: list[Part] = []
     position = 0
@@ -73,7 +83,19 @@ def _read_key(key: str, text: str) -> Part:
 
 
 def format_path(path: Path) -> str:
-    """Return `path` written out, as `parse_path` reads it."""
+    """Return `path` written out, as `parse_path` reads it.
+
+    Args:
+      path: The parts: names, keys and indices.
+
+    Returns:
+      The path as people write it; empty for the root.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.format_path(("model", "layers", 0, "dim"))
+      'model.layers[0].dim'
+    """
     text = ""
     for part in path:
         text = join(text, part)
@@ -81,7 +103,20 @@ def format_path(path: Path) -> str:
 
 
 def join(prefix: str, part: Part) -> str:
-    """Return the written path `prefix` with one more `part`."""
+    """Return the written path `prefix` with one more `part`.
+
+    Args:
+      prefix: A written path; empty for the root.
+      part: A name, a key of a dict, or an index.
+
+    Returns:
+      The longer path; parts that are not identifiers are in brackets.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.join("model", "dim"), graph.join("layers", 0), graph.join("", "held out")
+      ('model.dim', 'layers[0]', "['held out']")
+    """
     if isinstance(part, str) and part.isidentifier() and part.isascii():
         return f"{prefix}.{part}" if prefix else part
     return f"{prefix}[{part!r}]"
@@ -125,12 +160,37 @@ _kind: Callable[[Any], str] = functools.lru_cache(maxsize=4096)(_find_kind)
 
 
 def is_node(value: object) -> bool:
-    """Return whether `value` is a node of the graph (value nodes are too)."""
+    """Return whether `value` is a node of the graph (value nodes are too).
+
+    Args:
+      value: Any value.
+
+    Returns:
+      True for an `fdl.Config`, an `fdl.Partial` and other Buildables of Fiddle.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> graph.is_node(fdl.Config(optim.adamw)), graph.is_node(optim.adamw)
+      (True, False)
+    """
     return _kind(type(value)) == "node"
 
 
 def is_container(value: object) -> bool:
-    """Return whether `value` has parts that paths can reach (value nodes are leaves)."""
+    """Return whether `value` has parts that paths can reach (value nodes are leaves).
+
+    Args:
+      value: Any value.
+
+    Returns:
+      True for nodes that are not value nodes, dicts, lists, tuples and instances of dataclasses.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.is_container([1, 2]), graph.is_container("text"), graph.is_container(graph.value(1))
+      (True, False, False)
+    """
     kind = _kind(type(value))
     return kind != "" and not (kind == "node" and values.is_value_node(value))
 
@@ -149,6 +209,13 @@ def children(value: Any, *, unset: bool = False) -> list[tuple[Part, Any, bool]]
 
     Returns:
       (part, child, whether it is a default) in the order of the signature; nothing for leaves.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=3e-4)
+      >>> graph.children(config)[:2]
+      [('learning_rate', 0.0003, False), ('momentum', 0.9, True)]
     """
     kind = _kind(type(value))
     if kind == "node":
@@ -207,6 +274,16 @@ def walk(
       unset: Whether to include arguments that are not set and have no default.
       once: Whether shared nodes, dicts and lists are entered at their first path only (their other
         paths are still yielded). Without it, every path is yielded.
+
+    Yields:
+      The places, with their paths and values. The graph must not change in between.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=3e-4)
+      >>> [place.path for place in graph.walk(config, defaults=False)]
+      ['learning_rate']
     """
     # An explicit stack of iterators, because recursive generators pass each place up through every
     # level. `above` holds the containers on the way from the root, so that a cycle is yielded once
@@ -243,7 +320,21 @@ def walk(
 
 
 def paths(graph: Graph) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) for every node and leaf of a graph, defaults included."""
+    """Yield (path, value) for every node and leaf of a graph, defaults included.
+
+    Args:
+      graph: A node.
+
+    Yields:
+      (path, value), parents first.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=3e-4)
+      >>> dict(graph.paths(config))["momentum"]
+      0.9
+    """
     for place in walk(graph):
         yield place.path, place.value
 
@@ -281,8 +372,24 @@ def child_of(value: Any, part: Part) -> tuple[Any, bool]:
 def find(graph: Graph, path: str | Path) -> Place:
     """Return the place at `path` of `graph`, whose value may be `UNSET`.
 
+    Args:
+      graph: A node.
+      path: A written path or its parts.
+
+    Returns:
+      The place: its path and value, the node or container that holds it, and whether the value is a
+      default.
+
     Raises:
       UnknownReference: There is no such place; the problem holds the nearest paths.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=3e-4)
+      >>> place = graph.find(config, "momentum")
+      >>> place.value, place.is_default
+      (0.9, True)
     """
     parts = parse_path(path) if isinstance(path, str) else path
     place, depth = locate(graph, parts)
@@ -292,7 +399,24 @@ def find(graph: Graph, path: str | Path) -> Place:
 
 
 def locate(graph: Graph, parts: Path) -> tuple[Place, int]:
-    """Return the deepest place of `graph` on the way to `parts`, and how many parts lead to it."""
+    """Return the deepest place of `graph` on the way to `parts`, and how many parts lead to it.
+
+    Args:
+      graph: A node.
+      parts: The parts of a path, which need not exist.
+
+    Returns:
+      The place, and the number of parts that lead to it: fewer than `parts` has if the path does
+      not exist.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=3e-4)
+      >>> place, depth = graph.locate(config, ("momentum", "decay"))
+      >>> place.path, depth
+      ('momentum', 1)
+    """
     owner, value, is_default = None, graph, False
     for depth, part in enumerate(parts):
         try:
@@ -343,8 +467,22 @@ def unknown_path(
 def get(graph: Graph, path: str) -> Any:
     """Return the value or node at `path` of `graph`, or the default if it is not set.
 
+    Args:
+      graph: A node.
+      path: A written path; empty for the graph itself.
+
+    Returns:
+      The value or node itself, not a copy.
+
     Raises:
       UnknownReference: There is no such path, or nothing is set there and there is no default.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=3e-4)
+      >>> graph.get(config, "learning_rate"), graph.get(config, "momentum")
+      (0.0003, 0.9)
     """
     if not path:
         return graph
@@ -364,6 +502,16 @@ def nearest(
       candidates: The valid names.
       count: The most names to return.
       loosest: The least similarity, from 0 to 1; below 0.7 only the best name is returned.
+
+    Returns:
+      At most `count` candidates; none if all are too different.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.nearest("adamW", ["adamw", "lion", "muon"])
+      ['adamw']
+      >>> graph.nearest("model", ["data", "task"])
+      []
     """
     # Without regard to case, which difflib counts as a difference: `adamW` is `AdamW`.
     known: dict[str, list[str]] = {}
@@ -393,6 +541,16 @@ def nearest_paths(
       count: The most paths to return.
       leaves: Whether to name the fields of a node instead of the node.
       places: Every place of the graph, where the caller has them at hand.
+
+    Returns:
+      At most `count` paths; none if nothing is similar.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph
+      >>> config = luthier.experiment("quickstart")
+      >>> graph.nearest_paths(config, "optimiser.learning_rate.peek")
+      ['optimizer.learning_rate.peak']
     """
     # A beam search over the tree instead of difflib over all paths: in the likeness of whole paths
     # one wrong part drowns in the rest. Each step corrects one part, at a cost of its unlikeness,

@@ -78,8 +78,20 @@ def explain(graph: Graph, path: str) -> Explanation:
       graph: A node.
       path: A path that exists.
 
+    Returns:
+      The value as text, its causes (those of the nodes around it first, then its own sets in
+      order), and the other places of the same node or constant.
+
     Raises:
       UnknownReference: There is no such path.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=3e-4)
+      >>> explanation = graph.explain(graph.apply(config, ["momentum=0.8"]), "momentum")
+      >>> explanation.causes[-1].origin
+      'argument 1: momentum=0.8'
     """
     parts = parse_path(path)
     if not parts:
@@ -108,6 +120,17 @@ def last_causes(graph: Graph) -> Iterator[tuple[str, str, Cause]]:
 
     Args:
       graph: A node. Shared nodes are listed at their first path.
+
+    Yields:
+      (path, value as text, last cause). A list or dict without nodes is one value; defaults are
+      left out.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = graph.apply(fdl.Config(optim.sgd), ["learning_rate=0.1", "momentum=0.8"])
+      >>> [(path, value) for path, value, cause in graph.last_causes(config)]
+      [('learning_rate', '0.1'), ('momentum', '0.8')]
     """
     # A list or dict without nodes is one value with one cause; `whole` holds the prefixes of the
     # paths below it, to skip them.

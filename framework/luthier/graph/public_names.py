@@ -118,6 +118,12 @@ def public_name(target: Any) -> str:
 
     Raises:
       RecordError: `target` is local, a lambda, in `__main__`, or has no public name.
+
+    Example:
+      >>> import jax
+      >>> from luthier import graph
+      >>> graph.public_name(jax.nn.gelu)
+      'jax.nn.gelu'
     """
     known = _NAMES.get(id(target))
     if known is None:
@@ -128,7 +134,20 @@ def public_name(target: Any) -> str:
 
 
 def display_name(target: Any) -> str:
-    """Return the public name of `target`, or a description of it; never raises."""
+    """Return the public name of `target`, or a description of it; never raises.
+
+    Args:
+      target: Any object.
+
+    Returns:
+      A dotted name. Without a public one it is the name of the defining module and the object, and
+      for instances the type in angle brackets.
+
+    Example:
+      >>> from luthier import graph, optim
+      >>> graph.display_name(optim.adamw), graph.display_name(object())
+      ('luthier.optim.adamw', '<object>')
+    """
     try:
         return public_name(target)
     except RecordError:
@@ -406,6 +425,15 @@ def load_object(
     Raises:
       RecordError: The name is private, not on the list (nothing is imported then), has another
         role, does not exist, or leads to an object that was defined elsewhere.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.load_object("luthier.optim.Constant")
+      <class 'luthier.optim.schedules.Constant'>
+      >>> graph.load_object("os.system")
+      Traceback (most recent call last):
+          ...
+      luthier.errors.RecordError: ...
     """
     # Records may come from other people. Two lines of defence, since importing a module already
     # runs its code: the name is checked against the list before anything is imported, and the

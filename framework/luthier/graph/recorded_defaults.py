@@ -32,6 +32,14 @@ def restore_defaults(graph: Graph, values: Mapping[str, Any]) -> list[str]:
 
     Returns:
       `path=value` for each.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=0.1)
+      >>> recorded = graph.to_dict(config) | {"momentum": 0.8}
+      >>> graph.restore_defaults(config, recorded)
+      ['momentum=0.8']
     """
     # Through JSON once, so that both sides went through the same conversions: tuples are lists,
     # keys are text, and floats are compared as they are read back.

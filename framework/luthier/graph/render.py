@@ -40,6 +40,14 @@ def render(graph: Graph, defaults: bool = False, width: int = 100) -> str:
       Lines without colour and without a line break at the end. A shared node is written out at its
       first place. At the others it is `same as PATH`, or for a template `same settings as PATH`:
       weights are tied only where it says so. A value node shows its expression and value.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> print(graph.render(fdl.Config(optim.sgd, learning_rate=0.1, momentum=0.8)))
+      luthier.optim.sgd
+        learning_rate = 0.1
+        momentum = 0.8
     """
     renderer = _Renderer(graph, defaults, width)
     lines = [head_text(graph), *renderer.below(graph, "", _INDENT)]
@@ -49,7 +57,20 @@ def render(graph: Graph, defaults: bool = False, width: int = 100) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a value on one line; a node by its class alone."""
+    """Return a value on one line; a node by its class alone.
+
+    Args:
+      value: Any value, node or container.
+
+    Returns:
+      One line, the same in every process: sets are sorted, and addresses are left out.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> graph.text_of(fdl.Config(optim.sgd)), graph.text_of({3, 1}), graph.text_of((0.5,))
+      ('luthier.optim.sgd', '{1, 3}', '(0.5,)')
+    """
     # Deterministic, since goldens, diffs and the web pages show it: sets are sorted, and objects
     # whose text holds an address are shown by their class.
     if values.is_value_node(value):
@@ -83,6 +104,16 @@ def head_text(value: Any) -> str:
 
     Args:
       value: A node, or a container.
+
+    Returns:
+      The public name of the class or function, after `partial` for a template; for a plain
+      container the name of its type.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, layers
+      >>> graph.head_text(fdl.Partial(layers.Mlp)), graph.head_text([])
+      ('partial luthier.layers.Mlp', 'list')
     """
     if isinstance(value, fdl.Buildable):
         kind = KINDS.get(type(value), type(value).__name__)

@@ -44,6 +44,11 @@ def resolve(reference: str) -> fdl.Config:
       UnknownReference: There is no such module or function, its module cannot be imported, its
         arguments are wrong, or it returns something else than a graph.
       UserCodeError: The function raised an exception.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.resolve("quickstart").training.global_batch_size
+      8
     """
     try:
         return _resolve(reference.strip())
@@ -102,8 +107,16 @@ def load_module(name: str) -> types.ModuleType:
     Args:
       name: Its name in a reference, as `configs.lm.quickstart` or `quickstart`.
 
+    Returns:
+      The module, from `sys.modules` if it was imported before.
+
     Raises:
       UnknownReference: There is none of this name, or its code fails.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.load_module("quickstart").__doc__.splitlines()[0]
+      "A small language model of Shakespeare's bytes."
     """
     try:
         return find_module(name)

@@ -35,6 +35,14 @@ def set_value(graph: Graph, path: str, value: Any, origin: str = "") -> None:
 
     Raises:
       UnknownReference: There is no such path.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=0.1)
+      >>> graph.set_value(config, "momentum", 0.8, "my_fiddler")
+      >>> config.momentum, graph.origin_of(config, "momentum")
+      (0.8, 'my_fiddler')
     """
     # Another value node replaces the constant at this path, since a constant that holds a node
     # would make all its users follow it.

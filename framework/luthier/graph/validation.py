@@ -566,6 +566,14 @@ def validate(graph: Graph, packages: Sequence[str] | None = None) -> None:
     Raises:
       ValidationError: It cannot. All problems are listed, each with its path, its origin and the
         remedy.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> graph.validate(fdl.Config(optim.sgd, learning_rate=0.1, momentum=2.0))
+      Traceback (most recent call last):
+          ...
+      luthier.errors.ValidationError: ...
     """
     lazy.settle_graph(graph)
     copies.renew(graph)  # nodes from before the signature shim took any keyword
@@ -588,6 +596,16 @@ def declared_problems(graph: Graph) -> list[Problem]:
 
     Args:
       graph: The root node.
+
+    Returns:
+      One problem for each violation, with the path of the argument; none if all constraints hold.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.WarmupCosine, peak=-1.0, total_steps=100)
+      >>> [problem.path for problem in graph.declared_problems(config)]
+      ['peak']
     """
     owners: dict[int, Any] = {}
     declared = Declared(graph, owners)

@@ -84,52 +84,184 @@ def value(value: Any, name: str = "") -> fdl.Config:
     Args:
       value: A number, string, dtype or other plain value.
       name: Its name (`dim`), shown at every use.
+
+    Returns:
+      A node, `fdl.Config`. Put the same node at several places: an override of one changes all.
+
+    Example:
+      >>> from luthier import graph
+      >>> dim = graph.value(128, name="dim")
+      >>> graph.evaluate(dim)
+      128
     """
     return fdl.Config(constant, value=value, name=name) if name else fdl.Config(constant, value)
 
 
 def add(left: Any, right: Any) -> fdl.Config:
-    """Return the live sum of `left` and `right`, values or value nodes."""
+    """Return the live sum of `left` and `right`, values or value nodes.
+
+    Args:
+      left: A number or a value node.
+      right: A number or a value node.
+
+    Returns:
+      A value node, computed whenever it is read.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.evaluate(graph.add(graph.value(3), 4))
+      7
+    """
     return fdl.Config(total, left, right)
 
 
 def subtract(left: Any, right: Any) -> fdl.Config:
-    """Return the live difference of `left` and `right`, values or value nodes."""
+    """Return the live difference of `left` and `right`, values or value nodes.
+
+    Args:
+      left: A number or a value node.
+      right: A number or a value node.
+
+    Returns:
+      A value node, computed whenever it is read.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.evaluate(graph.subtract(graph.value(3), 4))
+      -1
+    """
     return fdl.Config(difference, left, right)
 
 
 def multiply(left: Any, right: Any) -> fdl.Config:
-    """Return the live product of `left` and `right`, values or value nodes."""
+    """Return the live product of `left` and `right`, values or value nodes.
+
+    Args:
+      left: A number or a value node.
+      right: A number or a value node.
+
+    Returns:
+      A value node, computed whenever it is read.
+
+    Example:
+      >>> from luthier import graph
+      >>> dim = graph.value(128, name="dim")
+      >>> hidden_dim = graph.multiply(dim, 4)
+      >>> graph.evaluate(hidden_dim)
+      512
+      >>> dim.value = 256
+      >>> graph.evaluate(hidden_dim)
+      1024
+    """
     return fdl.Config(product, left, right)
 
 
 def true_divide(left: Any, right: Any) -> fdl.Config:
-    """Return the live quotient of `left` and `right`, values or value nodes."""
+    """Return the live quotient of `left` and `right`, values or value nodes.
+
+    Args:
+      left: A number or a value node.
+      right: A number or a value node; not zero when it is read.
+
+    Returns:
+      A value node, computed whenever it is read.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.evaluate(graph.true_divide(graph.value(3), 4))
+      0.75
+    """
     return fdl.Config(quotient, left, right)
 
 
 def floor_divide(left: Any, right: Any) -> fdl.Config:
-    """Return the live quotient, rounded down, of `left` and `right`, values or value nodes."""
+    """Return the live quotient, rounded down, of `left` and `right`, values or value nodes.
+
+    Args:
+      left: A number or a value node.
+      right: A number or a value node; not zero when it is read.
+
+    Returns:
+      A value node, computed whenever it is read.
+
+    Example:
+      >>> from luthier import graph
+      >>> steps = graph.value(900, name="steps")
+      >>> graph.evaluate(graph.floor_divide(steps, 12))
+      75
+    """
     return fdl.Config(floor_quotient, left, right)
 
 
 def modulo(left: Any, right: Any) -> fdl.Config:
-    """Return the live remainder of `left` and `right`, values or value nodes."""
+    """Return the live remainder of `left` and `right`, values or value nodes.
+
+    Args:
+      left: A number or a value node.
+      right: A number or a value node; not zero when it is read.
+
+    Returns:
+      A value node, computed whenever it is read.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.evaluate(graph.modulo(graph.value(7), 4))
+      3
+    """
     return fdl.Config(remainder, left, right)
 
 
 def power(left: Any, right: Any) -> fdl.Config:
-    """Return the live power of `left` and `right`, values or value nodes."""
+    """Return the live power of `left` and `right`, values or value nodes.
+
+    Args:
+      left: The base, a number or a value node.
+      right: The exponent, a number or a value node.
+
+    Returns:
+      A value node, computed whenever it is read.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.evaluate(graph.power(graph.value(2), 10))
+      1024
+    """
     return fdl.Config(raised, left, right)
 
 
 def is_constant(node: Any) -> bool:
-    """Return whether `node` is a constant, as `value` makes them."""
+    """Return whether `node` is a constant, as `value` makes them.
+
+    Args:
+      node: Any value.
+
+    Returns:
+      True for a result of `value`; False for arithmetic and for plain values.
+
+    Example:
+      >>> from luthier import graph
+      >>> dim = graph.value(128)
+      >>> graph.is_constant(dim), graph.is_constant(graph.add(dim, 1)), graph.is_constant(128)
+      (True, False, False)
+    """
     return type(node) is fdl.Config and node.__fn_or_cls__ is constant
 
 
 def is_value_node(node: Any) -> bool:
-    """Return whether `node` is a constant or arithmetic on constants."""
+    """Return whether `node` is a constant or arithmetic on constants.
+
+    Args:
+      node: Any value.
+
+    Returns:
+      True for results of `value`, `add` and the like; False for other nodes and for plain values.
+
+    Example:
+      >>> from luthier import graph
+      >>> dim = graph.value(128)
+      >>> graph.is_value_node(graph.add(dim, 1)), graph.is_value_node(128)
+      (True, False)
+    """
     return type(node) is fdl.Config and (node.__fn_or_cls__ is constant or is_operation(node))
 
 
@@ -153,6 +285,18 @@ def is_deferred(node: Any) -> bool:
     """Return whether `node` is `Epochs(n)`, which stands for a number of steps in an `int` slot.
 
     It becomes a number when the length of the data is known (`luthier.program.with_known_steps`).
+
+    Args:
+      node: Any value.
+
+    Returns:
+      True for a node of `durations.Epochs`.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import durations, graph
+      >>> graph.is_deferred(fdl.Config(durations.Epochs, 3)), graph.is_deferred(900)
+      (True, False)
     """
     return type(node) is fdl.Config and node.__fn_or_cls__ is Epochs
 
@@ -163,11 +307,19 @@ def evaluate(node: Any) -> Any:
     Args:
       node: A value node or a plain value.
 
+    Returns:
+      The plain value.
+
     Raises:
       Deferred: It is arithmetic on a number of steps that is written in epochs.
       ValueError: An operand is not set, or the nodes form a cycle.
       ArithmeticError: The arithmetic itself fails (a division by zero).
       TypeError: Operands do not go together.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.evaluate(graph.multiply(graph.value(128), 4)), graph.evaluate("text")
+      (512, 'text')
     """
     return _evaluate(node, ())
 
@@ -193,14 +345,39 @@ def _evaluate(node: Any, above: tuple[int, ...]) -> Any:
 
 
 def operands(node: fdl.Config) -> Iterator[Any]:
-    """Yield the operands of a value node: the value of a constant, the two sides of arithmetic."""
+    """Yield the operands of a value node: the value of a constant, the two sides of arithmetic.
+
+    Args:
+      node: A value node.
+
+    Yields:
+      One value for a constant and two for arithmetic; operands that are not set are left out.
+
+    Example:
+      >>> from luthier import graph
+      >>> list(graph.operands(graph.add(1, 2)))
+      [1, 2]
+    """
     for name in ("value",) if is_constant(node) else ("left", "right"):
         if name in node.__arguments__:
             yield node.__arguments__[name]
 
 
 def expression(node: Any) -> str:
-    """Return a value node as an expression with the names of its constants: `dim * 4`."""
+    """Return a value node as an expression with the names of its constants: `dim * 4`.
+
+    Args:
+      node: A value node or a plain value.
+
+    Returns:
+      The expression as text, with brackets only where precedence needs them.
+
+    Example:
+      >>> from luthier import graph
+      >>> dim = graph.value(128, name="dim")
+      >>> graph.expression(graph.multiply(graph.add(dim, 1), 4))
+      '(dim + 1) * 4'
+    """
     return _expression(node, 0)
 
 

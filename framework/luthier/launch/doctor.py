@@ -210,6 +210,9 @@ def findings(examinations: Sequence[Examination]) -> list[str]:
 
     Args:
       examinations: Those of all hosts.
+
+    Returns:
+      The lines; empty where no host differs.
     """
     # A host is compared with the median of the others and not with a table of devices: what is
     # normal here is known only from its neighbours, and a fault of one host does not move their
@@ -274,6 +277,9 @@ def examine(directory: str | os.PathLike[str]) -> list[Examination]:
 
     Args:
       directory: Where the disk is tried.
+
+    Returns:
+      Rates in FLOPs and bytes per second, and clock skews in seconds, of every process.
 
     Raises:
       RunError: The disk refuses.

@@ -51,6 +51,15 @@ def new_folder(directory: pathlib.Path) -> pathlib.Path:
 
     Args:
       directory: The directory.
+
+    Returns:
+      The folder `launch/N`, N being the next number.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import launch
+      >>> launch.new_folder(pathlib.Path(".")).name
+      '1'
     """
     root = directory / FOLDER
     root.mkdir(exist_ok=True)
@@ -94,6 +103,9 @@ def make_launch(
       command: What a person wrote.
       settings: Each setting of the engine and who set it, in lines.
       jobs: The jobs that came of it.
+
+    Returns:
+      The launch, as it was written.
     """
     values: dict[str, Any] = dataclasses.asdict(engine)  # type: ignore[call-overload]
     made = Launch(path, engine.name, values, command, tuple(settings), tuple(jobs), time.time())
@@ -123,6 +135,15 @@ def launches(directory: pathlib.Path) -> list[Launch]:
 
     Args:
       directory: Its directory.
+
+    Returns:
+      The launches; none where there were none.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import launch
+      >>> launch.launches(pathlib.Path("."))
+      []
     """
     return sorted(_find(directory), key=lambda launch: launch.at)
 

@@ -141,6 +141,9 @@ def engine_of(launch: Launch) -> Any:
 
     Args:
       launch: The launch.
+
+    Returns:
+      An engine with the settings that were recorded.
     """
     return engine_class(_installed_path(launch.engine))(**launch.values)
 
@@ -150,6 +153,14 @@ def user_file(environment: Mapping[str, str] | None = None) -> pathlib.Path:
 
     Args:
       environment: Such as `os.environ`, which None means.
+
+    Returns:
+      The path: `luthier/launch.toml` below `XDG_CONFIG_HOME`, or below `~/.config`.
+
+    Example:
+      >>> from luthier import launch
+      >>> launch.user_file({"XDG_CONFIG_HOME": "/home/me/.config"}).as_posix()
+      '/home/me/.config/luthier/launch.toml'
     """
     given = os.environ if environment is None else environment
     root = given.get("XDG_CONFIG_HOME") or pathlib.Path.home() / ".config"
@@ -163,6 +174,10 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
       text: `slurm`, `slurm:nodes=2,partition=gpu`, or a site that a file names.
       project: The folder of the project's pyproject.toml.
       of_sweep: Whether slices are started, which have settings too.
+
+    Returns:
+      The engine's name and its class by import path, its settings, each with its origin, and
+      those of slices.
 
     Raises:
       BadInput: A name or a value is wrong; all problems are in it.
@@ -206,6 +221,9 @@ def of_site(engine: str, project: str | os.PathLike[str]) -> Chosen:
     Args:
       engine: Its name, one of `engines()`.
       project: The folder of the project's pyproject.toml.
+
+    Returns:
+      As of `choose`.
 
     Raises:
       BadInput: A name or a value in a file is wrong; all problems are in it.

@@ -25,6 +25,14 @@ def standings(
     Args:
       launches: What was launched.
       seconds: After this long a job whose engine has not answered is `unknown`.
+
+    Returns:
+      (launch, job, status) for each job.
+
+    Example:
+      >>> from luthier import launch
+      >>> launch.standings([])
+      []
     """
     every = [(launch, job) for launch in launches for job in launch.jobs]
     asked = [

@@ -35,15 +35,43 @@ class Block(Protocol):
     def __call__(
         self, x_BLD: jax.Array, tokens: Tokens, dropout: DropoutKeys | None = None
     ) -> jax.Array:
-        """Map x [B, L, D] to the same shape and type."""
+        """Apply the layer.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+          dropout: Keys of the tokens at this site; None means no dropout.
+
+        Returns:
+          [B, L, D] in the type of x.
+        """
 
     def init_cache(self, batch_size: int, length: int) -> object:
-        """Make an empty cache, a pytree, for `length` tokens in each row."""
+        """Make an empty cache.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Most tokens of a row.
+
+        Returns:
+          The cache, a pytree.
+        """
 
     def decode(
         self, x_BLD: jax.Array, tokens: Tokens, cache: object, cached: Tokens, start: jax.Array
     ) -> tuple[jax.Array, object]:
-        """Map the new tokens, given the cache; return them and the changed cache."""
+        """Apply the layer to new tokens.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+          cache: The result of `init_cache` or of the last call.
+          cached: Positions and segments of the S places of the cache, the new tokens included.
+          start: The place of the first new token, an int32 scalar.
+
+        Returns:
+          [B, L, D] and the cache with the new tokens.
+        """
 
 
 class _Residual(nnx.Module):

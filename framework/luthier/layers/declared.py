@@ -94,7 +94,11 @@ def is_abstract() -> bool:
 
 @contextlib.contextmanager
 def abstract_forms() -> Iterator[None]:
-    """Replace kernels by their abstract forms, which can be traced without their device."""
+    """Replace kernels by their abstract forms, which can be traced without their device.
+
+    Yields:
+      Nothing; use it as `with abstract_forms():` around a trace.
+    """
     token = _is_abstract.set(True)
     try:
         yield

@@ -54,19 +54,46 @@ class DropoutKeys:
         return cls(_fold_each(rows, positions_BL))
 
     def fold(self, site: int | jax.Array) -> DropoutKeys:
-        """Return the keys of a site below this one; `site` may be traced (a layer's index)."""
+        """Return the keys of a site below this one.
+
+        Args:
+          site: Number of the site, such as a layer's index; may be traced.
+
+        Returns:
+          Keys, as many as before.
+        """
         site = jnp.asarray(site, jnp.uint32)
         of_row = jax.vmap(jax.random.fold_in, (0, None))
         return DropoutKeys(jax.vmap(of_row, (0, None))(self.token_keys_BL, site))
 
     def uniform(self, shape: tuple[int, ...]) -> jax.Array:
-        """Draw from [0, 1) for every token: float32 [B, L, *shape]."""
+        """Draw uniform numbers for every token.
+
+        Args:
+          shape: The shape for one token.
+
+        Returns:
+          Float32 [B, L, *shape], in [0, 1).
+        """
         draw = lambda key: jax.random.uniform(key, shape, jnp.float32)  # noqa: E731
         return jax.vmap(jax.vmap(draw))(self.token_keys_BL)
 
 
 def fold(keys: DropoutKeys | None, site: int | jax.Array) -> DropoutKeys | None:
-    """Return the keys of a site below, or None where there are none (evaluation)."""
+    """Return the keys of a site below, or None where there are none (evaluation).
+
+    Args:
+      keys: The keys of the layer; None in evaluation.
+      site: Number of the place below, such as that of a layer in a stack; may be traced.
+
+    Returns:
+      The keys of the place, as many as there are tokens or examples; None for None.
+
+    Example:
+      >>> from luthier import layers
+      >>> layers.fold(None, 3) is None
+      True
+    """
     return None if keys is None else keys.fold(site)
 
 

@@ -69,6 +69,12 @@ def standard_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
 
     Returns:
       float32 of that shape, bit-identical on every mesh.
+
+    Example:
+      >>> import jax
+      >>> from luthier import layers
+      >>> layers.standard_normal(jax.random.key(0), (2, 3)).shape
+      (2, 3)
     """
     # The interval is closed below: at -1 itself the result would be -inf, so it starts one float
     # later, as in `jax.random.normal`.
@@ -86,6 +92,13 @@ def truncated_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
 
     Returns:
       float32 of that shape, bit-identical on every mesh.
+
+    Example:
+      >>> import jax
+      >>> from luthier import layers
+      >>> sample = layers.truncated_normal(jax.random.key(0), (1000,))
+      >>> bool(abs(sample).max() <= 2)
+      True
     """
     # By inversion: u uniform in +-erf(2 / sqrt 2) gives z in +-2. Rounding may carry a sample just
     # beyond the edge, hence the clip.
@@ -162,7 +175,16 @@ class Initializer(Protocol):
     """Makes the first value of a parameter."""
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return an array of the shape and type, drawn with the key."""
+        """Return an array of the shape and type, drawn with the key.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
 
 
 def describe(initializer: Any) -> str:
@@ -170,6 +192,17 @@ def describe(initializer: Any) -> str:
 
     Args:
       initializer: An initializer of ours, or any function.
+
+    Returns:
+      The text; it is recorded as the `initializer` of a parameter.
+
+    Example:
+      >>> import jax
+      >>> from luthier import layers
+      >>> layers.describe(layers.Normal(stddev=0.02))
+      'Normal(stddev=0.02)'
+      >>> layers.describe(jax.nn.initializers.lecun_normal())
+      'variance_scaling'
     """
     if isinstance(initializer, functools.partial):
         given = initializer.keywords.items()
@@ -206,7 +239,16 @@ class Zeros:
     """All zeros."""
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return zeros."""
+        """Return zeros.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return jnp.zeros(tuple(shape), dtype)
 
 
@@ -215,7 +257,16 @@ class Ones:
     """All ones."""
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return ones."""
+        """Return ones.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return jnp.ones(tuple(shape), dtype)
 
 
@@ -231,7 +282,16 @@ class Normal:
     stddev: float = 0.02
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a normal sample."""
+        """Return a normal sample.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return _normal(key, shape, self.stddev, dtype)
 
 
@@ -247,7 +307,16 @@ class TruncatedNormal:
     stddev: float = 0.02
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a truncated normal sample."""
+        """Return a truncated normal sample.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         unit = truncated_normal(key, shape)
         return (unit * (1 / _TRUNCATED_STDDEV) * self.stddev).astype(dtype)
 
@@ -264,7 +333,16 @@ class Uniform:
     limit: float = 0.02
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a uniform sample."""
+        """Return a uniform sample.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return _uniform(key, shape, self.limit, dtype)
 
 
@@ -283,7 +361,16 @@ class FanIn:
     scale: float = 1.0
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a sample for a matrix of shape (fan in, fan out)."""
+        """Return a sample for a matrix of shape (fan in, fan out).
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the matrix, (fan in, fan out).
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         return _normal(key, shape, (self.scale / math.prod(shape[:-1])) ** 0.5, dtype)
 
 
@@ -302,6 +389,15 @@ class FanAverage:
     scale: float = 1.0
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return a sample for a matrix of shape (fan in, fan out)."""
+        """Return a sample for a matrix of shape (fan in, fan out).
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the matrix, (fan in, fan out).
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         limit = (6.0 * self.scale / (math.prod(shape[:-1]) + shape[-1])) ** 0.5
         return _uniform(key, shape, limit, dtype)

@@ -121,7 +121,11 @@ class LoraLinear(Linear):
         return y + scale * change_TO.reshape(*leading, *b.shape[1:])
 
     def merged_kernel(self) -> jax.Array:
-        """Return `W + (alpha / R) A B` in the shape and type of W, for every layer of a stack."""
+        """Return `W + (alpha / R) A B` in the shape and type of W, for every layer of a stack.
+
+        Returns:
+          The kernel [*inputs, *outputs], with a leading `layers` axis in a stack.
+        """
         # Once, outside of training, so in float32 at the highest precision: with the default, TPUs
         # would multiply in bfloat16, and the merged model would differ from the adapted one.
         kernel, a, b = self.kernel[...], self.lora_a[...], self.lora_b[...]
@@ -147,6 +151,16 @@ def merge_adapters(model: nnx.Module) -> dict[str, jax.Array]:
     Returns:
       The parameters by name, without those of adapters: the parameters of the same model with
       `Linear` in the place of each `LoraLinear`.
+
+    Example:
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> linear = layers.LoraLinear(
+      ...     inputs=(8,), outputs=(4,), input_axes=("embed",), output_axes=("mlp",), rank=2,
+      ...     rngs=nnx.Rngs(0),
+      ... )
+      >>> {name: array.shape for name, array in layers.merge_adapters(linear).items()}
+      {'kernel': (8, 4)}
     """
     parameters = {
         ".".join(map(str, path)): variable.get_value()

@@ -57,7 +57,14 @@ class Mlp(nnx.Module):
         self.down = create(down, **_sizes(hidden_dim, dim, "mlp", "embed"), **kinds)
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Map x [B, L, D] to the same shape."""
+        """Map each token.
+
+        Args:
+          x_BLD: [B, L, D].
+
+        Returns:
+          [B, L, D] in `dtype`.
+        """
         up_BLF = constrain(checkpoint_name(self.up(x_BLD), "mlp_up"), HIDDEN_AXES)
         # Only its input is kept for the backward pass: an activation is cheaper to compute again
         # than to store, and the derivative of gelu alone would keep several arrays of [B, L, F].
@@ -105,7 +112,14 @@ class GatedMlp(nnx.Module):
         self.down = create(down, **_sizes(hidden_dim, dim, "mlp", "embed"), **kinds)
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Map x [B, L, D] to the same shape."""
+        """Map each token.
+
+        Args:
+          x_BLD: [B, L, D].
+
+        Returns:
+          [B, L, D] in `dtype`.
+        """
         # The names are what policies of remat select by (`layers.remat`). Gate and up are kept, and
         # their product is computed again, for the reason given in `Mlp`.
         gate_BLF = checkpoint_name(self.gate(x_BLD), "mlp_gate")

@@ -56,7 +56,14 @@ class LayerNorm(nnx.Module):
         self.bias = None if bias is None else vector(bias, (dim,), axes, param_dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Normalize x [..., D] over its last dimension; returns the same shape in `dtype`."""
+        """Normalize x over its last dimension.
+
+        Args:
+          x: [..., D].
+
+        Returns:
+          [..., D] in `dtype`.
+        """
         kind = wide(x.dtype)
         bias = None if self.bias is None else value_of(self.bias, kind)
         scale = value_of(self.scale, kind) + self.offset
@@ -100,7 +107,14 @@ class RMSNorm(nnx.Module):
         self.scale = vector(scale, (dim,), axes, param_dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Normalize x [..., D] over its last dimension; returns the same shape in `dtype`."""
+        """Normalize x over its last dimension.
+
+        Args:
+          x: [..., D].
+
+        Returns:
+          [..., D] in `dtype`.
+        """
         scale = value_of(self.scale, wide(x.dtype)) + self.offset
         return _rms_norm(x, scale, self.epsilon).astype(self.dtype)
 

@@ -54,6 +54,15 @@ def create(template: Template, **offered: Any) -> Any:
 
     Raises:
       TypeError: An offered argument is a setting of the child, which it does not inherit.
+
+    Example:
+      >>> import functools
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> template = functools.partial(layers.RMSNorm, epsilon=1e-5)
+      >>> norm = layers.create(template, dim=8, rngs=nnx.Rngs(0))
+      >>> norm.scale.shape
+      (8,)
     """
     # The parent offers everything it has, and does not know which child is in its place: a norm
     # without `rngs`, a user's own layer and an `Experts` are called alike. A list in the class
@@ -81,7 +90,11 @@ def create(template: Template, **offered: Any) -> Any:
 
 @contextlib.contextmanager
 def outlined() -> Iterator[None]:
-    """Make parameters zeros within this context, for callers that replace them: traced faster."""
+    """Make parameters zeros within this context, for callers that replace them: traced faster.
+
+    Yields:
+      Nothing; use it as `with outlined():` around the constructor of a model.
+    """
     # A context variable, because the constructors in between are the user's, and take no such
     # argument. Shapes, types and metadata are those of the real model.
     token = _is_outline.set(True)
@@ -125,6 +138,17 @@ def parameter(
     Returns:
       The parameter. Its metadata are `axes` as `logical_axes`, the number of its inputs, by which
       optimizers know it as a matrix, as `num_inputs`, and `initializer` as text.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> initializer, axes = layers.Normal(stddev=0.02), ("embed", "heads", "head_dim")
+      >>> kernel = layers.parameter(
+      ...     initializer, (8,), (2, 4), axes, jnp.float32, nnx.Rngs(0)
+      ... )
+      >>> kernel.shape, kernel.get_metadata()["logical_axes"]
+      ((8, 2, 4), ('embed', 'heads', 'head_dim'))
     """
     matrix = _initial(initializer, rngs, (math.prod(inputs), math.prod(outputs)), dtype)
     array = matrix.reshape(*inputs, *outputs)
@@ -150,13 +174,34 @@ def vector(
 
     Returns:
       The parameter. Its metadata are `axes` as `logical_axes`, and `initializer` as text.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> bias = layers.vector(layers.Zeros(), (4,), ("mlp",), jnp.float32, nnx.Rngs(0))
+      >>> bias.shape, bias.get_metadata()["initializer"]
+      ((4,), 'Zeros()')
     """
     array = _initial(initializer, rngs, tuple(shape), dtype)
     return nnx.Param(array, logical_axes=tuple(axes), initializer=describe(initializer))
 
 
 def wide(dtype: DType) -> DType:
-    """Return the type for sums, exponentials and angles: float32, or wider if `dtype` is."""
+    """Return the type for sums, exponentials and angles: float32, or wider if `dtype` is.
+
+    Args:
+      dtype: A floating point type.
+
+    Returns:
+      The type that both promote to.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.wide(jnp.bfloat16), layers.wide(jnp.float64)
+      (dtype('float32'), dtype('float64'))
+    """
     return jnp.promote_types(dtype, jnp.float32)
 
 
@@ -240,6 +285,16 @@ def value_of(param: nnx.Param, dtype: DType) -> jax.Array:
     Args:
       param: The parameter.
       dtype: The dtype of the result.
+
+    Returns:
+      The array, of the parameter's shape.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> layers.value_of(nnx.Param(jnp.ones(2)), jnp.bfloat16).dtype
+      dtype(bfloat16)
     """
     return jnp.asarray(gathered(param), dtype)
 
@@ -253,6 +308,17 @@ def biased(y: jax.Array, param: nnx.Param) -> jax.Array:
     Args:
       y: [..., *shape of b].
       param: b.
+
+    Returns:
+      The sum, of the shape and dtype of `y`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> print(layers.biased(jnp.ones((2, 3)), nnx.Param(jnp.arange(3.0))))
+      [[1. 2. 3.]
+       [1. 2. 3.]]
     """
     # The transpose of the broadcast of b is a sum over tokens in the type in which b was added.
     # XLA fuses both casts with the addition, so nothing wider is written to memory.
@@ -277,6 +343,15 @@ def looked_up(
 
     Returns:
       [B, L, D] in `dtype`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> table = nnx.Param(jnp.eye(3), logical_axes=(None, "embed"))
+      >>> print(layers.looked_up(table, jnp.array([[2, 0]]), jnp.float32))
+      [[[0. 0. 1.]
+        [1. 0. 0.]]]
     """
     return _rows(gathered(param), indices, jnp.dtype(dtype), beyond)
 

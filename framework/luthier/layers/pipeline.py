@@ -51,6 +51,9 @@ class PipelineSchedule(Protocol):
         Args:
           tick: Number of the tick, or an array of such.
           stages: S.
+
+        Returns:
+          Two integers, or arrays of the shape of `tick`.
         """
 
 
@@ -67,7 +70,15 @@ class GPipe:
         return 1
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
-        """Return the microbatch and the repeat that the first stage works on at a tick."""
+        """Return the microbatch and the repeat that the first stage works on at a tick.
+
+        Args:
+          tick: Number of the tick, or an array of such.
+          stages: Number of stages, S.
+
+        Returns:
+          Two integers, or arrays of the shape of `tick`.
+        """
         return tick, tick * 0
 
 
@@ -88,7 +99,15 @@ class Circular:
     repeats: int = 2
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
-        """Return the microbatch and the repeat that the first stage works on at a tick."""
+        """Return the microbatch and the repeat that the first stage works on at a tick.
+
+        Args:
+          tick: Number of the tick, or an array of such.
+          stages: Number of stages, S.
+
+        Returns:
+          Two integers, or arrays of the shape of `tick`.
+        """
         # Plain arithmetic, for tracers and for NumPy arrays (plans, tests) alike.
         turn, place = tick // stages, tick % stages
         return (turn // self.repeats) * stages + place, turn % self.repeats
@@ -101,6 +120,14 @@ def num_ticks(schedule: PipelineSchedule, stages: int, microbatches: int) -> int
       schedule: The schedule.
       stages: S.
       microbatches: M.
+
+    Returns:
+      The number of ticks, each the time of one stage for one microbatch.
+
+    Example:
+      >>> from luthier import layers
+      >>> layers.num_ticks(layers.GPipe(), stages=4, microbatches=8)
+      11
     """
     return microbatches * schedule.repeats + stages - 1
 
@@ -112,6 +139,14 @@ def bubble_fraction(schedule: PipelineSchedule, stages: int, microbatches: int) 
       schedule: The schedule.
       stages: S.
       microbatches: M.
+
+    Returns:
+      A number from 0 to 1.
+
+    Example:
+      >>> from luthier import layers
+      >>> layers.bubble_fraction(layers.GPipe(), stages=4, microbatches=13)
+      0.1875
 
     Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2, there over the ticks with work.
     """
@@ -298,11 +333,28 @@ class Pipelined:
     def create(
         self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
     ) -> nnx.Module:
-        """Make the layers as `Scanned.create` does."""
+        """Make the layers as `Scanned.create` does.
+
+        Args:
+          make_layer: Makes a layer, given its `rngs`; several make layers by turns.
+          num_layers: Number of layers.
+          rngs: Supplies one key.
+
+        Returns:
+          The layers.
+        """
         return Scanned().create(make_layer, num_layers, rngs)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make the state of each layer; see `Scanned.init_own`."""
+        """Make the state of each layer; see `Scanned.init_own`.
+
+        Args:
+          layers: The layers, as `create` returns them.
+          function: Called as `function(layer)`, gives a pytree of arrays.
+
+        Returns:
+          The pytree, with a leading layers axis.
+        """
         return Scanned().init_own(layers, function)
 
     @carrying
@@ -360,6 +412,9 @@ class Pipelined:
           num_kinds: Number of kinds of layers that take turns.
           num_rows: B.
           stages: S, 2 or more.
+
+        Returns:
+          The problems; none if everything divides.
         """
         # A block is a whole number of turns, since all blocks run one program: stages x repeats
         # blocks, each of a layer of every kind at least. Plans ask this without devices.

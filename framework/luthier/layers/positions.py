@@ -36,7 +36,15 @@ class Tokens:
 
     @classmethod
     def single(cls, batch_size: int, length: int) -> Tokens:
-        """Describe rows that are one document each, without padding."""
+        """Describe rows that are one document each, without padding.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Tokens of each row, L.
+
+        Returns:
+          Positions 0, 1, ... and segments 1, int32 [B, L].
+        """
         positions_L = jnp.arange(length, dtype=jnp.int32)
         shape = (batch_size, length)
         return cls(jnp.broadcast_to(positions_L, shape), jnp.ones(shape, jnp.int32))
@@ -51,7 +59,14 @@ class RotaryScaling(Protocol):
     """Changes the frequencies of a rotation, so that it reaches further."""
 
     def __call__(self, frequencies: jax.Array) -> jax.Array:
-        """Return the changed frequencies, in radians per position, of the same shape and type."""
+        """Return the changed frequencies, in radians per position, of the same shape and type.
+
+        Args:
+          frequencies: Radians per position, float32 [K / 2].
+
+        Returns:
+          Radians per position, float32 [K / 2].
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +83,14 @@ class LinearScaling:
     factor: float
 
     def __call__(self, frequencies: jax.Array) -> jax.Array:
-        """Return the frequencies divided by the factor."""
+        """Return the frequencies divided by the factor.
+
+        Args:
+          frequencies: Radians per position, float32 [K / 2].
+
+        Returns:
+          Radians per position, float32 [K / 2].
+        """
         return frequencies / self.factor
 
 
@@ -98,7 +120,14 @@ class Llama3Scaling:
     original_length: int = 8192
 
     def __call__(self, frequencies: jax.Array) -> jax.Array:
-        """Return the frequencies, slow ones divided by the factor."""
+        """Return the frequencies, slow ones divided by the factor.
+
+        Args:
+          frequencies: Radians per position, float32 [K / 2].
+
+        Returns:
+          Radians per position, float32 [K / 2].
+        """
         turns = self.original_length * frequencies / (2 * jnp.pi)
         low, high = self.low_frequency_factor, self.high_frequency_factor
         smooth = jnp.clip((turns - low) / (high - low), 0.0, 1.0)  # s above
@@ -201,7 +230,14 @@ class LearnedPositions(nnx.Module):
             raise BadInput(Problem(what, remedy="shorten the rows or raise max_length"))
 
     def __call__(self, positions_BL: jax.Array) -> jax.Array:
-        """Return the vectors of positions [B, L] as [B, L, D]."""
+        """Return the vectors of positions.
+
+        Args:
+          positions_BL: Positions, int32 [B, L].
+
+        Returns:
+          [B, L, D] in `dtype`.
+        """
         # Shapes are static, so the check costs nothing at run time. It bounds the positions that
         # a row can hold; one beyond the table (in a cache, say) gets the last vector, not NaN.
         self.check_length(positions_BL.shape[1])
@@ -246,7 +282,14 @@ class Sinusoids(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, positions_BL: jax.Array) -> jax.Array:
-        """Return the vectors of positions [B, L] as [B, L, D]."""
+        """Return the vectors of positions.
+
+        Args:
+          positions_BL: Positions, int32 [B, L].
+
+        Returns:
+          [B, L, D] in `dtype`.
+        """
         # t_i = min (max / min)^(i / (D/2 - 1)), so the frequencies are 1 / t_i = r^-step / min.
         half = self.dim // 2
         # `max(half - 1, 1)` for D of 2 or 3, whose only frequency is the first.
@@ -279,7 +322,14 @@ class InterleavedSinusoids(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, positions_BL: jax.Array) -> jax.Array:
-        """Return the vectors of positions [B, L] as [B, L, D]."""
+        """Return the vectors of positions.
+
+        Args:
+          positions_BL: Positions, int32 [B, L].
+
+        Returns:
+          [B, L, D] in `dtype`.
+        """
         kind = wide(self.dtype)
         half = -(-self.dim // 2)
         exponents = -2.0 * jnp.arange(half, dtype=kind) / self.dim

@@ -26,6 +26,9 @@ class Product(Protocol):
         Args:
           x_TI: [T, I]; where the mesh splits the length of rows, T is more than one dimension.
           kernel_IO: [I, O], of the same type.
+
+        Returns:
+          [T, O] in the type of the factors.
         """
 
     def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:
@@ -35,6 +38,9 @@ class Product(Protocol):
           x_NI: [N, I], sorted by expert.
           kernel_EIO: [E, I, O], of the same type.
           sizes_E: Rows of each expert, int32 [E]; rows after those of the last give anything.
+
+        Returns:
+          [N, O] in the type of the factors.
         """
 
 
@@ -43,7 +49,15 @@ class MatrixProduct:
     """The product as it is, in the type of its factors."""
 
     def __call__(self, x_TI: jax.Array, kernel_IO: jax.Array) -> jax.Array:
-        """Return the product [T, O] of [T, I] and [I, O]; T may be more dimensions than one."""
+        """Return the product.
+
+        Args:
+          x_TI: [T, I]; T may be more dimensions than one.
+          kernel_IO: [I, O], of the same type.
+
+        Returns:
+          [T, O] in the type of the factors.
+        """
         return x_TI @ kernel_IO
 
     def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:
@@ -53,6 +67,9 @@ class MatrixProduct:
           x_NI: [N, I], sorted by expert.
           kernel_EIO: [E, I, O].
           sizes_E: Rows of each expert, int32 [E].
+
+        Returns:
+          [N, O] in the type of the factors.
 
         Source: Gale et al. 2022, arXiv:2211.15841, section 4.
         """
@@ -128,6 +145,9 @@ class QuantizedProduct:
         Args:
           x_TI: [T, I]; T may be more dimensions than one.
           kernel_IO: [I, O], of the same type.
+
+        Returns:
+          [T, O] in the type of the factors.
         """
         return _product(x_TI, kernel_IO, self)
 
@@ -140,6 +160,9 @@ class QuantizedProduct:
           x_NI: [N, I], sorted by expert.
           kernel_EIO: [E, I, O], of the same type.
           sizes_E: Rows of each expert, int32 [E]; rows after those of the last give anything.
+
+        Returns:
+          [N, O] in the type of the factors.
         """
         return _grouped(x_NI, kernel_EIO, sizes_E, self)
 

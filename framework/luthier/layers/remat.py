@@ -26,7 +26,15 @@ class Remat(Protocol):
     """Wraps the function of one layer."""
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
-        """Return the function with the policy applied; `scanned` if it is the body of a scan."""
+        """Return the function with the policy applied.
+
+        Args:
+          function: A function of pytrees of arrays.
+          scanned: Whether it is the body of a scan.
+
+        Returns:
+          A function of the same arguments and results.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +42,15 @@ class NoRemat:
     """Keep everything: fastest, and the most memory."""
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
-        """Return the function unchanged."""
+        """Return the function unchanged.
+
+        Args:
+          function: A function of pytrees of arrays.
+          scanned: Whether it is the body of a scan.
+
+        Returns:
+          A function of the same arguments and results.
+        """
         return function
 
 
@@ -46,7 +62,15 @@ class FullRemat:
     """
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
-        """Return the function, rematerialized."""
+        """Return the function, rematerialized.
+
+        Args:
+          function: A function of pytrees of arrays.
+          scanned: Whether it is the body of a scan.
+
+        Returns:
+          A function of the same arguments and results.
+        """
         return jax.checkpoint(function, prevent_cse=not scanned)
 
 
@@ -64,7 +88,15 @@ class SaveNamed:
         object.__setattr__(self, "names", tuple(self.names))  # hashable, also from a list
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
-        """Return the function, rematerialized but for the named residuals."""
+        """Return the function, rematerialized but for the named residuals.
+
+        Args:
+          function: A function of pytrees of arrays.
+          scanned: Whether it is the body of a scan.
+
+        Returns:
+          A function of the same arguments and results.
+        """
         policy = jax.checkpoint_policies.save_only_these_names(*self.names)
         return jax.checkpoint(function, policy=policy, prevent_cse=not scanned)
 
@@ -77,7 +109,15 @@ class SaveProjections:
     """
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
-        """Return the function, rematerialized but for products without batch dimensions."""
+        """Return the function, rematerialized but for products without batch dimensions.
+
+        Args:
+          function: A function of pytrees of arrays.
+          scanned: Whether it is the body of a scan.
+
+        Returns:
+          A function of the same arguments and results.
+        """
         # A product with parameters has no batch dimensions in a jaxpr, since layers flatten tokens
         # to [T, D]; scores of attention have rows and heads as batch dimensions.
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
@@ -102,7 +142,15 @@ class SaveWithin:
     bytes_per_layer: int
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
-        """Return the function, rematerialized but for the residuals that fit the budget."""
+        """Return the function, rematerialized but for the residuals that fit the budget.
+
+        Args:
+          function: A function of pytrees of arrays.
+          scanned: Whether it is the body of a scan.
+
+        Returns:
+          A function of the same arguments and results.
+        """
 
         # Chosen while tracing, from the jaxpr of the layer at the shapes at hand; the layer is
         # traced twice. Greedy by FLOPs per byte, and a residual that does not fit is skipped, not
@@ -137,7 +185,15 @@ class OffloadNamed:
         object.__setattr__(self, "names", tuple(self.names))
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
-        """Return the function, rematerialized but for residuals that wait on the host."""
+        """Return the function, rematerialized but for residuals that wait on the host.
+
+        Args:
+          function: A function of pytrees of arrays.
+          scanned: Whether it is the body of a scan.
+
+        Returns:
+          A function of the same arguments and results.
+        """
         # Pinned memory, so that the device copies by itself, beside its computation.
         policy = jax.checkpoint_policies.save_and_offload_only_these_names(
             names_which_can_be_saved=[],
@@ -168,6 +224,18 @@ def named_residuals(jaxpr: jex_core.Jaxpr) -> list[Residual]:
 
     Args:
       jaxpr: The function's jaxpr; a function that it calls counts as one operation.
+
+    Returns:
+      The name, the bytes and the FLOPs of recomputation of each, in the order of their first use.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax.ad_checkpoint import checkpoint_name
+      >>> from luthier import layers
+      >>> jaxpr = jax.make_jaxpr(lambda x: checkpoint_name(x @ x, "product"))(jnp.ones((4, 4)))
+      >>> layers.named_residuals(jaxpr.jaxpr)
+      [Residual(name='product', num_bytes=64, flops=128)]
     """
     producers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
     residuals: dict[str, Residual] = {}

@@ -63,15 +63,43 @@ class Stack(Protocol):
     def create(
         self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
     ) -> nnx.Module:
-        """Make the layers, as one module."""
+        """Make the layers, as one module.
+
+        Args:
+          make_layer: Makes a layer, given its `rngs`; several make layers by turns.
+          num_layers: Number of layers.
+          rngs: Supplies one key.
+
+        Returns:
+          The layers, as one module.
+        """
 
     def apply(
         self, layers: Any, function: Apply, carry: T, own: Any = None, rows: Any = None
     ) -> tuple[T, Any]:
-        """Thread `carry` through the layers."""
+        """Thread `carry` through the layers.
+
+        Args:
+          layers: The layers, as `create` returns them.
+          function: Called as `function(layer, index, carry, own)` -> `(carry, given)`.
+          carry: A pytree whose leading axes are rows.
+          own: State of the layers, stacked; or None.
+          rows: Inputs per row that layers do not change; or None.
+
+        Returns:
+          The last carry, and what the layers gave.
+        """
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make the state of each layer, such as a cache, stacked over the layers."""
+        """Make the state of each layer, such as a cache, stacked over the layers.
+
+        Args:
+          layers: The layers, as `create` returns them.
+          function: Called as `function(layer)`, gives a pytree of arrays.
+
+        Returns:
+          The pytree, with a leading layers axis.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +215,16 @@ class Unrolled:
     def create(
         self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
     ) -> nnx.List:
-        """Make the layers as a list, in order; see `Scanned.create`."""
+        """Make the layers as a list, in order; see `Scanned.create`.
+
+        Args:
+          make_layer: Makes a layer, given its `rngs`; several make layers by turns.
+          num_layers: Number of layers.
+          rngs: Supplies one key.
+
+        Returns:
+          The layers.
+        """
         makers, keys = _makers(make_layer), _layer_keys(rngs, num_layers)
         return nnx.List([makers[i % len(makers)](nnx.Rngs(keys[i])) for i in range(num_layers)])
 
@@ -195,7 +232,18 @@ class Unrolled:
     def apply(
         self, layers: Any, function: Apply, carry: T, own: Any = None, rows: Any = None
     ) -> tuple[T, Any]:
-        """Thread `carry` through the layers; see `Scanned.apply`."""
+        """Thread `carry` through the layers; see `Scanned.apply`.
+
+        Args:
+          layers: The layers, as `create` returns them.
+          function: Called as `function(layer, index, carry, own)` -> `(carry, given)`.
+          carry: A pytree whose leading axes are rows.
+          own: State of the layers, stacked; or None.
+          rows: Inputs per row that layers do not change; or None.
+
+        Returns:
+          The last carry, and what the layers gave, stacked.
+        """
         function, given = with_rows(function, rows), []
         for i, layer in enumerate(layers):
             carry, gift = _apply_one(self.remat, layer, function, i, carry, _at(own, i))
@@ -203,7 +251,15 @@ class Unrolled:
         return carry, _together(given)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make the state of each layer, stacked where it can be; see `Scanned.init_own`."""
+        """Make the state of each layer, stacked where it can be; see `Scanned.init_own`.
+
+        Args:
+          layers: The layers, as `create` returns them.
+          function: Called as `function(layer)`, gives a pytree of arrays.
+
+        Returns:
+          The pytree, with a leading layers axis.
+        """
         return _together([function(layer) for layer in layers])
 
 

@@ -19,7 +19,16 @@ class Chunking(Protocol):
     """Applies a function that acts on every position by itself."""
 
     def map(self, function: Callable[..., Any], *arrays_BL: jax.Array) -> Any:
-        """Return `function(*arrays_BL)`, whose results are arrays [B, L, ...]."""
+        """Return `function(*arrays_BL)`, whose results are arrays [B, L, ...].
+
+        Args:
+          function: Called with the arrays or chunks of them; tokens do not depend on each other
+            in it.
+          *arrays_BL: Arrays [B, L, ...].
+
+        Returns:
+          Its results, arrays [B, L, ...].
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +36,16 @@ class Whole:
     """Computes the whole sequence at once: fastest while the logits fit."""
 
     def map(self, function: Callable[..., Any], *arrays_BL: jax.Array) -> Any:
-        """Return `function(*arrays_BL)`."""
+        """Return `function(*arrays_BL)`.
+
+        Args:
+          function: Called with the arrays or chunks of them; tokens do not depend on each other
+            in it.
+          *arrays_BL: Arrays [B, L, ...].
+
+        Returns:
+          Its results, arrays [B, L, ...].
+        """
         return function(*arrays_BL)
 
 
@@ -47,7 +65,16 @@ class Chunked:
     length: int
 
     def map(self, function: Callable[..., Any], *arrays_BL: jax.Array) -> Any:
-        """Return `function(*arrays_BL)`, computed chunk by chunk along the second axis."""
+        """Return `function(*arrays_BL)`, computed chunk by chunk along the second axis.
+
+        Args:
+          function: Called with the arrays or chunks of them; tokens do not depend on each other
+            in it.
+          *arrays_BL: Arrays [B, L, ...].
+
+        Returns:
+          Its results, arrays [B, L, ...].
+        """
         length = arrays_BL[0].shape[1]
         num_chunks, rest = divmod(length, self.length)
         if num_chunks + (rest > 0) <= 1:

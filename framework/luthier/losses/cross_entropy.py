@@ -56,6 +56,15 @@ def cross_entropy(
     Returns:
       Per-token losses, each [...].
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import losses
+      >>> logits_BLV = jnp.log(jnp.array([[[0.5, 0.25, 0.25]]]))
+      >>> found = losses.cross_entropy(logits_BLV, jnp.array([[0]]))
+      >>> print(np.asarray(found.nats_BL).round(3), found.correct_BL)
+      [[0.693]] [[1.]]
+
     Source: label smoothing: Szegedy et al. 2015, arXiv:1512.00567, section 7. z-loss: Chowdhery et
     al. 2022, arXiv:2204.02311, section 5 (z = 1e-4).
     """
@@ -126,6 +135,16 @@ def unembedded_cross_entropy(
 
     Returns:
       Per-token losses, each [B, L], and gradients, as of `cross_entropy(unembed(hidden_BLD))`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import losses
+      >>> hidden_BLD, kernel_DV = jnp.ones((1, 2, 4)), jnp.zeros((4, 8))
+      >>> targets_BL = jnp.zeros((1, 2), jnp.int32)
+      >>> found = losses.unembedded_cross_entropy(hidden_BLD, lambda x: x @ kernel_DV, targets_BL)
+      >>> print(np.asarray(found.nats_BL).round(3))  # log 8
+      [[2.079 2.079]]
     """
     # The loss of a token needs only its own logits, so chunks of positions are exact. The product
     # with the unembedding is inside of the chunk: its result is what does not fit.

@@ -21,10 +21,25 @@ class PreferenceLoss(Protocol):
     """A loss of the margin by which a policy prefers the chosen response."""
 
     def __call__(self, margins_B: jax.Array) -> jax.Array:
-        """Return the loss of every pair, given the margins h, [B]."""
+        """Return the loss of every pair.
+
+        Args:
+          margins_B: Margins h: the log ratio of the chosen response minus that of the rejected
+            one [B].
+
+        Returns:
+          [B], in the type of the margins.
+        """
 
     def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
-        """Return the implied rewards of responses, given log pi - log rho, [B]."""
+        """Return the implied rewards of responses, given log pi - log rho, [B].
+
+        Args:
+          log_ratios_B: log pi - log rho of responses [B].
+
+        Returns:
+          [B].
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +61,15 @@ class DPO:
     label_smoothing: float | None = None
 
     def __call__(self, margins_B: jax.Array) -> jax.Array:
-        """Return the loss of every pair [B], given the margins_B."""
+        """Return the loss of every pair.
+
+        Args:
+          margins_B: Margins h: the log ratio of the chosen response minus that of the rejected
+            one [B].
+
+        Returns:
+          [B], in the type of the margins.
+        """
         # `log_sigmoid`, and not the logarithm of a sigmoid, which is log 0 for margins of -100.
         logits_B = self.beta * margins_B
         loss_B = -jax.nn.log_sigmoid(logits_B)
@@ -57,7 +80,14 @@ class DPO:
         return loss_B + self.label_smoothing * logits_B
 
     def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
-        """Return `beta (log pi - log rho)` [B], given the log_ratios_B (equation 5)."""
+        """Return `beta (log pi - log rho)` [B], given the log_ratios_B (equation 5).
+
+        Args:
+          log_ratios_B: log pi - log rho of responses [B].
+
+        Returns:
+          [B].
+        """
         return self.beta * log_ratios_B
 
 
@@ -77,11 +107,26 @@ class IPO:
     beta: float = 0.1
 
     def __call__(self, margins_B: jax.Array) -> jax.Array:
-        """Return the loss of every pair [B], given the margins_B."""
+        """Return the loss of every pair.
+
+        Args:
+          margins_B: Margins h: the log ratio of the chosen response minus that of the rejected
+            one [B].
+
+        Returns:
+          [B], in the type of the margins.
+        """
         return jnp.square(margins_B - 1 / (2 * self.beta))
 
     def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
-        """Return `beta (log pi - log rho)` [B], given the log_ratios_B."""
+        """Return `beta (log pi - log rho)` [B], given the log_ratios_B.
+
+        Args:
+          log_ratios_B: log pi - log rho of responses [B].
+
+        Returns:
+          [B].
+        """
         return self.beta * log_ratios_B
 
 
@@ -100,9 +145,24 @@ class PreferenceHinge:
     beta: float = 0.1
 
     def __call__(self, margins_B: jax.Array) -> jax.Array:
-        """Return the loss of every pair [B], given the margins_B."""
+        """Return the loss of every pair.
+
+        Args:
+          margins_B: Margins h: the log ratio of the chosen response minus that of the rejected
+            one [B].
+
+        Returns:
+          [B], in the type of the margins.
+        """
         return jax.nn.relu(1 - self.beta * margins_B)
 
     def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
-        """Return `beta (log pi - log rho)` [B], given the log_ratios_B."""
+        """Return `beta (log pi - log rho)` [B], given the log_ratios_B.
+
+        Args:
+          log_ratios_B: log pi - log rho of responses [B].
+
+        Returns:
+          [B].
+        """
         return self.beta * log_ratios_B

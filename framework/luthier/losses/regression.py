@@ -18,10 +18,25 @@ class RegressionLoss(Protocol):
     """Compares predictions with targets, value by value."""
 
     def __call__(self, predictions: jax.Array, targets: jax.Array) -> jax.Array:
-        """Return the loss of every target, float32 or wider, in the shape of `targets`."""
+        """Return the loss of every target.
+
+        Args:
+          predictions: Predicted values [...], or quantiles [..., Q].
+          targets: Values [...].
+
+        Returns:
+          Float32 or wider [...].
+        """
 
     def point(self, predictions: jax.Array) -> jax.Array:
-        """Return the point forecast of each prediction, in the shape of the targets."""
+        """Return the point forecast of each prediction.
+
+        Args:
+          predictions: Predicted values [...], or quantiles [..., Q].
+
+        Returns:
+          Values [...].
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +52,21 @@ class SquaredError:
         Args:
           predictions: Predicted values [...].
           targets: Values [...].
+
+        Returns:
+          Float32 or wider [...].
         """
         return jnp.square(_wide(predictions) - _wide(targets))
 
     def point(self, predictions: jax.Array) -> jax.Array:
-        """Return the predictions."""
+        """Return the predictions.
+
+        Args:
+          predictions: Predicted values [...].
+
+        Returns:
+          [...].
+        """
         return predictions
 
 
@@ -58,11 +83,21 @@ class AbsoluteError:
         Args:
           predictions: Predicted values [...].
           targets: Values [...].
+
+        Returns:
+          Float32 or wider [...].
         """
         return jnp.abs(_wide(predictions) - _wide(targets))
 
     def point(self, predictions: jax.Array) -> jax.Array:
-        """Return the predictions."""
+        """Return the predictions.
+
+        Args:
+          predictions: Predicted values [...].
+
+        Returns:
+          [...].
+        """
         return predictions
 
 
@@ -87,6 +122,9 @@ class Huber:
         Args:
           predictions: Predicted values [...].
           targets: Values [...].
+
+        Returns:
+          Float32 or wider [...].
         """
         # With n = min(|e|, delta) both branches are n (|e| - n / 2), without a select: e^2 of a far
         # value could overflow in the branch that is not taken, and make the gradient NaN.
@@ -95,7 +133,14 @@ class Huber:
         return near * (error - 0.5 * near)
 
     def point(self, predictions: jax.Array) -> jax.Array:
-        """Return the predictions."""
+        """Return the predictions.
+
+        Args:
+          predictions: Predicted values [...].
+
+        Returns:
+          [...].
+        """
         return predictions
 
 
@@ -120,6 +165,9 @@ class Quantiles:
         Args:
           predictions: Predicted quantiles [..., Q].
           targets: Values [...].
+
+        Returns:
+          Float32 or wider [...].
         """
         # Of q e and (q - 1) e the larger one is the pinball loss, for either sign of e.
         error = _wide(targets)[..., None] - _wide(predictions)
@@ -127,7 +175,14 @@ class Quantiles:
         return jnp.maximum(levels * error, (levels - 1) * error).mean(-1)
 
     def point(self, predictions: jax.Array) -> jax.Array:
-        """Return the quantile nearest to the median [...]."""
+        """Return the quantile nearest to the median.
+
+        Args:
+          predictions: Predicted quantiles [..., Q].
+
+        Returns:
+          [...].
+        """
         nearest = min(range(len(self.levels)), key=lambda i: abs(self.levels[i] - 0.5))
         return predictions[..., nearest]
 

@@ -28,8 +28,17 @@ def load_balance(
     Returns:
       [N]; 0 for a layer without tokens.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> choices_NE = jnp.array([[2.0, 2.0], [4.0, 0.0]])  # two layers, two experts
+      >>> probabilities_NE = jnp.array([[2.0, 2.0], [3.0, 1.0]])
+      >>> print(losses.load_balance(choices_NE, probabilities_NE, jnp.array([4.0, 4.0])))
+      [1.  1.5]
+
     Source: Fedus et al. 2021, arXiv:2101.03961, equations 4 to 6; Lepikhin et al. 2020,
       arXiv:2006.16668, algorithm 1, line 13.
+
     Deviation: Every choice of a token counts, of k choices 1 / k.
     """
     # f is a count, piecewise constant, so `stop_gradient` changes no derivative of it; it makes the
@@ -50,6 +59,12 @@ def router_z(squared_log_z_N: jax.Array, tokens_N: jax.Array) -> jax.Array:
 
     Returns:
       [N]; 0 for a layer without tokens.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> print(losses.router_z(jnp.array([8.0]), jnp.array([4.0])))
+      [2.]
 
     Source: Zoph et al. 2022, arXiv:2202.08906, equation 5.
     """

@@ -59,7 +59,14 @@ class Metric:
     # The transform comes last, on the mean over everything: the mean of the perplexities of the
     # batches is not the perplexity of the set.
     def value(self, ratio: Ratio) -> float:
-        """Return the reported value of `ratio`, in double precision."""
+        """Return the reported value of `ratio`, in double precision.
+
+        Args:
+          ratio: A numerator and its weight, in Python floats.
+
+        Returns:
+          The mean, or a function of it such as its exponential.
+        """
         return self.transform(ratio.host().value())
 
 

@@ -19,6 +19,15 @@ def top_k_correct(logits: jax.Array, targets: jax.Array, k: int) -> jax.Array:
     Returns:
       Float32 [...].
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import metrics
+      >>> logits = jnp.array([[0.1, 0.3, 0.2]])
+      >>> print(metrics.top_k_correct(logits, jnp.array([2]), k=1))
+      [0.]
+      >>> print(metrics.top_k_correct(logits, jnp.array([2]), k=2))
+      [1.]
+
     Source: Russakovsky et al. 2014, arXiv:1409.0575, section 4.1 (with k = 5).
     """
     # Count the classes ahead of the target, instead of a `top_k`: one pass over the classes, and

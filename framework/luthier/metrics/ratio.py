@@ -28,20 +28,31 @@ class Ratio:
 
     @classmethod
     def zero(cls) -> Ratio:
-        """Return the ratio of nothing, which merges as zero on host and device."""
+        """Return the ratio of nothing, which merges as zero on host and device.
+
+        Returns:
+          A ratio of two zeros.
+        """
         return cls(0.0, 0.0)
 
     def __add__(self, other: Ratio) -> Ratio:
         return Ratio(self.numerator + other.numerator, self.denominator + other.denominator)
 
     def host(self) -> Ratio:
-        """Return the same ratio in Python floats, waiting for the device if need be."""
+        """Return the same ratio in Python floats, waiting for the device if need be.
+
+        Returns:
+          The ratio.
+        """
         return Ratio(float(self.numerator), float(self.denominator))
 
     def value(self) -> Any:
         """Return numerator / denominator: a float from host numbers, an array from arrays.
 
         The mean of nothing is NaN, in either case.
+
+        Returns:
+          A float, or an array scalar.
         """
         # On the device, 0 / 0 is NaN by itself; Python's floats would raise.
         host_types = (int, float, np.generic, np.ndarray)

@@ -61,6 +61,12 @@ class Selector:
     def find(self, evaluations: Mapping[str, Sequence[Metric]]) -> Metric:
         """Return the metric that is named.
 
+        Args:
+          evaluations: Metrics by the name of the evaluation.
+
+        Returns:
+          The metric.
+
         Raises:
           BadInput: `check` finds a problem.
         """
@@ -70,14 +76,29 @@ class Selector:
         return next(metric for metric in metrics if metric.name == self.metric)
 
     def select(self, values: Mapping[str, Mapping[Metric, float]]) -> float | None:
-        """Return the value that decides, out of the values of every evaluation set, if there."""
+        """Return the value that decides.
+
+        Args:
+          values: Values of the metrics by the name of the evaluation.
+
+        Returns:
+          The value; None if it was not measured.
+        """
         for metric, value in values.get(self.evaluation, {}).items():
             if metric.name == self.metric:
                 return value
         return None
 
     def better(self, value: float, other: float) -> bool:
-        """Return whether `value` is strictly better than `other`; NaN is worse than anything."""
+        """Return whether `value` is strictly better than `other`; NaN is worse than anything.
+
+        Args:
+          value: A value of the metric.
+          other: Another one.
+
+        Returns:
+          False also for equal values.
+        """
         # Comparisons with NaN are false, so a best value of NaN would never be improved upon.
         if math.isnan(value) or math.isnan(other):
             return not math.isnan(value)

@@ -31,13 +31,21 @@ class Totals:
         self._parts: dict[Metric, tuple[list[float], list[float]]] = {}
 
     def add(self, ratios: Mapping[Metric, Ratio]) -> None:
-        """Merge one batch; its arrays may still be being computed."""
+        """Merge one batch; its arrays may still be being computed.
+
+        Args:
+          ratios: The sums of the batch, by metric.
+        """
         self._pending.append(dict(ratios))
         while len(self._pending) > self._num_pending:
             self._fetch()
 
     def ratios(self) -> dict[Metric, Ratio]:
-        """Return the merged ratios of everything added, as Python floats."""
+        """Return the merged ratios of everything added, as Python floats.
+
+        Returns:
+          Sums by metric.
+        """
         while self._pending:
             self._fetch()
         # Each part is kept, not a running sum: `fsum` rounds once, whatever the order. Two numbers
@@ -48,7 +56,11 @@ class Totals:
         }
 
     def values(self) -> dict[Metric, float]:
-        """Return the reported value of every metric: its merged ratio, divided and transformed."""
+        """Return the reported value of every metric: its merged ratio, divided and transformed.
+
+        Returns:
+          Values by metric.
+        """
         return {metric: metric.value(ratio) for metric, ratio in self.ratios().items()}
 
     def _fetch(self) -> None:

@@ -50,23 +50,62 @@ class WithCopy(nnx.Module):
         return {f"copy.{name}": old + (1 - decay) * (new[name] - old) for name, old in own.items()}
 
     def __call__(self, *inputs: Any, **described: Any) -> Any:
-        """Call the trained model."""
+        """Call the trained model.
+
+        Args:
+          *inputs: Positional arguments of the model.
+          **described: Keyword arguments of the model.
+
+        Returns:
+          The result of the model.
+        """
         return self.trained(*inputs, **described)
 
     def hidden(self, *inputs: Any, **described: Any) -> Any:
-        """Return the trained model's hidden states."""
+        """Return the trained model's hidden states.
+
+        Args:
+          *inputs: Positional arguments of the model.
+          **described: Keyword arguments of the model.
+
+        Returns:
+          Hidden states [B, L, D].
+        """
         return self.trained.hidden(*inputs, **described)
 
     def logits(self, hidden: Any) -> Any:
-        """Return the trained model's logits of its `hidden` states."""
+        """Return the trained model's logits.
+
+        Args:
+          hidden: Hidden states [B, L, D].
+
+        Returns:
+          Logits [B, L, V].
+        """
         return self.trained.logits(hidden)
 
     def init_cache(self, batch_size: int, length: int) -> Any:
-        """Make an empty cache of the trained model for `batch_size` rows of `length`."""
+        """Make an empty cache of the trained model.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Most tokens of a row.
+
+        Returns:
+          The cache, a pytree.
+        """
         return self.trained.init_cache(batch_size, length)
 
     def decode(self, tokens_BL: Any, cache: Any) -> Any:
-        """Append `tokens_BL` to the rows of the trained model's `cache`."""
+        """Append tokens to the rows of the trained model.
+
+        Args:
+          tokens_BL: The next L >= 1 tokens of each row, int32 [B, L].
+          cache: The result of `init_cache` or of the last call.
+
+        Returns:
+          The logits after the last token [B, V], and the cache for the next call.
+        """
         return self.trained.decode(tokens_BL, cache)
 
 
@@ -75,6 +114,17 @@ def hold(module: Any) -> Any:
 
     Args:
       module: Any module; its other variables are copied as they are.
+
+    Returns:
+      The copy; it shares no array with `module`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import models
+      >>> linear = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+      >>> type(models.hold(linear).kernel).__name__
+      'Held'
     """
     # The type of the variable decides what the step does with it: `nnx.Param` is trained, all
     # else is a variable of the state. Names stay, so that the copy can be merged and followed by

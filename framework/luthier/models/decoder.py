@@ -147,11 +147,26 @@ class Decoder(nnx.Module):
         return self.norm(x_BLD)
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
-        """Return the logits of the next tokens, float32 [B, L, V]."""
+        """Return the logits of the next tokens.
+
+        Args:
+          hidden_BLD: Hidden states [B, L, D].
+
+        Returns:
+          Float32 [B, L, V].
+        """
         return self.unembedding(hidden_BLD, self.embedding)
 
     def __call__(self, inputs_BL: jax.Array, **described: Any) -> jax.Array:
-        """Return the logits of the next tokens, float32 [B, L, V]; arguments as for `hidden`."""
+        """Return the logits of the next tokens.
+
+        Args:
+          inputs_BL: Token ids, int32 [B, L].
+          **described: Further arguments of `hidden`.
+
+        Returns:
+          Float32 [B, L, V].
+        """
         return self.logits(self.hidden(inputs_BL, **described))
 
     def init_cache(self, batch_size: int, length: int) -> Cache:

@@ -125,7 +125,13 @@ class Encoder(nnx.Module):
         return x_BLD if self.norm is None else self.norm(x_BLD)
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
-        """Return the logits of the tokens themselves, float32 or wider [B, L, V].
+        """Return the logits of the tokens themselves.
+
+        Args:
+          hidden_BLD: Hidden states [B, L, D].
+
+        Returns:
+          Float32 or wider [B, L, V].
 
         Raises:
           BadInput: The model has no head.
@@ -154,7 +160,15 @@ class Encoder(nnx.Module):
         return self.pooler(hidden_BLD, _describe(hidden_BLD[..., 0], None, segments_BL))
 
     def __call__(self, inputs_BL: jax.Array, **described: Any) -> jax.Array:
-        """Return the logits, float32 or wider [B, L, V]; arguments as for `hidden`."""
+        """Return the logits of the tokens themselves.
+
+        Args:
+          inputs_BL: Token ids, int32 [B, L].
+          **described: Further arguments of `hidden`.
+
+        Returns:
+          Float32 or wider [B, L, V].
+        """
         return self.logits(self.hidden(inputs_BL, **described))
 
 

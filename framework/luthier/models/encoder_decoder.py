@@ -183,7 +183,16 @@ class TargetLayers(_Layers):
         return self._finish(x_BLD, dropout)
 
     def init_cache(self, batch_size: int, length: int, source: Encoded) -> Any:
-        """Make the caches of all layers for `batch_size` rows of `length` after their `source`."""
+        """Make the caches of all layers for `batch_size` rows of `length` after their `source`.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Most tokens of a row.
+          source: The encoded source.
+
+        Returns:
+          The caches, stacked over the layers.
+        """
         make = lambda block: block.init_cache(batch_size, length, source)  # noqa: E731
         return self.stack.init_own(self.blocks, make)
 
@@ -309,7 +318,14 @@ class EncoderDecoder(nnx.Module):
         return self.decoder(x_BLD, tokens, source, fold(keys, 1))
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
-        """Return the logits of the next tokens of the target, float32 or wider [B, L, V]."""
+        """Return the logits of the next tokens of the target.
+
+        Args:
+          hidden_BLD: Hidden states [B, L, D].
+
+        Returns:
+          Float32 or wider [B, L, V].
+        """
         return self.unembedding(hidden_BLD, self.embedding)
 
     def __call__(self, inputs_BS: jax.Array, decoder_inputs_BL: jax.Array) -> jax.Array:

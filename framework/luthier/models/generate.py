@@ -194,6 +194,9 @@ def part_without_cache(model: LanguageModel) -> str:
 
     Args:
       model: The language model, with or without arrays.
+
+    Returns:
+      The name of the class, without its module.
     """
     # Asked by trying, abstractly: `init_cache` goes through all parts, and a part that has none
     # raises AttributeError from deep inside. Other AttributeErrors are bugs of a part.

@@ -24,16 +24,46 @@ class LanguageModel(Protocol):
         segments_BL: jax.Array | None = None,
         dropout: DropoutKeys | None = None,
     ) -> jax.Array:
-        """Return the states from which the logits are computed, [B, L, D]."""
+        """Return the states from which the logits are computed.
+
+        Args:
+          inputs_BL: Token ids, int32 [B, L].
+          positions_BL: Positions, from 0 in every segment, int32 [B, L]; None means 0, 1, ...
+          segments_BL: Documents of the row from 1, 0 for padding, int32 [B, L]; None means one.
+          dropout: Keys of the tokens at this site; None means no dropout.
+
+        Returns:
+          [B, L, D].
+        """
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
-        """Return the logits of the next tokens, float32 [B, L, V]."""
+        """Return the logits of the next tokens.
+
+        Args:
+          hidden_BLD: Hidden states [B, L, D].
+
+        Returns:
+          Float32 [B, L, V].
+        """
 
     def init_cache(self, batch_size: int, length: int) -> Any:
-        """Return an empty cache, a pytree, for rows of up to `length` tokens."""
+        """Make an empty cache.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Most tokens of a row.
+
+        Returns:
+          The cache, a pytree.
+        """
 
     def decode(self, tokens_BL: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
-        """Append L >= 1 tokens to every row.
+        """Append tokens to every row.
 
-        Returns the logits after the last of them, float32 [B, V], and the cache for the next call.
+        Args:
+          tokens_BL: The next L >= 1 tokens of each row, int32 [B, L].
+          cache: The result of `init_cache` or of the last call.
+
+        Returns:
+          The logits after the last of them, float32 [B, V], and the cache for the next call.
         """

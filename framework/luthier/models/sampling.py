@@ -23,6 +23,12 @@ def restrict(logits_BV: jax.Array, top_k: Any = None, top_p: Any = None) -> jax.
     Returns:
       The logits, -inf for excluded tokens.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import models
+      >>> print(models.restrict(jnp.array([[1.0, 3.0, 2.0]]), top_k=2))
+      [[-inf   3.   2.]]
+
     Source: Fan, Lewis and Dauphin 2018, arXiv 1805.04833, section 5.1 (top-k); Holtzman et al.
       2020, arXiv 1904.09751, equation 2 (top-p).
     """
@@ -68,6 +74,14 @@ def sample(
 
     Returns:
       Token ids, int32 [B].
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import models
+      >>> keys_B = jax.random.split(jax.random.key(0), 1)
+      >>> print(models.sample(keys_B, jnp.array([[1.0, 3.0, 2.0]]), temperature=0.0))
+      [1]
     """
     # Temperature may be traced, so greedy decoding is a select and not a branch; the divisor is
     # replaced first, since logits / 0 would be infinite or NaN. `categorical` draws by the Gumbel

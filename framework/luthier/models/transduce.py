@@ -49,19 +49,50 @@ class Conditional(nnx.Module):
         return Encoded(self.states_BSD[...], tokens)
 
     def hidden(self, inputs_BL: jax.Array, **described: Any) -> jax.Array:
-        """Return the states of targets; see `EncoderDecoder.decode_hidden`."""
+        """Return the states of targets; see `EncoderDecoder.decode_hidden`.
+
+        Args:
+          inputs_BL: Token ids, int32 [B, L].
+          **described: Further arguments of `hidden`.
+
+        Returns:
+          [B, L, D].
+        """
         return self.model.decode_hidden(inputs_BL, self.source, **described)
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
-        """Return the logits of the next tokens, float32 [B, L, V]."""
+        """Return the logits of the next tokens.
+
+        Args:
+          hidden_BLD: Hidden states [B, L, D].
+
+        Returns:
+          Float32 [B, L, V].
+        """
         return self.model.logits(hidden_BLD)
 
     def init_cache(self, batch_size: int, length: int) -> TargetCache:
-        """Make a cache for the `batch_size` rows of the sources, and targets of `length` tokens."""
+        """Make a cache for the rows of the sources and their targets.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Most tokens of a target.
+
+        Returns:
+          The cache.
+        """
         return self.model.init_cache(self.source, length)
 
     def decode(self, tokens_BL: jax.Array, cache: TargetCache) -> tuple[jax.Array, TargetCache]:
-        """Append tokens to every target; see `EncoderDecoder.decode`."""
+        """Append tokens to every target; see `EncoderDecoder.decode`.
+
+        Args:
+          tokens_BL: The next L >= 1 tokens of each row, int32 [B, L].
+          cache: The result of `init_cache` or of the last call.
+
+        Returns:
+          The logits after the last of them, float32 [B, V], and the cache for the next call.
+        """
         return self.model.decode(tokens_BL, cache)
 
 

@@ -121,7 +121,14 @@ class VisionTransformer(nnx.Module):
         return self.norm(x_BLD)
 
     def __call__(self, images_BHWC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:
-        """Return the logits of the classes, float32 or wider [B, K]; arguments as for `hidden`.
+        """Return the logits of the classes.
+
+        Args:
+          images_BHWC: Images of the model's size, [B, H, W, C].
+          dropout: Keys, one for each row [B, 1]; None means no dropout (evaluation).
+
+        Returns:
+          Float32 or wider [B, K].
 
         Raises:
           BadInput: The model has no head.

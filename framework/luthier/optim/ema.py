@@ -35,7 +35,14 @@ class Ema:
     warmup_steps: int = 9
 
     def init(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return the average before the first update: copies, float32 or wider."""
+        """Return the average before the first update, a copy.
+
+        Args:
+          parameters: Parameters by name.
+
+        Returns:
+          Arrays by name, of the shapes of the parameters, float32 or wider.
+        """
         # A copy even where the dtype is right already: average and parameters are leaves of one
         # training state, which a step donates, and one buffer cannot be donated twice. Float32 for
         # narrow parameters: bfloat16 has eight bits, so that a thousandth of a difference would
@@ -54,6 +61,9 @@ class Ema:
           average: The average so far, by parameter name.
           parameters: The parameters after the update.
           step: Updates before this one, int32.
+
+        Returns:
+          Arrays by name, of the shapes and types of the average.
         """
         # Written as a step towards the parameters and not as d a + (1 - d) p: only the small
         # coefficient is rounded, and parameters that stand still leave the average exactly where it

@@ -70,7 +70,11 @@ class Guard:
     warmup_steps: int = 100
 
     def init(self) -> GuardState:
-        """Return the state before the first step."""
+        """Return the state before the first step.
+
+        Returns:
+          Zeros, scalars.
+        """
         zero, none = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
         return GuardState(none, none, none, zero, zero)
 

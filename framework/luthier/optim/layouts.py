@@ -96,19 +96,47 @@ class Layout:
         return self.own_dims[:count], self.own_dims[count:]
 
     def to_matrices(self, x: jax.Array) -> jax.Array:
-        """Return a kernel as matrices [*stacked, fan in, fan out]."""
+        """Return a kernel as matrices.
+
+        Args:
+          x: An array of the parameter's shape.
+
+        Returns:
+          [*stacked, fan in, fan out].
+        """
         return x.reshape(*self.shape[: self.num_stacked], *self.matrix_shape)
 
     def from_matrices(self, x: jax.Array) -> jax.Array:
-        """Return matrices [*stacked, fan in, fan out] as the kernel."""
+        """Return matrices as the kernel.
+
+        Args:
+          x: [*stacked, fan in, fan out].
+
+        Returns:
+          An array of the parameter's shape.
+        """
         return x.reshape(self.shape)
 
     def mean_square(self, x: jax.Array) -> jax.Array:
-        """Return the mean of the square over each single parameter; reduced dimensions are 1."""
+        """Return the mean of the square over each single parameter.
+
+        Args:
+          x: An array of the parameter's shape.
+
+        Returns:
+          Of the rank of `x`; reduced dimensions are 1.
+        """
         return jnp.mean(x * x, axis=self.own_dims, keepdims=True)
 
     def norm(self, x: jax.Array) -> jax.Array:
-        """Return the 2-norm of each single parameter; reduced dimensions are 1."""
+        """Return the 2-norm of each single parameter.
+
+        Args:
+          x: An array of the parameter's shape.
+
+        Returns:
+          Of the rank of `x`; reduced dimensions are 1.
+        """
         return jnp.sqrt(jnp.sum(x * x, axis=self.own_dims, keepdims=True))
 
 
@@ -158,6 +186,16 @@ def state_axes(state: Any, layouts: Layouts) -> Any:
 
     Returns:
       A tree with an `Axes` for every such array and None for every other.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> optimizer = optim.adafactor(learning_rate=0.1, least_factored_dim=2)
+      >>> parameters = {"kernel": jnp.ones((2, 4))}
+      >>> layouts = {"kernel": optim.Layout((2, 4), ("embed", "mlp"))}
+      >>> axes = optim.state_axes(optimizer.init(parameters, layouts), layouts)
+      >>> print(axes.stages[1].rows["kernel"], axes.stages[1].columns["kernel"])
+      Axes(names=('embed',)) Axes(names=('mlp',))
     """
 
     # By duck typing: stages of other packages (`luthier.contrib`, the user's own) need not register
@@ -210,5 +248,12 @@ class StoredAs:
             raise BadInput(problems)
 
     def __call__(self, name: str) -> bool:
-        """Return whether the rule applies to the array called `name`."""
+        """Return whether the rule applies to the array called `name`.
+
+        Args:
+          name: The name of the array in the state.
+
+        Returns:
+          True if it does.
+        """
         return re.search(self.pattern, name) is not None

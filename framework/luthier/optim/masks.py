@@ -28,7 +28,14 @@ class ParameterMask(Protocol):
     """A set of parameters."""
 
     def __call__(self, name: str) -> bool:
-        """Return whether the parameter called `name` is in the set."""
+        """Return whether the parameter called `name` is in the set.
+
+        Args:
+          name: The parameter's path, as `blocks.mlp.up.kernel`.
+
+        Returns:
+          True if it is.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +47,12 @@ class Matching:
 
     Raises:
       BadInput: The pattern is not a regular expression.
+
+    Example:
+      >>> from luthier import optim
+      >>> mask = optim.Matching("norm")
+      >>> mask("blocks.norm.scale"), mask("blocks.mlp.up.kernel")
+      (True, False)
     """
 
     pattern: str
@@ -49,7 +62,14 @@ class Matching:
         _compile(self.pattern)
 
     def __call__(self, name: str) -> bool:
-        """Return whether the parameter called `name` matches."""
+        """Return whether the parameter called `name` matches.
+
+        Args:
+          name: The parameter's path, as `blocks.mlp.up.kernel`.
+
+        Returns:
+          True if it is in the set.
+        """
         return re.search(self.pattern, name) is not None
 
 
@@ -62,6 +82,12 @@ class NotMatching:
 
     Raises:
       BadInput: The pattern is not a regular expression.
+
+    Example:
+      >>> from luthier import optim
+      >>> mask = optim.NotMatching("norm")
+      >>> mask("blocks.norm.scale"), mask("blocks.mlp.up.kernel")
+      (False, True)
     """
 
     pattern: str
@@ -71,7 +97,14 @@ class NotMatching:
         _compile(self.pattern)
 
     def __call__(self, name: str) -> bool:
-        """Return whether the parameter called `name` does not match."""
+        """Return whether the parameter called `name` does not match.
+
+        Args:
+          name: The parameter's path, as `blocks.mlp.up.kernel`.
+
+        Returns:
+          True if it is in the set.
+        """
         return re.search(self.pattern, name) is None
 
 

@@ -57,6 +57,9 @@ class Optimizer:
         Args:
           parameters: Arrays by name.
           layouts: Layout by name; None goes by the shapes.
+
+        Returns:
+          The state, an `OptimizerState` for recipes of luthier.
         """
         return init_stage(self.transformation, parameters, layouts)
 
@@ -74,6 +77,9 @@ class Optimizer:
           state: The state.
           parameters: Arrays by name.
           layouts: Layout by name; None goes by the shapes.
+
+        Returns:
+          The updates by name, of the shapes of the parameters (add them), and the next state.
         """
         # A user's plain Optax transformation may not accept keyword arguments, so it gets none.
         if isinstance(self.transformation, OptimizerStage):
@@ -110,6 +116,17 @@ def assemble(
 
     Returns:
       The optimizer; its state is an `OptimizerState`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import optax
+      >>> from luthier import optim
+      >>> optimizer = optim.assemble([optax.scale_by_sign()], learning_rate=0.1)
+      >>> parameters = {"kernel": jnp.ones(2)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update({"kernel": jnp.array([3.0, -4.0])}, state, parameters)
+      >>> print(updates["kernel"])
+      [-0.1  0.1]
     """
     # The learning rate comes last and belongs to no stage: the same schedule object is applied and
     # logged, so that the logged value cannot differ from the used one, and stages such as the clip

@@ -59,6 +59,18 @@ def partition(parts: Sequence[Part], clip_norm: float | None = None) -> Optimize
     Raises:
       BadInput: There are no parts, or two have the same name; `init` raises it if a parameter is
         left over.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> slow = optim.Part("slow", optim.Matching("^embedding"), optim.sgd(learning_rate=0.01))
+      >>> rest = optim.Part("rest", optim.EVERYTHING, optim.sgd(learning_rate=1.0))
+      >>> optimizer = optim.partition([slow, rest])
+      >>> parameters = {"embedding": jnp.ones(1), "kernel": jnp.ones(1)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update(parameters, state, parameters)
+      >>> print(updates["embedding"], updates["kernel"])
+      [-0.01] [-1.]
     """
     names = [part.name for part in parts]
     if not parts or len(set(names)) < len(names):

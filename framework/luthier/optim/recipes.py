@@ -41,7 +41,21 @@ def adamw(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.adamw(learning_rate=0.1)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.11  0.09]
+       [-0.11 -0.11]]
+
     Source: Loshchilov and Hutter, 2019, arXiv:1711.05101, algorithm 2.
+
     Deviation: weight decay is multiplied by the learning rate, as PyTorch and Optax do.
     """
     # Stages of ours and not `optax.adamw`, which computes 1 - b2 and 1 - b2 ** t in float32 inside
@@ -78,7 +92,21 @@ def sgd(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.sgd(learning_rate=0.1)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.05  0.05]
+       [-0.01 -0.02]]
+
     Source: Sutskever et al., 2013, ICML, equation 1.
+
     Deviation: the learning rate is taken out of the sum, as PyTorch and Optax do.
     """
     # The penalty enters the momentum, as the gradient of an L2 term does; without the momentum the
@@ -113,6 +141,19 @@ def nesterov(
 
     Returns:
       The optimizer.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.nesterov(learning_rate=0.1)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.095  0.095]
+       [-0.019 -0.038]]
 
     Source: Sutskever et al., 2013, ICML, equations 3 and 4, in the variables of Bengio et al.,
       2013, arXiv:1212.0901, equation 7.

@@ -38,6 +38,12 @@ def runtime(value: Hyperparameter, count: ArrayLike) -> jax.Array:
 
     Returns:
       The value, float32 (float64 under `jax_enable_x64`), of the shape of `count`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> print(optim.runtime(0.5, jnp.int32(3)))
+      0.5
     """
     # `count < 0` is false in every run, but only the running program knows it; so the compiler has
     # to keep the select, and treats a Python float and a traced scalar alike from here on. The
@@ -58,7 +64,14 @@ class Schedule(Protocol):
     """A hyperparameter as a function of the step."""
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step` (int32, 0 for the first update), float32."""
+        """Return the value at `step` (int32, 0 for the first update), float32.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          The value, float32, of the shape of `step`.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +80,14 @@ class Constant:
 
     Args:
       value: The value.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Constant(0.1)
+      >>> print(np.asarray(schedule(jnp.array([0, 100]))).round(3))
+      [0.1 0.1]
     """
 
     RANGES: ClassVar[dict[str, str]] = {"value": "0 <= x"}
@@ -74,7 +95,14 @@ class Constant:
     value: float
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         return runtime(self.value, step)
 
 
@@ -124,11 +152,27 @@ class WarmupCosine(Warmup):
 
     Its settings are those of `Warmup`.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.WarmupCosine(peak=1.0, warmup_steps=10, total_steps=110)
+      >>> print(np.asarray(schedule(jnp.array([0, 5, 10, 60, 110]))).round(3))
+      [0.  0.5 1.  0.5 0. ]
+
     Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5.
     """
 
     def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
-        """Return the remaining fraction of the fall at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall.
+
+        Args:
+          progress: Progress of the fall from 0 to 1.
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          From 1 at the start to 0 at the end, of the shape of `progress`.
+        """
         return 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
@@ -137,10 +181,26 @@ class WarmupLinear(Warmup):
     r"""A linear rise to the peak, then a linear fall: $f(x) = 1 - x$.
 
     Its settings are those of `Warmup`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.WarmupLinear(peak=1.0, warmup_steps=10, total_steps=110)
+      >>> print(np.asarray(schedule(jnp.array([0, 5, 10, 60, 110]))).round(3))
+      [0.  0.5 1.  0.5 0. ]
     """
 
     def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
-        """Return the remaining fraction of the fall at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall.
+
+        Args:
+          progress: Progress of the fall from 0 to 1.
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          From 1 at the start to 0 at the end, of the shape of `progress`.
+        """
         return 1 - progress
 
 
@@ -153,6 +213,14 @@ class WarmupPolynomial(Warmup):
     Args:
       power: The power, $q$.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.WarmupPolynomial(peak=1.0, warmup_steps=10, total_steps=110)
+      >>> print(np.asarray(schedule(jnp.array([0, 5, 10, 60, 110]))).round(3))
+      [0.   0.5  1.   0.25 0.  ]
+
     Source: Devlin et al., 2019, arXiv:1810.04805, whose program has it with a power of 1.
     """
 
@@ -161,7 +229,15 @@ class WarmupPolynomial(Warmup):
     power: float = 2.0
 
     def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
-        """Return the remaining fraction of the fall at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall.
+
+        Args:
+          progress: Progress of the fall from 0 to 1.
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          From 1 at the start to 0 at the end, of the shape of `progress`.
+        """
         return (1 - progress) ** runtime(self.power, step)
 
 
@@ -181,6 +257,16 @@ class WarmupStableDecay:
       total_steps: Step at which the end is reached, $T$, with the warmup in it.
       end: Value from then on, $e$.
       start: Value at step 0 if there is a warmup, $s$.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.WarmupStableDecay(
+      ...     peak=1.0, warmup_steps=10, decay_steps=20, total_steps=110
+      ... )
+      >>> print(np.asarray(schedule(jnp.array([0, 10, 90, 100, 110]))).round(3))
+      [0.  1.  1.  0.5 0. ]
 
     Source: Hu et al., 2024, arXiv:2404.06395, equation 1; the linear fall is from Hagele et al.,
       2024, arXiv:2405.18392, section 3.
@@ -203,7 +289,14 @@ class WarmupStableDecay:
     start: float = 0.0
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
         # The fall is counted from the end, so that a longer run keeps its length.
         fall_begins = total - runtime(self.decay_steps, step)
@@ -221,6 +314,14 @@ class InverseSquareRoot:
       peak: The highest value, $p$, reached at `warmup_steps`.
       warmup_steps: Number of warmup steps, $W$.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.InverseSquareRoot(peak=1.0, warmup_steps=100)
+      >>> print(np.asarray(schedule(jnp.array([0, 50, 100, 400]))).round(3))
+      [0.  0.5 1.  0.5]
+
     Source: Vaswani et al., 2017, arXiv:1706.03762, equation 3.
     """
 
@@ -230,7 +331,14 @@ class InverseSquareRoot:
     warmup_steps: int
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         warmup = runtime(self.warmup_steps, step)
         # At step 0 the other term of the minimum is 0; the bound only keeps 1 / 0 out of it.
         fall = jnp.sqrt(warmup / jnp.maximum(_real(step), 1))
@@ -248,6 +356,14 @@ class Exponential:
       rate: Factor for every `decay_steps`, $r$.
       decay_steps: Steps of an interval, $D$.
       end: The lowest value, $e$.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Exponential(initial=1.0, rate=0.5, decay_steps=10)
+      >>> print(np.asarray(schedule(jnp.array([0, 10, 20]))).round(3))
+      [1.   0.5  0.25]
     """
 
     RANGES: ClassVar[dict[str, str]] = {
@@ -263,7 +379,14 @@ class Exponential:
     end: float = 0.0
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         # A real number of intervals, so that the rate falls at every step and not in stairs.
         intervals = _real(step) / runtime(self.decay_steps, step)
         value = runtime(self.initial, step) * runtime(self.rate, step) ** intervals
@@ -287,6 +410,14 @@ class Cycles:
       length_factor: Ratio of the length of each cycle to that of the one before, $f$.
       peak_factor: Ratio of the peak of each cycle to that of the one before, $g$.
       end: Value at the end of each cycle, $e$.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Cycles(peak=1.0, cycle_steps=10, num_cycles=2)
+      >>> print(np.asarray(schedule(jnp.array([0, 5, 10, 15, 20]))).round(3))
+      [1.  0.5 1.  0.5 0. ]
 
     Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5 and section 3.
     """
@@ -312,7 +443,14 @@ class Cycles:
     end: float = 0.0
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         # A loop over the cycles in place of the closed form log_f(1 + t (f - 1) / L): that divides
         # by zero at f = 1, which a sweep over f may include, and its rounding near a restart could
         # put a step into the wrong cycle. Cycles are few; the loop is unrolled into selects.
@@ -340,6 +478,14 @@ class Join:
 
     Raises:
       BadInput: There is not one boundary less than there are schedules.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Join([optim.Constant(1.0), optim.Constant(0.1)], boundaries=[100])
+      >>> print(np.asarray(schedule(jnp.array([0, 99, 100]))).round(3))
+      [1.  1.  0.1]
     """
 
     schedules: Sequence[Schedule]
@@ -350,7 +496,14 @@ class Join:
         _one_less("Join", "schedules", self.schedules, self.boundaries)
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         value = self.schedules[0](step)
         # From the first boundary to the last: each later schedule replaces the value where it has
         # begun. Schedules that have not begun are evaluated at their step 0, never at a negative
@@ -372,6 +525,14 @@ class Piecewise:
 
     Raises:
       BadInput: There is not one boundary less than there are values.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> schedule = optim.Piecewise(values=[1.0, 0.1], boundaries=[100])
+      >>> print(np.asarray(schedule(jnp.array([0, 99, 100]))).round(3))
+      [1.  1.  0.1]
     """
 
     values: Sequence[float]
@@ -382,7 +543,14 @@ class Piecewise:
         _one_less("Piecewise", "values", self.values, self.boundaries)
 
     def __call__(self, step: ArrayLike) -> jax.Array:
-        """Return the value at `step`, float32."""
+        """Return the value at a step.
+
+        Args:
+          step: The number of updates so far, an int or an int32 array; it may be traced.
+
+        Returns:
+          Float32, of the shape of `step`.
+        """
         # Boundaries may be traced: no piece is picked by an index, all are selected from in turn.
         value = runtime(self.values[0], step)
         for boundary, later in zip(self.boundaries, self.values[1:], strict=True):

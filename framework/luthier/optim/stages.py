@@ -42,6 +42,21 @@ def chain(transformations: Sequence[optax.GradientTransformation]) -> OptimizerS
 
     Args:
       transformations: Any transformations of Optax or of ours, first one first.
+
+    Returns:
+      A transformation whose state is a tuple of the states of its parts, in their order.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> stages = [optim.clip_by_global_norm(1.0), optim.accumulate_momentum(0.9)]
+      >>> optimizer = optim.assemble([optim.chain(stages)], learning_rate=1.0)
+      >>> parameters = {"kernel": jnp.ones(2)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update({"kernel": jnp.array([3.0, 4.0])}, state, parameters)
+      >>> print(np.asarray(updates["kernel"]).round(3))
+      [-0.6 -0.8]
     """
     # Not `optax.chain`: that calls `init(parameters)` alone, and stages here need layouts in it
     # too. `with_extra_args_support` returns a stage that takes extra arguments as it is, of ours
@@ -80,6 +95,15 @@ def global_norm(arrays: Arrays) -> jax.Array:
 
     Args:
       arrays: Gradients or parameters by name, of any shapes.
+
+    Returns:
+      A scalar, float32 or wider; 0 for no arrays.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> print(optim.global_norm({"kernel": jnp.array([3.0]), "bias": jnp.array([4.0])}))
+      5.0
     """
     # Widened before squaring: in bfloat16 a sum stops growing once it is 256 times its terms.
     # `start` gives an empty mapping the norm 0, as a float32 like any other.
@@ -94,6 +118,21 @@ def clip_by_global_norm(max_norm: float) -> Transformation:
 
     Args:
       max_norm: The limit, $c$.
+
+    Returns:
+      A transformation without a state, from gradients by name to gradients of the same shapes.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> stage = optim.clip_by_global_norm(1.0)
+      >>> optimizer = optim.assemble([stage], learning_rate=1.0)
+      >>> parameters = {"kernel": jnp.ones(2)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update({"kernel": jnp.array([3.0, 4.0])}, state, parameters)
+      >>> print(np.asarray(updates["kernel"]).round(3))
+      [-0.6 -0.8]
 
     Source: Pascanu et al., 2013, arXiv:1211.5063, algorithm 1.
     """
@@ -121,6 +160,21 @@ def add_decayed_weights(weight_decay: float, mask: ParameterMask) -> Transformat
     Args:
       weight_decay: The share, $\lambda$.
       mask: The parameters that decay.
+
+    Returns:
+      A transformation without a state. Its `update` needs the parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> stage = optim.add_decayed_weights(0.1, optim.EVERYTHING)
+      >>> optimizer = optim.assemble([stage], learning_rate=1.0)
+      >>> parameters = {"kernel": jnp.ones(2)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update({"kernel": jnp.array([3.0, 4.0])}, state, parameters)
+      >>> print(np.asarray(updates["kernel"]).round(3))
+      [-3.1 -4.1]
     """
 
     def update(
@@ -141,6 +195,21 @@ def clip_update_rms(max_rms: float) -> Transformation:
 
     Args:
       max_rms: The limit, $d$.
+
+    Returns:
+      A transformation without a state, from gradients by name to gradients of the same shapes.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> stage = optim.clip_update_rms(1.0)
+      >>> optimizer = optim.assemble([stage], learning_rate=1.0)
+      >>> parameters = {"kernel": jnp.ones(2)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update({"kernel": jnp.array([3.0, 4.0])}, state, parameters)
+      >>> print(np.asarray(updates["kernel"]).round(3))
+      [-0.849 -1.131]
 
     Source: Shazeer and Stern, 2018, arXiv:1804.04235, section 6.
     """
@@ -175,7 +244,23 @@ def scale_by_adam(b1: float, b2: float, eps: float) -> Transformation:
       b2: Decay of the second moment, $\beta_2$.
       eps: Added to the root, $\epsilon$.
 
+    Returns:
+      A transformation whose state holds two float32 arrays of the shape of each parameter.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> stage = optim.scale_by_adam(b1=0.9, b2=0.95, eps=1e-8)
+      >>> optimizer = optim.assemble([stage], learning_rate=1.0)
+      >>> parameters = {"kernel": jnp.ones(2)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update({"kernel": jnp.array([3.0, 4.0])}, state, parameters)
+      >>> print(np.asarray(updates["kernel"]).round(3))
+      [-1. -1.]
+
     Source: Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1.
+
     Deviation: $1 - \beta^t$ is computed as $-\mathrm{expm1}(t\, \mathrm{log1p}(-(1 - \beta)))$,
       right to float32 also near $\beta = 1$. Moments are float32 also for narrower parameters.
     """
@@ -209,6 +294,21 @@ def accumulate_momentum(momentum: float) -> Transformation:
     Args:
       momentum: The decay, $\mu$.
 
+    Returns:
+      A transformation whose state holds one float32 array of the shape of each parameter.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> stage = optim.accumulate_momentum(0.9)
+      >>> optimizer = optim.assemble([stage], learning_rate=1.0)
+      >>> parameters = {"kernel": jnp.ones(2)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update({"kernel": jnp.array([3.0, 4.0])}, state, parameters)
+      >>> print(np.asarray(updates["kernel"]).round(3))
+      [-3. -4.]
+
     Source: Sutskever et al., 2013, ICML, equation 1 (with the learning rate taken out of the sum).
     """
 
@@ -232,6 +332,21 @@ def accumulate_nesterov_momentum(momentum: float) -> Transformation:
 
     Args:
       momentum: The decay, $\mu$.
+
+    Returns:
+      A transformation whose state holds one float32 array of the shape of each parameter.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> stage = optim.accumulate_nesterov_momentum(0.9)
+      >>> optimizer = optim.assemble([stage], learning_rate=1.0)
+      >>> parameters = {"kernel": jnp.ones(2)}
+      >>> state = optimizer.init(parameters)
+      >>> updates, state = optimizer.update({"kernel": jnp.array([3.0, 4.0])}, state, parameters)
+      >>> print(np.asarray(updates["kernel"]).round(3))
+      [-5.7 -7.6]
 
     Source: Sutskever et al., 2013, ICML, equations 3 and 4, in the variables of Bengio et al.,
       2013, arXiv:1212.0901, equation 7.

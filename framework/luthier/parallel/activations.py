@@ -22,7 +22,16 @@ from luthier.parallel.specs import resolve
 
 
 def is_explicit() -> bool:
-    """Return whether this trace is under `activation_rules` of a mesh with explicit axes."""
+    """Return whether this trace is under `activation_rules` of a mesh with explicit axes.
+
+    Returns:
+      True inside such a trace; False outside, and where the compiler chooses shardings.
+
+    Example:
+      >>> from luthier import parallel
+      >>> parallel.is_explicit()
+      False
+    """
     layout = current_layout()
     return layout is not None and layout.is_explicit
 
@@ -145,6 +154,9 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
       mesh: The devices.
       rules: Mesh axes by logical axis; only `activations` is read.
 
+    Yields:
+      Nothing; use it as `with activation_rules(mesh, rules):` around a trace.
+
     Raises:
       ShardingError: Rules name mesh axes that do not exist.
     """
@@ -158,7 +170,16 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
 
 
 def current_layout() -> ActivationLayout | None:
-    """Return the mesh and rules of the surrounding `activation_rules`; None outside."""
+    """Return the mesh and rules of the surrounding `activation_rules`; None outside.
+
+    Returns:
+      The mesh and its rules, or None.
+
+    Example:
+      >>> from luthier import parallel
+      >>> parallel.current_layout() is None
+      True
+    """
     layout: ActivationLayout | None = _current.value
     return layout
 
@@ -172,6 +193,15 @@ def varying(x: jax.Array, *like: Any) -> jax.Array:
     Args:
       x: A new array.
       like: Trees of arrays.
+
+    Returns:
+      `x`, with the same values and shape.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> print(parallel.varying(jnp.zeros(2), jnp.ones(2)))  # outside of `shard_map`: as it was
+      [0. 0.]
     """
     places = {axis for leaf in jax.tree.leaves(like) for axis in _varying(leaf)}
     missing = tuple(sorted(places - _varying(x)))
@@ -197,6 +227,12 @@ def constrain(
 
     Raises:
       ShardingError: The number of axes is not the number of dimensions.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> print(parallel.constrain(jnp.ones(2), ["batch"]))  # without a mesh: as it was
+      [1. 1.]
     """
     if len(axes) != x.ndim:
         what = f"constrain: {len(axes)} logical axes {tuple(axes)} for shape {x.shape}"

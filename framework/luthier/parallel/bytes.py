@@ -23,6 +23,15 @@ def array_bytes(shape: Sequence[int], dtype: Any) -> int:
     Args:
       shape: Its global shape.
       dtype: Its type; also one of JAX's own, such as that of a random key.
+
+    Returns:
+      Bytes, of all devices together if nothing is replicated.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> parallel.array_bytes((128, 256), jnp.bfloat16)
+      65536
     """
     itemsize = getattr(dtype, "itemsize", None)
     return math.prod(shape) * (itemsize if isinstance(itemsize, int) else jnp.dtype(dtype).itemsize)
@@ -33,5 +42,16 @@ def bytes_per_device(placements: Iterable[Placed]) -> int:
 
     Args:
       placements: Placements, such as the values of what `place` returns.
+
+    Returns:
+      Bytes on one device; all devices hold equally many.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> array = parallel.ArrayInfo((128, 256), jnp.float32, ("embed", "mlp"))
+      >>> placements = parallel.place({"kernel": array}, {"embed": ("fsdp",)}, {"fsdp": 4})
+      >>> parallel.bytes_per_device(placements.values())
+      32768
     """
     return sum(placement.bytes_per_device for placement in placements)

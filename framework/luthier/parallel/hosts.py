@@ -50,8 +50,17 @@ def configure(devices: str | None) -> None:
 def devices() -> list[jax.Device]:
     """Return all devices of the run, of every process; starts JAX's backends.
 
+    Returns:
+      The devices, in JAX's order.
+
     Raises:
       BadInput: The chosen platform has no device here.
+
+    Example:
+      >>> import jax
+      >>> from luthier import parallel
+      >>> parallel.devices() == jax.devices()
+      True
     """
     wanted = (_config.jax_platforms or "").partition(",")[0]
     remedy = "choose others with --devices, or install the JAX plugin for these"

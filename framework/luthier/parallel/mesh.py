@@ -155,8 +155,18 @@ def make_mesh(
       devices: The devices; as many as the sizes multiply out to.
       axis_type: Type of all axes; with `AUTO` the compiler chooses what is not constrained.
 
+    Returns:
+      The mesh, with the axes in the order of `sizes`.
+
     Raises:
       ShardingError: The sizes do not multiply out to the number of devices.
+
+    Example:
+      >>> import jax
+      >>> from luthier import parallel
+      >>> mesh = parallel.make_mesh({"data": 1, "fsdp": 1}, jax.devices()[:1])
+      >>> dict(mesh.shape)
+      {'data': 1, 'fsdp': 1}
     """
     if math.prod(sizes.values()) != len(devices):
         raise ShardingError(_uneven(sizes, len(devices)))

@@ -18,6 +18,14 @@ def parameter_rules() -> dict[str, tuple[str, ...]]:
     """Return the rules for parameters that fit most models: FSDP by embed, tensor by the rest.
 
     Experts and the layers of a stack are split by axes of their own.
+
+    Returns:
+      Mesh axes by logical axis; no mesh axes means that the dimension is not split.
+
+    Example:
+      >>> from luthier import parallel
+      >>> parallel.parameter_rules()["embed"]
+      ('fsdp',)
     """
     # Kernels of a transformer have `embed` on one side, so that FSDP splits all of them, and
     # another axis on the other side for tensor parallelism.
@@ -38,6 +46,14 @@ def activation_rules_table() -> dict[str, tuple[str, ...]]:
     """Return the rules for activations and batches that fit most models.
 
     The batch is split over all mesh axes but those for the length, the width and the layers.
+
+    Returns:
+      Mesh axes by logical axis; no mesh axes means that the dimension is not split.
+
+    Example:
+      >>> from luthier import parallel
+      >>> parallel.activation_rules_table()["batch"]
+      ('replica', 'data', 'fsdp', 'expert')
     """
     # `embed` is not split: the residual stream is whole on each device, and only between two
     # products (heads, mlp, vocab) activations are split by tensor parallelism.
@@ -107,6 +123,14 @@ def axis_product(mesh_axes: Sequence[str], sizes: Mapping[str, int]) -> int:
     Args:
       mesh_axes: Names of mesh axes.
       sizes: Mesh axis to number of devices; an axis that is not in it counts as 1.
+
+    Returns:
+      The product of their sizes; 1 for no axes.
+
+    Example:
+      >>> from luthier import parallel
+      >>> parallel.axis_product(("data", "fsdp"), {"data": 2, "fsdp": 4})
+      8
     """
     return math.prod(sizes.get(axis, 1) for axis in mesh_axes)
 

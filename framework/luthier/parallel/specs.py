@@ -142,6 +142,16 @@ def place(
       ShardingError: Rules name mesh axes that do not exist, arrays have another number of
         logical axes than dimensions, or dimensions are not divisible; all of them at once, and a
         dimension that many arrays have in one line.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> array = parallel.ArrayInfo((128, 256), jnp.float32, ("embed", "mlp"))
+      >>> rules = {"embed": ("fsdp",), "mlp": ("tensor",)}
+      >>> sizes = {"fsdp": 4, "tensor": 2}
+      >>> placement = parallel.place({"kernel": array}, rules, sizes)["kernel"]
+      >>> placement.spec, placement.bytes_per_device
+      (P('fsdp', 'tensor'), 16384)
     """
     # JAX refuses uneven shardings one array at a time, when it makes them. Here all are reported at
     # once, from shapes alone.
@@ -186,6 +196,19 @@ def shardings(placements: Mapping[str, Placement], mesh: DeviceMesh) -> dict[str
     Args:
       placements: The result of `place`.
       mesh: The devices, with the axes that the placements name.
+
+    Returns:
+      A sharding for every placement, by name.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> array = parallel.ArrayInfo((128, 256), jnp.float32, ("embed", "mlp"))
+      >>> placements = parallel.place({"kernel": array}, {"embed": ("fsdp",)}, {"fsdp": 1})
+      >>> mesh = parallel.make_mesh({"fsdp": 1}, jax.devices()[:1])
+      >>> list(parallel.shardings(placements, mesh))
+      ['kernel']
     """
     return {name: NamedSharding(mesh, p.spec) for name, p in placements.items()}
 
@@ -315,6 +338,14 @@ def place_derived(
 
     Returns:
       A placement for every array, in the order of `arrays`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> factor = parallel.ArrayInfo((128,), jnp.float32, ("embed",))
+      >>> rules, sizes = {"embed": ("fsdp",)}, {"fsdp": 4}
+      >>> parallel.place_derived({"rows": factor}, rules, sizes)["rows"].spec
+      P('fsdp',)
     """
     return {name: _place(name, info, table, sizes, spare) for name, info in arrays.items()}
 
@@ -378,6 +409,18 @@ def sharding_table(placements: Iterable[Placement], sizes: Mapping[str, int]) ->
 
     Returns:
       Lines without trailing spaces: the mesh, a header, the arrays, the sums.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> array = parallel.ArrayInfo((128, 256), jnp.float32, ("embed", "mlp"))
+      >>> sizes = {"fsdp": 4}
+      >>> placements = parallel.place({"kernel": array}, {"embed": ("fsdp",)}, sizes)
+      >>> print(parallel.sharding_table(placements.values(), sizes))
+      mesh fsdp=4
+      name    shape    dtype    spec     reason                                        bytes/device
+      kernel  128x256  float32  fsdp, -  embed -> fsdp; no rule for 'mlp': replicated      32.0 KiB
+      1 arrays, 128.0 KiB in all, 32.0 KiB on each device
     """
     placed = list(placements)
     rows = [_COLUMNS, *(_row(placement) for placement in placed)]
@@ -397,6 +440,15 @@ def format_spec(spec: PartitionSpec) -> str:
 
     Args:
       spec: The mesh axes along each dimension.
+
+    Returns:
+      The text; empty for an array without dimensions.
+
+    Example:
+      >>> import jax
+      >>> from luthier import parallel
+      >>> parallel.format_spec(jax.P("fsdp", None, ("data", "expert")))
+      'fsdp, -, (data expert)'
     """
     return ", ".join(
         "-" if entry is None else entry if isinstance(entry, str) else f"({' '.join(entry)})"

@@ -79,6 +79,14 @@ def quick_cpu_options() -> dict[str, Option]:
     Machine code is optimized less. Before version 0.11, JAX's compiler can also emit the kernels of
     a program in a few modules instead of one each, which cost the same even for small kernels.
     Steps take as long, or up to a fifth longer (`tools/bench/compile.py`).
+
+    Returns:
+      Option names and values, for `compiler.cpu` of an experiment.
+
+    Example:
+      >>> from luthier import parallel
+      >>> parallel.quick_cpu_options()["xla_backend_optimization_level"]
+      1
     """
     options: dict[str, Option] = {"xla_backend_optimization_level": 1}
     if jax.__version_info__ < (0, 11):

@@ -42,6 +42,14 @@ def claimed(name: str) -> tuple[str, float] | None:
 
     Args:
       name: The name of an experiment or of a recipe.
+
+    Returns:
+      The text and the number of parameters, or None.
+
+    Example:
+      >>> from luthier import planner
+      >>> planner.claimed("llama_7b"), planner.claimed("mnist5k")
+      (('7b', 7000000000.0), None)
     """
     if name.endswith(SMOKE_TEST_SUFFIXES):
         return None
@@ -74,6 +82,16 @@ def contradiction(name: str, parameters: int) -> str:
     Args:
       name: The name.
       parameters: The number of scalars in the model's parameters.
+
+    Returns:
+      The message; empty also where the name claims nothing.
+
+    Example:
+      >>> from luthier import planner
+      >>> planner.contradiction("llama_7b", 6_738_415_616)
+      ''
+      >>> planner.contradiction("llama_7b", 1_000_000)
+      "'llama_7b' says 7b, but the model has 1,000,000 parameters"
     """
     claim = claimed(name)
     if claim is None or claim[1] / FACTOR <= parameters <= claim[1] * FACTOR:

@@ -64,6 +64,9 @@ def device_facts(device: jax.Device, num_devices: int) -> DeviceFacts:
     Args:
       device: One of the devices that a program runs on; they are alike.
       num_devices: Number of devices that share the machine; virtual CPU devices share its cores.
+
+    Returns:
+      Its peak in FLOPs per second, None where unknown, and where that comes from.
     """
     # Virtual devices of a CPU compute at the same time, so each has a part of the measured peak.
     if device.platform == "cpu":
@@ -77,6 +80,9 @@ def cpu_chip(num_devices: int) -> Chip:
 
     Args:
       num_devices: Number of devices that share the machine.
+
+    Returns:
+      The chip: memory in bytes, peaks in FLOPs per second, bandwidths in bytes per second.
     """
     peak = _measured_cpu_peak() / num_devices
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

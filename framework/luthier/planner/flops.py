@@ -47,6 +47,9 @@ def model_flops(forward: jex_core.ClosedJaxpr, parameters: int, tokens: int) -> 
       forward: The jaxpr of the loss, forward pass only, over the whole global batch.
       parameters: Number of active parameters: those that a token passes through.
       tokens: Tokens in the global batch.
+
+    Returns:
+      FLOPs of a step in three conventions: `full`, `causal` and `six_n`.
     """
     once = count(forward)
     return ModelFlops(

@@ -62,8 +62,18 @@ def model_parameters(graph: Graph, devices: Sequence[Any] | None = None) -> list
       devices: The devices that an experiment's parameters are sharded over; None leaves the mesh
         out, so that experiments for any number of devices can be counted anywhere.
 
+    Returns:
+      Name, shape, dtype, logical axes, initializer and bytes of each; its sharding where devices
+      are given.
+
     Raises:
       BadInput: The model cannot be built or, with devices, sharded.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> planner.model_parameters(decoders.gpt2_small())[0].shape
+      (12, 12, 64)
     """
     found: dict[str, Any] = {}
 
@@ -155,9 +165,15 @@ def count_parameters(found: Sequence[Parameter]) -> ParameterCounts:
     Args:
       found: The parameters.
 
+    Returns:
+      The number of scalars of the whole model, of its parts, and of those that one token uses,
+      which are fewer than all with a mixture of experts.
+
     Example:
+      >>> from luthier import planner
       >>> from luthier.recipes import decoders
-      >>> count_parameters(model_parameters(decoders.llama_7b())).total
+      >>> parameters = planner.model_parameters(decoders.llama_7b())
+      >>> planner.count_parameters(parameters).total
       6738415616
     """
     by_part: dict[str, int] = {}

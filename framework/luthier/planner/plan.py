@@ -117,6 +117,9 @@ def make(
       devices: Devices to plan for; None means all devices of the default backend.
       hoist: Paths of numeric leaves that the compiled step takes as arguments.
 
+    Returns:
+      The program with its costs: bytes on each device, and FLOPs of a step.
+
     Raises:
       BadInput: Something in the graph cannot be run on these devices; all problems at once.
     """

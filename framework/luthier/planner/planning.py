@@ -136,6 +136,10 @@ def plan_here(
       search: Whether to search for other layouts although this one fits.
       on_progress: Takes messages about the progress.
 
+    Returns:
+      The report: what fits, memory in bytes on each device, a lower bound of the step's time in
+      seconds, and better layouts where they were searched for.
+
     Raises:
       BadInput: The experiment cannot run on the slice; all problems at once.
     """
@@ -389,6 +393,9 @@ def checked_program(
       devices: The devices.
       unread: Takes a note for each check that is skipped because the data, which a plan does not
         need, is not available; None means that it is needed.
+
+    Returns:
+      The program.
 
     Raises:
       BadInput: Sizes are not divisible, or settings are incompatible; all problems at once.

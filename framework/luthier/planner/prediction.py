@@ -65,6 +65,10 @@ def predict(plan: Plan) -> Prediction:
 
     Args:
       plan: A plan for local devices.
+
+    Returns:
+      Bytes on each device, and a lower bound of the step's time in seconds; None where the device
+      is not known.
     """
     return plan.program.once("prediction", lambda: _predict(plan))
 
@@ -144,6 +148,9 @@ def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing:
       measured: The result of `Measurement.to_dict`.
       num_sharing: Number of devices that share the process whose memory was measured; None where
         the memory of a device was measured.
+
+    Returns:
+      The line: time of a step and peak memory, each measured and predicted.
     """
     # What can be measured differs. A device reports its own peak, to be compared with bytes of one
     # device. On CPUs there is only the process, which has the arrays of all its devices, and
@@ -171,6 +178,15 @@ def sharing(devices: list[Any]) -> int | None:
 
     Args:
       devices: The devices of the run.
+
+    Returns:
+      The number of local devices for a CPU; None otherwise.
+
+    Example:
+      >>> import jax
+      >>> from luthier import planner
+      >>> planner.sharing(jax.devices("cpu")) == jax.local_device_count("cpu")
+      True
     """
     local = [d for d in devices if d.process_index == jax.process_index()]
     return len(local) if devices[0].platform == "cpu" else None

@@ -190,6 +190,9 @@ def plan_apart(
       search: Whether to search for other layouts although this one fits.
       on_progress: Takes messages about the progress: `phase` and `seconds_left`.
 
+    Returns:
+      The report, as of `plan_here`.
+
     Raises:
       BadInput: The experiment cannot run on the slice; all problems at once.
       LuthierError: The process ended without an answer.

@@ -116,6 +116,17 @@ def flops_by_dtype(jaxpr: Any) -> dict[str, int]:
 
     Args:
       jaxpr: A `Jaxpr` or `ClosedJaxpr`.
+
+    Returns:
+      FLOPs by the name of the type, as `bfloat16`.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import planner
+      >>> jaxpr = jax.make_jaxpr(lambda a, b: a @ b)(jnp.ones((2, 3)), jnp.ones((3, 4)))
+      >>> planner.flops_by_dtype(jaxpr)
+      {'float32': 48}
     """
     found: dict[str, int] = {}
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:

@@ -36,6 +36,17 @@ def additive_gradient(
 
     Returns:
       The sums of the whole batch, and the gradient in the types that it is summed in.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import program
+      >>> def numerator(parameters, batch):
+      ...     loss = jnp.sum(parameters["w"] * batch["x"])
+      ...     return loss, batch["x"].shape[0]
+      >>> parameters, batch = {"w": jnp.float32(2.0)}, {"x": jnp.arange(4.0)}
+      >>> rows, gradient = program.additive_gradient(numerator, parameters, batch, accumulation=2)
+      >>> print(rows, gradient["w"])
+      4 6.0
     """
     differentiate, held = jax.grad(numerator, has_aux=True), _holder(kinds)
     if accumulation == 1:  # without a loop, whose carry would hold the gradient a second time
@@ -68,6 +79,21 @@ def counted_gradient(
 
     Returns:
       As `additive_gradient`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import program
+      >>> def statistics(parameters, batch):
+      ...     return {"rows": jnp.float32(batch["x"].shape[0])}
+      >>> def numerator(parameters, batch, counts):
+      ...     loss = jnp.sum(parameters["w"] * batch["x"]) / jnp.sum(counts["rows"])
+      ...     return loss, batch["x"].shape[0]
+      >>> parameters, batch = {"w": jnp.float32(2.0)}, {"x": jnp.arange(4.0)}
+      >>> rows, gradient = program.counted_gradient(
+      ...     numerator, statistics, parameters, batch, accumulation=2
+      ... )
+      >>> print(rows, gradient["w"])
+      4 1.5
     """
     parts = cut(batch, accumulation)
     # `map` and not `vmap`: one microbatch at a time has activations in memory.
@@ -108,6 +134,21 @@ def coupled_gradient(
 
     Returns:
       As `additive_gradient`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import program
+      >>> def statistics(parameters, batch):
+      ...     return {"mean": jnp.sum(parameters["w"] * batch["x"])}
+      >>> def numerator(parameters, batch, found):
+      ...     centered = parameters["w"] * batch["x"] - jnp.sum(found["mean"])
+      ...     return jnp.sum(centered**2), batch["x"].shape[0]
+      >>> parameters, batch = {"w": jnp.float32(1.0)}, {"x": jnp.arange(4.0)}
+      >>> rows, gradient = program.coupled_gradient(
+      ...     numerator, statistics, parameters, batch, accumulation=2
+      ... )
+      >>> print(rows, gradient["w"])
+      4 172.0
 
     Source: Gao et al. 2021, arXiv:2101.06983, section 3 (the pull-back, for contrastive losses).
     """

@@ -30,6 +30,13 @@ def with_known_steps(graph: Graph, data: Any = None) -> Graph:
 
     Raises:
       ValidationError: The data has no end, or settings do not go with the number of steps.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import program
+      >>> config = luthier.experiment("quickstart")
+      >>> program.with_known_steps(config) is config
+      True
     """
     if not any(graphs.deferred_steps(graph)):
         return graph

@@ -70,6 +70,9 @@ def export(
       original: The files of settings that came with the pretrained weights that the model started
         from, by name; their values are kept where those of the model do not differ.
 
+    Returns:
+      The folder, its family, the names of the files, and the number of tensors.
+
     Raises:
       BadInput: The model belongs to no known family, or a config.json cannot describe it; it has
         adapters that are not merged; or the folder cannot be written.

@@ -164,6 +164,14 @@ def values_of(graph: Graph, paths: Sequence[str]) -> tuple[jax.Array, ...]:
 
     Raises:
       BadInput: A path is outside the traced fields, does not exist, or is not a number.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import program
+      >>> config = luthier.experiment("quickstart")
+      >>> b2, complement = program.values_of(config, ["optimizer.b2"])
+      >>> print(b2, complement)
+      0.98 0.02
     """
     arguments: list[jax.Array] = []
     problems = []
@@ -191,6 +199,10 @@ def substitutions(
       graph: The experiment graph that the program was made from; its leaves are floats or ints.
       paths: Paths of the hoisted leaves.
       values: The scalars that `values_of` returned, traced.
+
+    Returns:
+      A scalar for each path: one with its own complement for a float, a plain array for an int; for
+      `luthier.graph.build`.
     """
     remaining = iter(values)
     scalars: dict[str, Any] = {}

@@ -241,6 +241,9 @@ def materialize(
       restoration: Source of the first parameters, where the state is not restored; None
         initializes all of them.
 
+    Returns:
+      The arrays in the order of `program.names`.
+
     Raises:
       CheckpointError: The checkpoint is damaged, or does not hold this state.
     """

@@ -97,6 +97,9 @@ def host_bytes(placements: Mapping[str, Placement], optimizer_memory: Memory) ->
     Args:
       placements: Where every array of the state lives, by name.
       optimizer_memory: Where the optimizer's arrays are kept.
+
+    Returns:
+      Bytes of one device; 0 where nothing is offloaded.
     """
     if optimizer_memory is Memory.DEVICE:
         return 0

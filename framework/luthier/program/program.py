@@ -466,6 +466,10 @@ def make(graph: Graph, devices: Sequence[jax.Device], hoist: Sequence[str] = ())
       devices: The devices to run on, which may be absent (an AOT topology).
       hoist: Paths of numeric leaves that the compiled functions take as arguments.
 
+    Returns:
+      The program: its shapes, shardings, and the functions that initialize, train and evaluate,
+      which are compiled at their first use.
+
     Raises:
       ShardingError: A parameter or the mesh cannot be divided; all problems at once.
       ValidationError: The batch cannot be divided, or the model cannot be built.

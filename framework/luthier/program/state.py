@@ -124,6 +124,9 @@ def model_arrays(state: Mapping[str, Any], weights: str = "parameters") -> dict[
     Args:
       state: Named arrays.
       weights: `parameters` or `ema`; parameters that have no average are taken as they are.
+
+    Returns:
+      The arrays by their names in the model, without the prefix of the state.
     """
     parameters = below("parameters", state) | below(weights, state)
     return parameters | below("variables", state)

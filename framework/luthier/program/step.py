@@ -182,6 +182,9 @@ def evaluate_step(
       state: Named arrays; those below `parameters`, `prefix` and `variables` are read.
       prefix: `parameters` or `ema`.
       batch: Entries with the global batch as leading dimension.
+
+    Returns:
+      For each metric of the task its sums over the batch, to be added over batches.
     """
     model = structure_of(experiment).merge(model_arrays(state, prefix))
     return experiment.task.evaluate(model, batch)
@@ -217,6 +220,9 @@ def init_state(experiment: Experiment, drawn: Mapping[str, jax.Array] | None = N
     Args:
       experiment: The experiment, built inside the trace.
       drawn: Parameters that `drawn_parameters` has returned already.
+
+    Returns:
+      Named arrays; see `luthier.program.state` for the names.
     """
     return initialized(experiment, drawn)[0]
 

@@ -47,6 +47,9 @@ def scale_to(
       flops_per_step: Model FLOPs of a training step; batch and length stay.
       tolerance: Relative tolerance of the count.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: Neither or both are given, or one that is not above zero; or no width and depth
         are within the tolerance.

@@ -32,8 +32,19 @@ def debug(experiment: fdl.Buildable) -> Any:
     Args:
       experiment: A graph of an experiment; it is not changed. What is small already stays.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.debug(config)
+      >>> changed.model.num_layers, changed.training.global_batch_size
+      (2, 8)
     """
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone cannot be trained", remedy="give an experiment"))

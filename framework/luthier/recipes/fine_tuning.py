@@ -25,9 +25,20 @@ def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
       pattern: A regular expression, as `re.search` takes it, over names of parameters:
         `^embedding\.`, `^blocks\.`, `norm\.scale$`.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The pattern is not a regular expression, or `training.trainable` is a mask of one's
         own, which cannot be narrowed.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.freeze(config, "^embedding")
+      >>> changed.training.trainable
+      <Config[NotMatching(pattern='^embedding')]>
     """
     # Masks are patterns, so freezing more is a pattern, too: a union of what is excluded, or a
     # negative lookahead before what is included.
@@ -57,8 +68,19 @@ def train_only(experiment: fdl.Buildable, pattern: str) -> Any:
       experiment: A graph of an experiment; it is not changed.
       pattern: A regular expression, as `re.search` takes it, over names of parameters.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The pattern is not a regular expression.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.train_only(config, "norm")
+      >>> changed.training.trainable
+      <Config[Matching(pattern='norm')]>
     """
     _check(pattern)
     changed = graph.copy_graph(experiment)
@@ -100,8 +122,21 @@ def lora(
       target: The linear maps: a regular expression over paths of the model's graph
         (`attention`, `mlp\.up$`), the class of the layer that they belong to, or a tag.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: No linear map is selected.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.lora(config, rank=4)
+      >>> graph.head_text(changed.model.block.attention.projection)
+      'partial luthier.layers.LoraLinear'
+      >>> recipes.has_lora(changed), recipes.has_lora(config)
+      (True, False)
 
     Source: Hu et al. 2021, arXiv 2106.09685.
     """
@@ -123,6 +158,17 @@ def without_lora(experiment_or_model: fdl.Buildable) -> Any:
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
+
+    Returns:
+      The changed copy of the config.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.without_lora(recipes.lora(config))
+      >>> recipes.has_lora(changed)
+      False
     """
     changed = graph.copy_graph(experiment_or_model)
     plain: dict[int, fdl.Buildable] = {}
@@ -140,6 +186,16 @@ def has_lora(experiment_or_model: fdl.Buildable) -> bool:
 
     Args:
       experiment_or_model: A graph of an experiment or of a model.
+
+    Returns:
+      True if at least one template of a linear map is one of `LoraLinear`.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> recipes.has_lora(config), recipes.has_lora(recipes.lora(config))
+      (False, True)
     """
     return next(iter(_templates(experiment_or_model, layers.LoraLinear)), None) is not None
 

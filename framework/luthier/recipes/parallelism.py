@@ -31,8 +31,19 @@ def data(experiment: fdl.Buildable, size: int = -1) -> Any:
       experiment: A graph of an experiment; it is not changed.
       size: Devices along the mesh axis `data`; -1 fills the mesh.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.data(config, 2)
+      >>> changed.parallelism.mesh
+      <Config[Mesh(data=2)]>
     """
     return _with_axes(experiment, data=size)
 
@@ -46,8 +57,19 @@ def fsdp(experiment: fdl.Buildable, size: int = -1) -> Any:
       experiment: A graph of an experiment; it is not changed.
       size: Devices along the mesh axis `fsdp`; -1 fills the mesh.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.fsdp(config)
+      >>> changed.parallelism.mesh
+      <Config[Mesh(data=1, fsdp=-1)]>
 
     Source: Rajbhandari et al. 2019, arXiv 1910.02054, section 5 (stage 3).
     """
@@ -66,8 +88,19 @@ def hsdp(experiment: fdl.Buildable, replicas: int, size: int = -1) -> Any:
       replicas: Copies: devices along the mesh axis `replica`.
       size: Devices along the mesh axis `fsdp`; -1 fills the mesh.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.hsdp(config, replicas=2)
+      >>> changed.parallelism.mesh
+      <Config[Mesh(replica=2, data=1, fsdp=-1)]>
 
     Source: Zhang et al. 2022, arXiv 2205.00119; Zhao et al. 2023, arXiv 2304.11277, section 3.2.2.
     """
@@ -83,8 +116,19 @@ def tensor(experiment: fdl.Buildable, size: int = -1) -> Any:
       experiment: A graph of an experiment; it is not changed.
       size: Devices along the mesh axis `tensor`; -1 fills the mesh.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.tensor(config, 2)
+      >>> changed.parallelism.mesh
+      <Config[Mesh(tensor=2)]>
 
     Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3.
     """
@@ -100,8 +144,19 @@ def expert(experiment: fdl.Buildable, size: int = -1) -> Any:
       experiment: A graph of an experiment; it is not changed.
       size: Devices along the mesh axis `expert`; -1 fills the mesh.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.expert(config, 2)
+      >>> changed.parallelism.mesh
+      <Config[Mesh(expert=2)]>
 
     Source: Lepikhin et al. 2020, arXiv 2006.16668, section 3.
     """
@@ -120,8 +175,19 @@ def sequence(experiment: fdl.Buildable, size: int = -1) -> Any:
       experiment: A graph of an experiment; it is not changed.
       size: Devices along the mesh axis `sequence`; -1 fills the mesh.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.sequence(config, 2)
+      >>> changed.parallelism.mesh
+      <Config[Mesh(sequence=2)]>
 
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2 (along an axis of its own).
     """
@@ -140,8 +206,21 @@ def ring(experiment: fdl.Buildable, size: int = -1) -> Any:
       experiment: A graph of an experiment; it is not changed.
       size: Devices along the mesh axis `sequence`; -1 fills the mesh.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment, or its model has no attention.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.ring(config, 4)
+      >>> changed.model.block.attention.core
+      <Config[RingAttention()]>
+      >>> changed.parallelism.mesh
+      <Config[Mesh(sequence=4)]>
 
     Source: Liu, Zaharia and Abbeel 2023, arXiv 2310.01889.
     """
@@ -160,8 +239,19 @@ def all_to_all(experiment: fdl.Buildable, size: int = -1) -> Any:
       experiment: A graph of an experiment; it is not changed.
       size: Devices along the mesh axis `sequence`; -1 fills the mesh.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment, or its model has no attention.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.all_to_all(config, 4)
+      >>> changed.model.block.attention.core
+      <Config[AllToAllAttention(core=<Config[EinsumAttention()]>)]>
 
     Source: Jacobs et al. 2023, arXiv 2309.14509.
     """

@@ -36,8 +36,19 @@ def bf16(experiment_or_model: fdl.Buildable) -> Any:
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The model has no setting `dtype`.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.bf16(config)
+      >>> graph.text_of(changed.model.dtype)
+      'jax.numpy.bfloat16'
 
     Source: Kalamkar et al. 2019, arXiv 1905.12322, section 3.
     """
@@ -62,8 +73,21 @@ def bf16_masters(experiment: fdl.Buildable, pattern: str = "") -> Any:
       experiment: A graph of an experiment; it is not changed.
       pattern: A regular expression over names of parameters; empty for all of them.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment, or its model has no setting `dtype`.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.bf16_masters(config)
+      >>> graph.text_of(changed.precision.parameters[0].dtype)
+      'jax.numpy.bfloat16'
+      >>> graph.text_of(changed.precision.masters[0].dtype)
+      'jax.numpy.float32'
 
     Source: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1.
     """
@@ -85,8 +109,22 @@ def store_parameters(experiment: fdl.Buildable, dtype: DType, pattern: str = "")
       dtype: A floating point type of 16 bits or more.
       pattern: A regular expression over names of parameters, `norm\.scale$`; empty for all.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.store_parameters(config, jnp.bfloat16, "mlp")
+      >>> print(graph.render(changed.precision.parameters[0]))
+      luthier.optim.StoredAs
+        pattern = 'mlp'
+        dtype = jax.numpy.bfloat16
     """
     return _with_rule(experiment, "parameters", dtype, pattern)
 
@@ -105,8 +143,22 @@ def store_optimizer(experiment: fdl.Buildable, dtype: DType, pattern: str = "") 
       pattern: A regular expression over names such as
         `stages/1/first_moment/blocks.mlp.up.kernel`; empty for all.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.store_optimizer(config, jnp.bfloat16)
+      >>> print(graph.render(changed.precision.optimizer[0]))
+      luthier.optim.StoredAs
+        pattern = ''
+        dtype = jax.numpy.bfloat16
     """
     return _with_rule(experiment, "optimizer", dtype, pattern)
 
@@ -124,8 +176,22 @@ def sum_gradients(experiment: fdl.Buildable, dtype: DType, pattern: str = "") ->
       dtype: A floating point type of 16 bits or more.
       pattern: A regular expression over names of parameters; empty for all.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.sum_gradients(config, jnp.bfloat16)
+      >>> print(graph.render(changed.precision.accumulation[0]))
+      luthier.optim.StoredAs
+        pattern = ''
+        dtype = jax.numpy.bfloat16
     """
     return _with_rule(experiment, "accumulation", dtype, pattern)
 
@@ -143,8 +209,20 @@ def compute_in(experiment_or_model: fdl.Buildable, dtype: DType, target: str | t
       target: The layers: a regular expression over paths of the model's graph (`attention$`,
         `norm$`), the class of their owner, or a tag.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: No layer with a setting `dtype` is selected.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.compute_in(config, jnp.bfloat16, "mlp$")
+      >>> graph.text_of(changed.model.block.mlp.dtype)
+      'jax.numpy.bfloat16'
     """
     return _swap(experiment_or_model, "dtype", target, "layer that sets a dtype", dtype)
 
@@ -170,6 +248,9 @@ def int8(
       gradient: Dtype that gradients are rounded to in the backward pass, such as `int8`; None
         leaves the backward pass as it is.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: No linear map is selected, or qwix is not installed.
 
@@ -192,6 +273,9 @@ def int8_weights(experiment_or_model: fdl.Buildable, target: str | type = BLOCKS
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
       target: The linear maps; see `int8`.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: No linear map is selected, or qwix is not installed.
     """
@@ -210,6 +294,9 @@ def fp8(experiment_or_model: fdl.Buildable, target: str | type = BLOCKS) -> Any:
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
       target: The linear maps; see `int8`.
+
+    Returns:
+      The changed copy of the config.
 
     Raises:
       BadInput: No linear map is selected, or qwix is not installed.
@@ -230,6 +317,9 @@ def without_quantization(experiment_or_model: fdl.Buildable) -> Any:
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
+
+    Returns:
+      The changed copy of the config.
     """
     changed = graph.copy_graph(experiment_or_model)
     for place in list(graph.walk(changed, defaults=False, once=True)):

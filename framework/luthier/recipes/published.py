@@ -29,6 +29,9 @@ def c4_training(
       folder: Holds `c4/en/3.0.4`, as TFDS writes it with split `train2`, and the vocabulary.
       documents_per_group: Documents that are joined before they are cut.
 
+    Returns:
+      A node of `data.Packed`.
+
     Source: paxml 1.4.0, `c4_lm_v301_gpt` and `C4UnsupervisedDataset`.
     """
     records = fdl.Config(data.Tfds, folder=add(folder, "/c4/en/3.0.4"), split="train2")
@@ -50,6 +53,9 @@ def c4_validation(*, length: Any, folder: Any = FOLDER) -> fdl.Config[data.Preto
       folder: Holds `c4/en/3.0.5`, as TFDS writes it with split `validation_tokenized_5662seqs`,
         and the vocabulary.
 
+    Returns:
+      A node of `data.Pretokenized`.
+
     Source: paxml 1.4.0, `c4_lm_v301_gpt_eval_tokenized` and `C4UnsupervisedDataset`.
     """
     split = "validation_tokenized_5662seqs"
@@ -68,6 +74,9 @@ def c4_vocabulary(folder: Any = FOLDER) -> fdl.Config[data.SentencePiece]:
 
     Args:
       folder: Holds `vocab/c4_en_301_5Mexp2_spm.model`.
+
+    Returns:
+      A node of `data.SentencePiece`.
     """
     path = add(folder, "/vocab/c4_en_301_5Mexp2_spm.model")
     return fdl.Config(data.SentencePiece, path=path, bos_token="</s>", eos_token="</s>")
@@ -85,6 +94,9 @@ def nvidia_adam(peak: Any = 6e-4) -> fdl.Config[optim.Optimizer]:
 
     Args:
       peak: The highest learning rate.
+
+    Returns:
+      A node that builds an `optim.Optimizer`.
 
     Source: paxml, `tasks/lm/params/nvidia.py` (`NVIDIA1_3B`).
     """
@@ -107,6 +119,9 @@ def nvidia_adafactor(peak: Any = 6e-4) -> fdl.Config[optim.Optimizer]:
     Args:
       peak: The highest learning rate.
 
+    Returns:
+      A node that builds an `optim.Optimizer`.
+
     Source: paxml, `tasks/lm/params/nvidia.py` (`USE_ADAFACTOR`).
     """
     return pax_adafactor(_cosine(peak), weight_decay=1e-3, clip_norm=1.0)
@@ -124,8 +139,12 @@ def pax_adafactor(
       weight_decay: The decay.
       clip_norm: Limit of the norm of the whole gradient.
 
+    Returns:
+      A node that builds an `optim.Optimizer`.
+
     Source: paxml, `tasks/lm/model_params.py` (`set_default_adafactor`); praxis,
       `optimizers.ShardedAdafactor`.
+
     Deviation: Pax keeps the momentum in 8 bits, and with the learning rate in it.
     """
     return fdl.Config(
@@ -166,6 +185,9 @@ def rampup_exponential(
       decay_end: Step from which on the rate stays, $E$.
       ratio: The last rate over the highest, $r$.
 
+    Returns:
+      A node of `optim.Join`.
+
     Source: praxis 1.4.0, `schedules.LinearRampupExponentialDecay`.
     """
     peak, ratio = value(peak, name="peak"), value(ratio, name="ratio")
@@ -195,6 +217,9 @@ def rampup_cosine(
       decay_end: Step from which on the rate stays, $E$.
       ratio: The last rate over the highest, $r$.
 
+    Returns:
+      A node of `optim.Join`.
+
     Source: praxis 1.4.0, `schedules.LinearRampupCosineDecay`.
     """
     peak, start = value(peak, name="peak"), value(decay_start, name="decay_start")
@@ -215,6 +240,9 @@ def pax_c4_adam(peak: Any = 1e-3) -> fdl.Config[optim.Optimizer]:
 
     Args:
       peak: The highest learning rate.
+
+    Returns:
+      A node that builds an `optim.Optimizer`.
 
     Source: paxml 1.4.0, `tasks/lm/params/c4.py` (`TransformerLmSpmdAdam`).
     """
@@ -242,6 +270,9 @@ def pax_gpt3_adam(
       peak: The highest learning rate.
       warmup_steps: Steps of the rise from 0.
       decay_end: Step at which a tenth of the highest rate is reached.
+
+    Returns:
+      A node that builds an `optim.Optimizer`.
 
     Source: paxml 1.4.0, `tasks/lm/params/c4.py` (`C4SpmdGpt3AdamOrgHP`); Brown et al. 2020,
       arXiv:2005.14165, appendix B.

@@ -23,8 +23,19 @@ def quick_compile(experiment: fdl.Buildable) -> Any:
     Args:
       experiment: A graph of an experiment; it is not changed.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.quick_compile(config)
+      >>> graph.get(changed, "compiler.cpu")["xla_backend_optimization_level"]
+      1
     """
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone is not compiled", remedy="give an experiment"))

@@ -35,9 +35,20 @@ def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
       experiment: A graph of an experiment or of a model; it is not changed.
       factor: Factor of the width.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The model has no known width, one does not follow, or the rounded factor changes
         nothing.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.scale_width(config, 2.0)
+      >>> changed.model.dim, changed.model.block.attention.num_heads
+      (256, 8)
     """
     changed = graph.copy_graph(experiment)
     sizes = GraphSizes(changed)
@@ -56,8 +67,19 @@ def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
       experiment: A graph of an experiment or of a model; it is not changed.
       factor: Factor of the number of layers; the numbers of layers are rounded.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The model has no number of layers, or the rounded factor changes nothing.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.scale_depth(config, 0.5)
+      >>> changed.model.num_layers
+      2
     """
     changed = graph.copy_graph(experiment)
     sizes = GraphSizes(changed)

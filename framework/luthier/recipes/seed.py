@@ -29,8 +29,19 @@ def seed(experiment: fdl.Buildable, number: int) -> Any:
       experiment: A graph of an experiment; it is not changed.
       number: The seed.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The number is not a valid seed, or the graph is not of an experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.seed(config, 7)
+      >>> changed.seed
+      7
     """
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone has no seed", remedy="give an experiment"))

@@ -34,8 +34,19 @@ def pipeline(
       schedule: Schedule of the stages: a class of `luthier.layers` (`GPipe`), or a node of one
         (`Circular(repeats=4)`).
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The model has no stack of layers, or one whose layers cannot be in a pipeline.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.pipeline(config, stages=2, microbatches=4)
+      >>> changed.model.stack
+      <Config[Pipelined(microbatches=4, schedule=<Config[GPipe()]>)]>
 
     Source: Huang et al. 2018, arXiv 1811.06965; Narayanan et al. 2021, arXiv 2104.04473.
     """
@@ -101,8 +112,19 @@ def remat(
         `NoRemat`), or a node of one: `SaveNamed(names=["query"])`, `OffloadNamed(names=["query"])`,
         `SaveWithin(bytes_per_layer=2**24)`.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The model has no stack of layers.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.remat(config)
+      >>> changed.model.stack.remat
+      <Config[FullRemat()]>
 
     Source: Chen et al. 2016, arXiv:1604.06174, section 4.
     """

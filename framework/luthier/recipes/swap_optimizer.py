@@ -26,8 +26,19 @@ def swap_optimizer(experiment: fdl.Buildable, recipe: optim.Optimizer | Callable
       experiment: A graph of an experiment; it is not changed.
       recipe: A recipe of `luthier.optim`, or a node of one, whose own arguments take precedence.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The new recipe needs an argument that the old one does not have.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph, optim, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.swap_optimizer(config, optim.lion)
+      >>> graph.head_text(changed.optimizer)
+      'luthier.optim.lion'
     """
     changed = graph.copy_graph(experiment)
     given = dict(recipe.__arguments__) if isinstance(recipe, fdl.Config) else {}

@@ -31,8 +31,21 @@ def text(experiment: fdl.Buildable, path: str, field: str = "", fraction: float 
       field: The field of the text in records; empty for `text`, or the only one of text.
       fraction: Fraction that is held out where the data has no splits of its own.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: There is no text at the path, or the experiment does not read documents.
+
+    Example:
+      >>> import pathlib
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> _ = pathlib.Path("corpus.txt").write_text("To be, or not to be.")
+      >>> changed = recipes.text(config, "corpus.txt")
+      >>> changed.data.source.split, changed.evaluations["held_out"].data.source.split
+      ('train', 'held_out')
     """
     if not is_experiment(experiment):
         raise BadInput(Problem("a model alone has no data", remedy="give an experiment"))

@@ -33,8 +33,19 @@ def shared(experiment: fdl.Buildable, **values: Any) -> Any:
       experiment: A graph of an experiment or of a part of one; it is not changed.
       values: New values by the names of shared values.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: There is no shared value of that name.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.shared(config, length=64)
+      >>> changed.data.length.value
+      64
     """
     # Values inside of arithmetic have no path, so the graph is walked, and each expression down to
     # its operands. Several values may have one name: all of them are set.
@@ -175,8 +186,19 @@ def tiny(experiment: fdl.Buildable, axis_size: int = 2) -> Any:
       experiment: A graph of an experiment; it is not changed. What is small already stays.
       axis_size: Devices along a mesh axis, at most.
 
+    Returns:
+      The changed copy of the config.
+
     Raises:
       BadInput: The graph is of no experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.tiny(config)
+      >>> changed.model.num_layers, changed.training.steps.value
+      (2, 10)
     """
     # The mesh comes first, because heads, layers, experts and rows must stay divisible by its axes;
     # batches come last, because their rows depend on it and on the microbatches.

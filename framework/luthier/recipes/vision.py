@@ -17,6 +17,9 @@ def resnet(
       stage_sizes: Number of blocks in every stage.
       block: `BasicBlock` or `BottleneckBlock`.
 
+    Returns:
+      A template of `models.ResNet`, for `model` of an experiment.
+
     Source: He et al. 2015, arXiv:1512.03385, table 1, with the stride of version 1.5.
     """
     # The last norm of each block starts at zero, so that a block is the identity at first (Goyal et
@@ -37,17 +40,29 @@ def resnet(
 
 
 def resnet18(num_classes: int = 1000) -> fdl.Partial[models.ResNet]:
-    """Return ResNet-18: 11.7M parameters with 1000 classes (`num_classes`)."""
+    """Return ResNet-18: 11.7M parameters with 1000 classes (`num_classes`).
+
+    Returns:
+      A template of `models.ResNet`, for `model` of an experiment.
+    """
     return resnet(num_classes, (2, 2, 2, 2), layers.BasicBlock)
 
 
 def resnet34(num_classes: int = 1000) -> fdl.Partial[models.ResNet]:
-    """Return ResNet-34: 21.8M parameters with 1000 classes (`num_classes`)."""
+    """Return ResNet-34: 21.8M parameters with 1000 classes (`num_classes`).
+
+    Returns:
+      A template of `models.ResNet`, for `model` of an experiment.
+    """
     return resnet(num_classes, (3, 4, 6, 3), layers.BasicBlock)
 
 
 def resnet50(num_classes: int = 1000) -> fdl.Partial[models.ResNet]:
-    """Return ResNet-50: 25.6M parameters with 1000 classes (`num_classes`)."""
+    """Return ResNet-50: 25.6M parameters with 1000 classes (`num_classes`).
+
+    Returns:
+      A template of `models.ResNet`, for `model` of an experiment.
+    """
     return resnet(num_classes, (3, 4, 6, 3))
 
 
@@ -56,6 +71,9 @@ def small_images(model: fdl.Partial[models.ResNet]) -> fdl.Partial[models.ResNet
 
     Args:
       model: The result of `resnet`; it is changed.
+
+    Returns:
+      A template of `models.ResNet`, for `model` of an experiment.
     """
     model.stem = fdl.Partial(layers.SmallStem, norm=model.stem.norm)
     return model
@@ -69,6 +87,9 @@ def group_normalized(
     Args:
       model: The result of `resnet`; it is changed.
       num_groups: Groups that channels are cut into.
+
+    Returns:
+      A template of `models.ResNet`, for `model` of an experiment.
 
     Source: Wu and He 2018, arXiv:1803.08494, section 4.1.
     """

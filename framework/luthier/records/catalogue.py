@@ -81,8 +81,16 @@ def list_runs(
       best: Only so many of the best, by `sort`.
       last: Only so many of those that were written to last.
 
+    Returns:
+      The runs, each with its directory, status and last metrics.
+
     Raises:
       BadInput: `best` without `sort`, or no run has the metric.
+
+    Example:
+      >>> import luthier
+      >>> luthier.runs("an_empty_folder")
+      []
     """
     runs = [summarize(run) for run in sorted(_directories(pathlib.Path(root)), key=_changed)]
     if name is not None:
@@ -144,6 +152,9 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
       root: Where runs are kept.
       reference: A run's directory; its id, `name/id`, or the beginning of either; the name of an
         experiment that has one run; or `last` for the one that was written to last.
+
+    Returns:
+      The directory of the run.
 
     Raises:
       UnknownReference: There is no such run; the message holds the nearest names.

@@ -59,6 +59,14 @@ def format_count(value: float) -> str:
 
     Args:
       value: The count.
+
+    Returns:
+      The text.
+
+    Example:
+      >>> from luthier import records
+      >>> [records.format_count(value) for value in (950, 12_300, 124e6, 1.24e9)]
+      ['950', '12.3k', '124M', '1.24B']
     """
     for size, suffix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 0.9995:
@@ -71,6 +79,14 @@ def format_seconds(value: float) -> str:
 
     Args:
       value: The time span in seconds.
+
+    Returns:
+      The text, without fractions of a second.
+
+    Example:
+      >>> from luthier import records
+      >>> records.format_seconds(42.7), records.format_seconds(2 * 86_400 + 11_045)
+      ('0:00:42', '2d 03:04:05')
     """
     minutes, seconds = divmod(int(max(0.0, value)), 60)
     hours, minutes = divmod(minutes, 60)
@@ -116,7 +132,14 @@ def _facts(facts: Mapping[str, Any]) -> str:
 
 
 def header_rows(header: events.Header) -> list[tuple[str, str]]:
-    """Return the header's facts as pairs of label and text; what is not known is left out."""
+    """Return the header's facts as pairs of label and text; what is not known is left out.
+
+    Args:
+      header: The facts that a run begins with.
+
+    Returns:
+      (label, text) in the order in which they are printed, without control characters.
+    """
     # Axes of size one say nothing. Texts pass through `cell`: names of experiments and paths come
     # from records, and may hold control characters.
     mesh = " ".join(f"{axis}={size}" for axis, size in header.mesh.items() if size != 1)

@@ -63,7 +63,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*")
 
 
 def new_id() -> str:
-    """Return an id for a run that no other has: the time, which sorts, and four random digits."""
+    """Return an id for a run that no other has: the time, which sorts, and four random digits.
+
+    Returns:
+      The id, as `20261125-143000-a1b2`.
+
+    Example:
+      >>> from luthier import records
+      >>> len(records.new_id())
+      20
+    """
     return time.strftime("%Y%m%d-%H%M%S-") + os.urandom(2).hex()
 
 
@@ -109,6 +118,16 @@ def name_problem(value: str, owner: str, what: str = "name") -> Problem | None:
       value: The text.
       owner: Whose name it would be: `a run`.
       what: `name` or `id`.
+
+    Returns:
+      The problem, or None.
+
+    Example:
+      >>> from luthier import records
+      >>> print(records.name_problem("gpt2-small", "a run"))
+      None
+      >>> print(records.name_problem("gpt2 small", "a run"))
+      name: 'gpt2 small' cannot be the name of a run; use letters, digits ...
     """
     # Names become folders, lines of job scripts and keys of buckets: spaces, slashes, quotes and
     # control characters are refused once, here.

@@ -335,9 +335,17 @@ def read_spans(
       path: The file; a missing one has no lines.
       report: Is given one line about damaged lines.
 
+    Returns:
+      The JSON objects of the lines.
+
     Raises:
       RunError: It cannot be read.
       VersionError: It was written by a later luthier.
+
+    Example:
+      >>> from luthier import records
+      >>> records.read_spans("missing/goodput.jsonl")
+      []
     """
     reader = LineReader(path, accepts=_is_whole)
     spans = list(reader)
@@ -434,6 +442,14 @@ def account_of(lines: Sequence[Mapping[str, Any]], alive: bool = False) -> Accou
     Args:
       lines: The lines of its goodput.jsonl (`read_spans`).
       alive: Whether a process still trains: its last span is then not where it was killed.
+
+    Returns:
+      Seconds by kind over all processes, and those of each process.
+
+    Example:
+      >>> from luthier import records
+      >>> records.account_of([]).seconds
+      {}
     """
     # The lines of a killed process just end, so its end is its last span; what lies between that
     # and the next beginning is idle time.

@@ -87,8 +87,17 @@ def encode_png(pixels: Any) -> bytes:
       pixels: uint8 [height, width, channels] with 1, 3 or 4 channels (grey, RGB, RGBA), or
         [height, width].
 
+    Returns:
+      The file's content.
+
     Raises:
       ValueError: It is not such an array.
+
+    Example:
+      >>> import numpy as np
+      >>> from luthier import records
+      >>> records.encode_png(np.zeros((2, 2), np.uint8))[1:4]
+      b'PNG'
     """
     import numpy as np  # not at the top: importing this package must be cheap
 

@@ -57,8 +57,16 @@ def encode_number(value: Any) -> int | float | str:
     Args:
       value: A bool, int, float, NumPy scalar or array without dimensions.
 
+    Returns:
+      An int for bools and integers, a float, or `"NaN"`, `"Infinity"` and `"-Infinity"`.
+
     Raises:
       TypeError: It is not a number.
+
+    Example:
+      >>> from luthier import records
+      >>> records.encode_number(0.5), records.encode_number(float("nan"))
+      (0.5, 'NaN')
     """
     if type(value) is float and math.isfinite(value):
         return value  # nearly always, and the thread that trains waits for it
@@ -96,8 +104,16 @@ def encode_event(event: Event, time: float, step: int) -> dict[str, Any]:
       time: Seconds since 1970.
       step: The step for events that have none of their own.
 
+    Returns:
+      A dict of plain JSON values, with `kind`, `step` and `time`.
+
     Raises:
       TypeError: A value of a step or an evaluation is not a number.
+
+    Example:
+      >>> from luthier import records
+      >>> records.encode_event(records.Step(10, {"loss": 2.5}), time=0.0, step=10)
+      {'kind': 'step', 'step': 10, 'time': 0.0, 'values': {'loss': 2.5}}
     """
     # Steps and evaluations are nearly all of the lines and written by hand; the rare ones go
     # through their fields, so that a new field of an event is recorded without a change here.
@@ -122,6 +138,18 @@ def decode_event(record: Mapping[str, Any]) -> Recorded | None:
 
     Args:
       record: The fields of a line.
+
+    Returns:
+      The event with its time and step, or None.
+
+    Raises:
+      RunError: A field is missing, or of another type.
+
+    Example:
+      >>> from luthier import records
+      >>> line = {"kind": "step", "step": 10, "time": 0.0, "values": {"loss": 2.5}}
+      >>> records.decode_event(line).event
+      Step(step=10, values={'loss': 2.5})
     """
     kind = record["kind"]
     if kind not in KINDS:
@@ -158,9 +186,21 @@ def read_records(
       path: A metrics.jsonl; a missing file has no lines.
       report: Is given one line about all that was left out; None raises a `DamagedRecord` warning.
 
+    Yields:
+      The fields of a line, in the order of the file.
+
     Raises:
       RunError: The file cannot be read.
       VersionError: It was written by a later luthier.
+
+    Example:
+      >>> import json
+      >>> from luthier import records
+      >>> record = records.encode_event(records.Step(10, {"loss": 2.5}), time=0.0, step=10)
+      >>> with open("metrics.jsonl", "w") as file:
+      ...     print(json.dumps(record), file=file)
+      >>> list(records.read_records("metrics.jsonl"))
+      [{'kind': 'step', 'step': 10, 'time': 0.0, 'values': {'loss': 2.5}}]
     """
     reader = LineReader(path, accepts=_is_event)
     yield from reader
@@ -203,9 +243,21 @@ def read_events(
       path: A metrics.jsonl; a missing file has no events.
       report: Given one line about what is damaged and left out; None warns (`DamagedRecord`).
 
+    Yields:
+      Each event with its time and step.
+
     Raises:
       RunError: The file cannot be read.
       VersionError: It was written by a later luthier.
+
+    Example:
+      >>> import json
+      >>> from luthier import records
+      >>> record = records.encode_event(records.Step(10, {"loss": 2.5}), time=0.0, step=10)
+      >>> with open("metrics.jsonl", "w") as file:
+      ...     print(json.dumps(record), file=file)
+      >>> [recorded.event for recorded in records.read_events("metrics.jsonl")]
+      [Step(step=10, values={'loss': 2.5})]
     """
     reader = LineReader(path, accepts=_is_event)
     for line in reader.lines():
@@ -341,6 +393,19 @@ def read_last(
       path: A metrics.jsonl; a missing file has no events.
       kind: The event's class.
       window_bytes: Bytes of the end to look at first.
+
+    Returns:
+      The event with its time and step; None where there is no such event, or the file cannot be
+      read.
+
+    Example:
+      >>> import json
+      >>> from luthier import records
+      >>> record = records.encode_event(records.Step(10, {"loss": 2.5}), time=0.0, step=10)
+      >>> with open("metrics.jsonl", "w") as file:
+      ...     print(json.dumps(record), file=file)
+      >>> records.read_last("metrics.jsonl", records.Step).event
+      Step(step=10, values={'loss': 2.5})
     """
     try:
         with open(path, "rb") as file:
@@ -376,6 +441,18 @@ def sample_steps(
       most: How many steps, at least 2.
       window_bytes: Bytes of a piece. A piece within one long line, such as a histogram, yields no
         step.
+
+    Returns:
+      At most `most` steps; fewer where pieces hold none.
+
+    Example:
+      >>> import json
+      >>> from luthier import records
+      >>> record = records.encode_event(records.Step(10, {"loss": 2.5}), time=0.0, step=10)
+      >>> with open("metrics.jsonl", "w") as file:
+      ...     print(json.dumps(record), file=file)
+      >>> records.sample_steps("metrics.jsonl")
+      [Step(step=10, values={'loss': 2.5})]
     """
     try:
         with open(path, "rb") as file:

@@ -49,6 +49,14 @@ def redact(text: str) -> str:
 
     Args:
       text: The text to record or to show.
+
+    Returns:
+      The text; the same where nothing was found.
+
+    Example:
+      >>> from luthier import records
+      >>> records.redact("https://me:secret@example.com/data")
+      'https://***@example.com/data'
     """
     for secret, name in _known():
         if secret in text:
@@ -65,6 +73,14 @@ def find_secret(text: str) -> str:
 
     Args:
       text: Any text.
+
+    Returns:
+      A phrase that does not hold the secret itself.
+
+    Example:
+      >>> from luthier import records
+      >>> records.find_secret("https://me:secret@example.com/data"), records.find_secret("plain")
+      ('a password in a URL', '')
     """
     for secret, name in _known():
         if secret in text:

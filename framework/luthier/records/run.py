@@ -251,7 +251,14 @@ def _unknown(what: str, name: str, known: Sequence[str]) -> Problem:
 
 
 def summarize(directory: RunDirectory) -> Run:
-    """Return the run in `directory`; damage is a part of it, and not raised."""
+    """Return the run in `directory`; damage is a part of it, and not raised.
+
+    Args:
+      directory: The directory of a run.
+
+    Returns:
+      Its status and last metrics; `unknown` with the reason where files are damaged.
+    """
     try:
         status = directory.read_status()
         last = read_last(directory.metrics_path, Step)

@@ -203,6 +203,10 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
     Args:
       packages: Import names of the user's packages.
       directory: Any directory of the repository to describe.
+
+    Returns:
+      Versions, the platform, the commit and the uncommitted patch, hashes of packages, and the
+      command line.
     """
     # The patch is what makes a run of uncommitted code reproducible; untracked files are listed,
     # and those of the user's packages are copied (`keep_code`).
@@ -228,6 +232,14 @@ def read_facts(packages: Sequence[str] = ()) -> dict[str, str]:
 
     Args:
       packages: Import names of the user's packages.
+
+    Returns:
+      Texts by name: versions, and 12 digits of the hash of each package.
+
+    Example:
+      >>> from luthier import records
+      >>> "the version of jax" in records.read_facts()
+      True
     """
     facts = {f"the version of {name}": text for name, text in versions().items()}
     facts["the version of Python"] = platform.python_version()

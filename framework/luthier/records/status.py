@@ -64,9 +64,17 @@ def read_status(path: str | os.PathLike[str]) -> Status:
     Args:
       path: The file.
 
+    Returns:
+      The status.
+
     Raises:
       RunError: The file is damaged.
       VersionError: It was written by a later luthier.
+
+    Example:
+      >>> from luthier import records
+      >>> records.read_status("missing/status.json").step
+      0
     """
     fields = read_json(path, default={}, newest=FORMAT)
     if not isinstance(fields, dict):

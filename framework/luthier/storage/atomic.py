@@ -31,6 +31,14 @@ def run_error(action: str, path: str | os.PathLike[str], error: OSError) -> RunE
       action: The attempted action, such as `write`.
       path: The file or directory that it was tried on.
       error: The operating system's error.
+
+    Returns:
+      The error, to be raised.
+
+    Example:
+      >>> from luthier import storage
+      >>> print(storage.run_error("write", "runs", OSError(28, "No space left on device")))
+      cannot write runs: No space left on device; free space on that disk, ...
     """
     reason = error.strerror or str(error) or type(error).__name__
     remedy = _REMEDIES.get(error.errno or 0, "")
@@ -193,7 +201,21 @@ def write_json(
 
 
 def json_text(value: Any) -> str:
-    """Return a value as strict, indented JSON."""
+    """Return a value as strict, indented JSON.
+
+    Args:
+      value: A plain value: dicts with text as keys, lists, text, finite numbers, booleans and None.
+
+    Returns:
+      The text, with a line break at its end.
+
+    Example:
+      >>> from luthier import storage
+      >>> print(storage.json_text({"step": 10}), end="")
+      {
+       "step": 10
+      }
+    """
     # `NaN` is not JSON, and strict readers (browsers, jq) refuse the whole file because of it.
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
@@ -224,9 +246,19 @@ def read_json(path: str | os.PathLike[str], default: Any = None, newest: int | N
       default: Value of a missing file.
       newest: The newest format that the caller understands; None where the file has none.
 
+    Returns:
+      The value, or `default`.
+
     Raises:
       RunError: The file cannot be read, or is not JSON.
       VersionError: It was written by a later luthier.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import storage
+      >>> _ = pathlib.Path("status.json").write_text('{"step": 10}')
+      >>> storage.read_json("status.json"), storage.read_json("missing.json", default={})
+      ({'step': 10}, {})
     """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8")

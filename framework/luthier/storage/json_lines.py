@@ -47,6 +47,15 @@ def seal(text: bytes, number: int, format: int | None = None) -> bytes:
       text: The object as JSON, from `{` to `}`, without a line break, `n`, `crc` and `format`.
       number: Number of lines before it in the file.
       format: The format of the file, written into the first line of each process.
+
+    Returns:
+      The line with its number and checksum, and with its line break.
+
+    Example:
+      >>> from luthier import storage
+      >>> line = storage.seal(b'{"step":10}', number=0)
+      >>> storage.parse(line).record["step"]
+      10
     """
     # Spliced in as bytes and not by parsing the object and dumping it again: this runs for every
     # line of every step, and the checksum must cover exactly the bytes that are written.
@@ -288,6 +297,14 @@ def looks_whole(path: str | os.PathLike[str], window_bytes: int = 1 << 18) -> bo
     Args:
       path: The file; a missing one, or one that cannot be read, has nothing wrong.
       window_bytes: Bytes of its end to look at.
+
+    Returns:
+      False if a line near the end is damaged or missing.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.looks_whole("missing.jsonl")
+      True
     """
     try:
         with open(path, "rb") as file:
@@ -329,6 +346,15 @@ def parse(raw: bytes, start: int = 0, place: int = 1) -> Line | None:
       raw: Its bytes, with the line break.
       start: Where it begins in the file, in bytes.
       place: Number of the line in the file, from 1.
+
+    Returns:
+      The object of the line and its place, or None.
+
+    Example:
+      >>> from luthier import storage
+      >>> line = storage.seal(b'{"step":10}', number=0)
+      >>> storage.parse(line).record["step"], storage.parse(line[:-4])
+      (10, None)
     """
     if not raw.endswith(b"\n"):
         return None

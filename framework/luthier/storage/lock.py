@@ -148,6 +148,14 @@ def holder(path: str | os.PathLike[str]) -> Holder | None:
 
     Args:
       path: The lock file; it may be missing.
+
+    Returns:
+      The machine and process, or None.
+
+    Example:
+      >>> from luthier import storage
+      >>> print(storage.holder("missing.lock"))
+      None
     """
     try:
         descriptor = _open(pathlib.Path(path), os.O_RDONLY)

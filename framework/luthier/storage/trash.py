@@ -122,6 +122,14 @@ def list_trash(directory: str | os.PathLike[str]) -> list[Trashed]:
 
     Args:
       directory: The directory that `path` of `move_to_trash` lay in; it may have no trash.
+
+    Returns:
+      The entries, each with its path, the reason, and the time in seconds since 1970.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.list_trash(".")
+      []
     """
     found = []
     for entry in _entries(pathlib.Path(directory, TRASH)):
@@ -144,6 +152,14 @@ def empty(directory: str | os.PathLike[str], keep: Collection[str] = ()) -> int:
     Args:
       directory: The directory that `path` of `move_to_trash` lay in; it may have no trash.
       keep: Names (of what was moved) that stay.
+
+    Returns:
+      The number of entries that were deleted.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.empty(".")
+      0
     """
     trash = pathlib.Path(directory, TRASH)
     deleted = 0

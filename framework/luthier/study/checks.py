@@ -27,6 +27,9 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
       graph: An `fdl.Config` of `Study`.
       editing: How words of its space are read.
 
+    Returns:
+      The study, built.
+
     Raises:
       BadInput: Something is wrong; every problem is in it.
     """
@@ -63,6 +66,15 @@ def evaluations_of(base: Graph) -> Mapping[str, Sequence[Any]] | None:
 
     Args:
       base: The experiment's graph; only its task is built.
+
+    Returns:
+      Metrics by the name of the evaluation, in the order of the experiment.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> list(study.evaluations_of(luthier.experiment("quickstart")))
+      ['held_out']
     """
     try:
         names = graphs.get(base, "evaluations")

@@ -218,6 +218,15 @@ def is_better(objective: Objective, value: float, other: float) -> bool:
       objective: What is compared.
       value: A value of it.
       other: Another one.
+
+    Returns:
+      False also for equal values.
+
+    Example:
+      >>> from luthier import metrics, study
+      >>> loss = study.Measured(metrics.Selector("held_out", "loss"))
+      >>> study.is_better(loss, 1.0, 2.0), study.is_better(loss, float("nan"), 2.0)
+      (True, False)
     """
     if math.isnan(value) or math.isnan(other):
         return not math.isnan(value) and math.isnan(other)

@@ -225,9 +225,17 @@ def read_result(directory: str | os.PathLike[str]) -> TrialEnded | None:
     Args:
       directory: `TrialWork.directory`.
 
+    Returns:
+      The event, as `write_result` got it.
+
     Raises:
       RunError: The file is damaged, or cannot be read.
       VersionError: It was written by a later luthier.
+
+    Example:
+      >>> from luthier import study
+      >>> print(study.read_result("."))
+      None
     """
     path = pathlib.Path(directory, NAME)
     found = read_json(path, newest=FORMAT)

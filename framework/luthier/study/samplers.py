@@ -49,8 +49,16 @@ def sampler(name: str) -> fdl.Config:
     Args:
       name: A key of `SAMPLERS`.
 
+    Returns:
+      An `fdl.Config` of the sampler with its defaults.
+
     Raises:
       BadInput: There is none of this name.
+
+    Example:
+      >>> from luthier import study
+      >>> study.sampler("tpe")
+      <Config[TPESampler()]>
     """
     return _named("sampler", name, SAMPLERS)
 
@@ -83,8 +91,21 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
         `device_hours`, `peak_bytes`, `parameters`.
       evaluations: The metrics of every evaluation set, which know what is better.
 
+    Returns:
+      An `fdl.Config` of the objective.
+
     Raises:
       BadInput: It cannot be read.
+
+    Example:
+      >>> from luthier import graph, study
+      >>> print(graph.render(study.objective("held_out/loss:best", None)))
+      luthier.study.Measured
+        selector: luthier.metrics.Selector
+          evaluation = 'held_out'
+          metric = 'loss'
+          direction = 'lower'
+        over: luthier.study.Best
     """
     # Facts have names without a slash, so they cannot be confused with `EVALUATION/METRIC`.
     if word in FACTS:
@@ -111,6 +132,14 @@ def default_objective(evaluations: Mapping[str, Sequence[Any]] | None) -> list[f
 
     Args:
       evaluations: The metrics of every evaluation set.
+
+    Returns:
+      A list with one node, or an empty one.
+
+    Example:
+      >>> from luthier import study
+      >>> study.default_objective(None)
+      []
     """
     if evaluations is None or len(evaluations) != 1:
         return []
@@ -129,6 +158,9 @@ def study_of(
       space: The search space.
       sampler: The node of the sampler.
       packages: The user's modules that graphs may name.
+
+    Returns:
+      An `fdl.Config` of `Study`, with the first metric of the only evaluation as its objective.
     """
     return fdl.Config(
         Study,

@@ -475,7 +475,19 @@ def setting(key: str, value: Any) -> str | tuple[str, Any]:
 
 
 def override_text(override: str | tuple[str, Any]) -> str:
-    """Return an override as text, for display."""
+    """Return an override as text, for display.
+
+    Args:
+      override: A statement, or a pair of a path and a value.
+
+    Returns:
+      The text; the arguments of a node are left out.
+
+    Example:
+      >>> from luthier import study
+      >>> study.override_text(("optimizer.b2", 0.95))
+      'optimizer.b2=0.95'
+    """
     if isinstance(override, str):
         return override
     path, value = override
@@ -508,6 +520,15 @@ def grid_points(space: Space, resolution: int, prefix: str = "") -> Iterator[dic
       space: The search space.
       resolution: Points of every continuous range.
       prefix: The prefix of the names.
+
+    Yields:
+      Values by name, the last dimension changing fastest; of options, their index.
+
+    Example:
+      >>> from luthier import study
+      >>> space = study.parse_space(["model.dim=choice(64,128)", "seed=choice(0,1)"])
+      >>> len(list(study.grid_points(space, resolution=2)))
+      4
     """
     yield from _points(list(space.dimensions.items()), resolution, prefix)
 
@@ -567,6 +588,9 @@ def generate(module_name: str, names: Sequence[str]) -> dict[str, Zipped]:
     Args:
       module_name: The module of the experiment.
       names: The generators, without `sweep_`.
+
+    Returns:
+      The rows of each generator, by its name.
 
     Raises:
       BadInput: There is none of a name, or it yields other objects than settings.

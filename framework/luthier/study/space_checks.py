@@ -70,6 +70,9 @@ def locate(base: Graph, space: Space, editing: Editing) -> dict[str, Stored] | N
       base: The experiment graph.
       space: The search space.
       editing: How its words are read.
+
+    Returns:
+      Values by name, as of `grid_points`; or None.
     """
     return _locate(base, space, editing, "")
 
@@ -134,6 +137,9 @@ def check_space(base: Graph, space: Space, editing: Editing) -> list[Problem]:
       base: The experiment graph.
       space: The search space.
       editing: How its words are read.
+
+    Returns:
+      The problems, each with the path that it is about; none if the space fits.
     """
     problems: list[Problem] = []
     if not space.dimensions:
@@ -270,6 +276,16 @@ def violated(graph: Graph, predicate: Any) -> bool:
     Args:
       graph: The graph of a trial.
       predicate: A condition, or a function of the graph.
+
+    Returns:
+      True if it is broken.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> study.violated(config, "model.dim <= 64"), study.violated(config, "model.dim <= 128")
+      (True, False)
     """
     if not isinstance(predicate, str):
         return not predicate(graph)

@@ -46,8 +46,16 @@ def parse_space(words: Sequence[str], when: Sequence[str] = ()) -> Space:
       words: What was given to `--space`.
       when: What was given to `--when`.
 
+    Returns:
+      The space, with a dimension for each argument.
+
     Raises:
       BadInput: Some cannot be read; all problems are in it.
+
+    Example:
+      >>> from luthier import study
+      >>> study.parse_space(["optimizer.b2=uniform(0.9,0.999)"]).dimensions
+      {'optimizer.b2': Uniform(low=0.9, high=0.999)}
     """
     # All problems of all arguments are collected: fixing them one run at a time is tedious.
     problems: list[Problem] = []
@@ -81,8 +89,16 @@ def parse_dimension(word: str) -> tuple[str, Any]:
     Args:
       word: `model.dim=pow2(64,256)`.
 
+    Returns:
+      The path, and the dimension: a range, or options.
+
     Raises:
       BadInput: It cannot be read.
+
+    Example:
+      >>> from luthier import study
+      >>> study.parse_dimension("optimizer.learning_rate.peak=log(1e-4,1e-2)")
+      ('optimizer.learning_rate.peak', Log(low=0.0001, high=0.01))
     """
     # Not `partition`: a pattern in the path may hold a `=` within quotes or brackets.
     cut = _find(word, "=")

@@ -176,6 +176,9 @@ def build(graph: Graph, packages: Sequence[str] = ()) -> Study:
     Args:
       graph: An `fdl.Config` of `Study`.
       packages: The user's packages; gates and engines with `packages` know them, too.
+
+    Returns:
+      The study.
     """
     # These stay nodes of the graph: the base is edited for each trial, and sampler and pruner are
     # built anew, with seeds.
@@ -211,6 +214,15 @@ def build_space(space: Any) -> Space:
 
     Args:
       space: A `Space`, or the node of one.
+
+    Returns:
+      The space.
+
+    Example:
+      >>> from luthier import study
+      >>> space = study.parse_space(["seed=choice(0,1)"])
+      >>> study.build_space(space) is space
+      True
     """
     if not is_node(space):
         return space
@@ -227,7 +239,20 @@ def build_space(space: Any) -> Space:
 
 
 def is_study(graph: Graph) -> bool:
-    """Return whether a graph describes a study, and not an experiment."""
+    """Return whether a graph describes a study, and not an experiment.
+
+    Args:
+      graph: A node.
+
+    Returns:
+      True for an `fdl.Config` of `Study`.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> study.is_study(luthier.experiment("quickstart"))
+      False
+    """
     return getattr(graph, "__fn_or_cls__", None) is Study
 
 

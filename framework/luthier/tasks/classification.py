@@ -32,7 +32,16 @@ class Observer(Protocol):
     def observe(
         self, inputs: jax.Array, weights_B: jax.Array, *, dropout: DropoutKeys | None = None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return the logits, by statistics of these rows, and the model's updated variables."""
+        """Return the logits by statistics of these rows, and the updated variables.
+
+        Args:
+          inputs: [B, ...].
+          weights_B: Weights of the rows [B]; rows of weight 0 count nothing.
+          dropout: Keys, one for each row [B, 1]; None means no dropout.
+
+        Returns:
+          Logits [B, K], and arrays by the name of the variable.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +84,9 @@ class Classification:
           model: A classifier, under the trace.
           batch: As above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         # Weights go along, so that padding counts nothing in batch statistics either. The updates
         # leave as outputs: a module that is changed inside of a trace is gone with the trace.
@@ -88,11 +100,26 @@ class Classification:
         return LossSums(ratios[LOSS], reported, updates)
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric of a batch, without dropout."""
+        """Return every metric of a batch, without dropout.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         return self.ratios(_logits(model, batch["inputs"], None), batch)
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of examples with non-zero weight."""
+        """Return the number of examples with non-zero weight.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
         return (batch["weights"] != 0).sum()
 
     def ratios(self, logits_BK: jax.Array, batch: Batch) -> dict[Metric, Ratio]:

@@ -76,16 +76,34 @@ class LanguageModelling:
           model: A language model, under the trace.
           batch: As above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         ratios = self._ratios(self._losses(model, batch, key), batch)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric of a batch, without dropout; a subclass may add its own."""
+        """Return every metric of a batch, without dropout; a subclass may add its own.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         return self._ratios(self._losses(model, batch, None), batch)
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of targets with non-zero weight."""
+        """Return the number of targets with non-zero weight.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
         return (batch["weights"] != 0).sum()
 
     def _losses(self, model: Any, batch: Batch, key: jax.Array | None) -> TokenLosses:

@@ -76,17 +76,35 @@ class MaskedModelling:
           model: An encoder, under the trace.
           batch: As above.
           key: Key of this step's masking and dropout; None for the masking of evaluation.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         ratios = self._ratios(model, batch, key)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric over the tokens that evaluation hides, without dropout."""
+        """Return every metric over the tokens that evaluation hides, without dropout.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         ratios = self._ratios(model, batch, None)
         return {metric: ratios[metric] for metric in self.metrics}
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of tokens that may be chosen, before the draw."""
+        """Return the number of tokens that may be chosen, before the draw.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
         return (batch["weights"] != 0).sum()
 
     def hide(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -34,10 +34,27 @@ class Reference(Protocol):
         """The logical axes of the entries that it reads beside those of the task."""
 
     def policy(self, model: Any) -> Any:
-        """Return the language model that is trained."""
+        """Return the language model that is trained.
+
+        Args:
+          model: The model of the experiment.
+
+        Returns:
+          The model.
+        """
 
     def log_probabilities(self, model: Any, batch: Batch, side: str, chunking: Chunking) -> Any:
-        """Return the reference's log probability of each response of a side, float32 [B]."""
+        """Return the reference's log probability of each response of a side, float32 [B].
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+          side: `chosen` or `rejected`.
+          chunking: Number of positions whose logits are in memory at a time.
+
+        Returns:
+          Float32 [B].
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +64,14 @@ class HeldReference:
     batch_axes: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def policy(self, model: Any) -> Any:
-        """Return the trained part of the `model`."""
+        """Return the trained part of the `model`.
+
+        Args:
+          model: The model of the experiment.
+
+        Returns:
+          The model.
+        """
         return model.trained
 
     def log_probabilities(self, model: Any, batch: Batch, side: str, chunking: Chunking) -> Any:
@@ -58,6 +82,9 @@ class HeldReference:
           batch: As of `Preferences`.
           side: `chosen` or `rejected`.
           chunking: Number of positions whose logits are in memory at a time.
+
+        Returns:
+          Float32 [B].
         """
         # Without dropout: the reference is a fixed function. The copy is not a parameter, so
         # `stop_gradient` is not needed for its gradient; it removes the backward pass through it.
@@ -78,7 +105,14 @@ class PrecomputedReference:
     }
 
     def policy(self, model: Any) -> Any:
-        """Return the `model`."""
+        """Return the `model`.
+
+        Args:
+          model: The model of the experiment.
+
+        Returns:
+          The model.
+        """
         return model
 
     def log_probabilities(self, model: Any, batch: Batch, side: str, chunking: Chunking) -> Any:
@@ -89,6 +123,9 @@ class PrecomputedReference:
           batch: As above.
           side: `chosen` or `rejected`.
           chunking: Not used.
+
+        Returns:
+          Float32 [B].
         """
         return batch[f"{side}_log_probabilities"]
 
@@ -138,16 +175,34 @@ class Preferences:
           model: The model that the reference expects, under the trace.
           batch: As above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         ratios = self._ratios(model, batch, key)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric of a batch, without dropout; a subclass may add its own."""
+        """Return every metric of a batch, without dropout; a subclass may add its own.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         return self._ratios(model, batch, None)
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of the responses' tokens."""
+        """Return the number of the responses' tokens.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
         return sum((batch[f"{side}_weights"] != 0).sum() for side in SIDES)
 
     def _ratios(self, model: Any, batch: Batch, key: jax.Array | None) -> dict[Metric, Ratio]:

@@ -124,6 +124,9 @@ class Routed:
           key: Key of this step's randomness, the same for every part of the batch; None for none.
           statistics: Those of all parts of the batch, with a leading dimension A; None where this
             is the whole batch.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         # The load-balance loss is E sum_e f_e P_e with f and P over the whole batch. Given the
         # counts of the whole batch, f is a constant and P a sum over tokens, so each microbatch
@@ -145,7 +148,15 @@ class Routed:
         return LossSums(loss, {**sums.metrics, **metrics}, sums.updates)
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return the metrics of the task and of the routing, for a batch without randomness."""
+        """Return the metrics of the task and of the routing, for a batch without randomness.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         # `evaluate` returns metrics without the sum of the loss's weights, so the number of tokens
         # that were routed weights the means over batches here. It is that of the first layer, as
         # the layers of a stack route the same tokens, and the weight only compares batches.
@@ -157,7 +168,14 @@ class Routed:
         return {**metrics, **self._routing(layers, whole, weight)[1]}
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of targets that count."""
+        """Return the number of targets that count.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
         return self.task.count_tokens(batch)
 
     def _routing(

@@ -125,13 +125,31 @@ class Task(Protocol):
           batch: Arrays by name; the leading axis is rows.
           key: Key of this step's randomness, the same for every part of the batch, so that masks
             depend on the token and not on how the batch is split; None for no randomness.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
-        """Return the metrics of a batch without randomness; rows of weight 0 count nothing."""
+        """Return the metrics of a batch without randomness; rows of weight 0 count nothing.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of targets that count, an integer scalar of the batch's array type."""
+        """Return the number of targets that count, an integer scalar of the batch's array type.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
 
 
 @runtime_checkable
@@ -144,7 +162,16 @@ class CoupledTask(Protocol):
     """
 
     def statistics(self, model: Any, batch: Batch, key: jax.Array | None) -> Any:
-        """Return the statistics that other rows depend on, a pytree of floating point arrays."""
+        """Return the statistics that other rows depend on, a pytree of floating point arrays.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+          key: Key of this step's randomness; None for no randomness.
+
+        Returns:
+          Arrays of the sums or rows that the loss needs of all parts.
+        """
 
     def loss(
         self, model: Any, batch: Batch, key: jax.Array | None, statistics: Any = None
@@ -157,4 +184,7 @@ class CoupledTask(Protocol):
           key: As for `Task.loss`.
           statistics: Those of all parts of the batch, stacked along a new leading dimension; None
             where `batch` is the whole, so that they are its own.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """

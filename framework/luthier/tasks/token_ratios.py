@@ -28,6 +28,15 @@ def weighted_sum(values: jax.Array, weights: Any) -> jax.Array:
     Args:
       values: Any array.
       weights: Of the same shape.
+
+    Returns:
+      A scalar.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import tasks
+      >>> print(tasks.weighted_sum(jnp.array([2.0, jnp.inf]), jnp.array([0.5, 0.0])))
+      1.0
     """
     # A product alone would not do: the loss of padding may be infinite, and 0 x inf is NaN.
     return jnp.sum(jnp.where(weights != 0, values * weights, 0))
@@ -39,6 +48,17 @@ def token_ratios(losses: TokenLosses, weights_BL: Any) -> dict[Metric, Ratio]:
     Args:
       losses: The cost of every token.
       weights_BL: Weights of the tokens, float32 [B, L].
+
+    Returns:
+      A numerator and a weight for each of these metrics, scalars: sums over the batch.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses, tasks
+      >>> cost = losses.cross_entropy(jnp.zeros((1, 2, 4)), jnp.zeros((1, 2), jnp.int32))
+      >>> ratios = tasks.token_ratios(cost, jnp.array([[1.0, 0.0]]))
+      >>> {metric.name: float(ratio.denominator) for metric, ratio in ratios.items()}
+      {'loss': 1.0, 'nats_per_token': 1.0, 'perplexity': 1.0, 'accuracy': 1.0}
     """
     # Perplexity is the exponential of the mean, taken on the host by its metric; here it is the
     # same ratio as nats per token.
@@ -59,6 +79,16 @@ def byte_ratios(nats: jax.Array, target_bytes_BL: Any, weights_BL: Any) -> dict[
       nats: The sum of the nats of all counted tokens, a scalar.
       target_bytes_BL: Bytes that each target stands for, int32 [B, L].
       weights_BL: Weights of the tokens, float32 [B, L].
+
+    Returns:
+      A numerator (nats) and a weight (bytes) for each of these metrics, scalars.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import tasks
+      >>> ratios = tasks.byte_ratios(jnp.float32(6.0), jnp.array([[3, 1]]), jnp.array([[1.0, 0.0]]))
+      >>> {metric.name: float(ratio.value()) for metric, ratio in ratios.items()}
+      {'nats_per_byte': 2.0, 'bits_per_byte': 2.0}
     """
     # Nats of all counted tokens over their bytes, not a mean over tokens: a tokenizer with longer
     # tokens gets no advantage. An end-of-document token costs nats and stands for no bytes.
@@ -77,6 +107,17 @@ def exact_match(correct_BT: Any, weights_BT: Any, segments_BT: Any) -> Ratio:
       weights_BT: Weights of the tokens, float32 [B, T]; a text without weight is not counted.
       segments_BT: Number of the text that a token belongs to, int32 [B, T]; tokens of a text are
         adjacent, and 0 is padding.
+
+    Returns:
+      Two scalars, float32: the number of texts that are right, and that of all texts.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import tasks
+      >>> correct_BT = jnp.array([[1.0, 1.0, 0.0]])
+      >>> ratio = tasks.exact_match(correct_BT, jnp.ones((1, 3)), jnp.array([[1, 1, 2]]))
+      >>> print(ratio.value())
+      0.5
     """
     # A row may pack several texts, so tokens and mistakes are counted per text: by running totals
     # that restart at each text, read at its last token. No loop, and no array over texts.

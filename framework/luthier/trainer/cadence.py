@@ -16,6 +16,15 @@ def is_due(every: Duration | None, before: Progress, now: Progress) -> bool:
       every: The interval; None is never due.
       before: Progress at the previous step.
       now: Progress at this step.
+
+    Returns:
+      True at the first step at which a further multiple is reached.
+
+    Example:
+      >>> from luthier import durations, trainer
+      >>> before, now = durations.Progress(steps=99), durations.Progress(steps=100)
+      >>> trainer.is_due(durations.Steps(50), before, now)
+      True
     """
     if every is None:
         return False
@@ -31,5 +40,13 @@ def is_over(stop: Duration | None, now: Progress) -> bool:
     Args:
       stop: The duration after which training ends; None has no end.
       now: The progress of the run.
+
+    Returns:
+      True from the first step on at which the duration is reached.
+
+    Example:
+      >>> from luthier import durations, trainer
+      >>> trainer.is_over(durations.Steps(100), durations.Progress(steps=100))
+      True
     """
     return stop is not None and stop.measure(now) >= stop.count

@@ -105,6 +105,9 @@ def open_run(
       request: Where the user wants it to go.
       before_new: Called before a new directory is made; what it raises leaves nothing behind.
 
+    Yields:
+      The open directory, whether the run is new or resumed, and lines for the user.
+
     Raises:
       RunError: Another process writes there, the run cannot be continued with this graph, or the
         directory cannot be written.
@@ -283,7 +286,20 @@ def _unsaved(directory: RunDirectory, request: Request) -> list[str]:
 
 
 def configuration(graph: Graph) -> Configuration:
-    """Return a graph in the forms in which it is recorded."""
+    """Return a graph in the forms in which it is recorded.
+
+    Args:
+      graph: A validated graph.
+
+    Returns:
+      Its record, its history, its text, and its values with defaults.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import trainer
+      >>> trainer.configuration(luthier.experiment("quickstart")).values["name"]
+      'quickstart'
+    """
     return Configuration(
         graph=graphs.to_json(graph),
         history=graphs.history_record(graph),
@@ -293,7 +309,22 @@ def configuration(graph: Graph) -> Configuration:
 
 
 def run_id(graph: Graph) -> str:
-    """Return the id of the run that a graph names, the same wherever its runs are recorded."""
+    """Return the id of the run that a graph names, the same wherever its runs are recorded.
+
+    Args:
+      graph: A validated graph.
+
+    Returns:
+      The first digits of its program fingerprint.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import trainer
+      >>> config = luthier.experiment("quickstart")
+      >>> renamed = luthier.experiment("quickstart", ["name=other"])
+      >>> trainer.run_id(config) == trainer.run_id(renamed)
+      True
+    """
     # The program fingerprint leaves out the name, records, checkpoints and divergence: turning on
     # W&B, or saving more often, continues the same run instead of starting another.
     return graphs.fingerprint(graph, kind="program")[:ID_LENGTH]

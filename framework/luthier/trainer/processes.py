@@ -384,6 +384,9 @@ def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
 
     Args:
       times: Those of all processes.
+
+    Returns:
+      Lines by the index of the process; empty where all are alike.
     """
     lines = {}
     for own in times:

@@ -102,6 +102,9 @@ def next_steps(
       steps: Optimizer steps of the whole run.
       prompt: Text that a sample continues, may be empty; None where the model writes no text.
       is_saved: Whether there is a checkpoint of its last step.
+
+    Returns:
+      The commands, a line each, or a sentence where there are none.
     """
     # Never "to resume" without a checkpoint: the same command would start again at step 1, and a
     # queue would repeat that for ever.

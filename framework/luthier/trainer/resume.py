@@ -65,6 +65,18 @@ def compare(recorded: Graph, graph: Graph) -> ResumeDifferences:
     Args:
       recorded: The graph of the run.
       graph: The graph that is to continue it.
+
+    Returns:
+      The differences, a line each, in four groups: what cannot be changed, what changes the shape
+      of schedules, what changes training otherwise, and what is harmless.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import trainer
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = luthier.experiment("quickstart", ["optimizer.b2=0.99"])
+      >>> len(trainer.compare(config, changed).training)
+      1
     """
     # By prefix and not by setting: a path that nobody thought of (a new field of the optimizer)
     # changes training, which is reported, and never passes as harmless.
@@ -322,6 +334,16 @@ def misfits(
       arrays: Name, `shape` and `dtype` of the arrays that the run has saved.
       wanted: The same of those that the graph asks for.
       sides: Names of the two.
+
+    Returns:
+      A problem for each array that is missing on a side, or has another shape or dtype; none if all
+      agree.
+
+    Example:
+      >>> from luthier import trainer
+      >>> array = {"shape": [2], "dtype": "float32"}
+      >>> print(*trainer.misfits({"kernel": array}, {"kernel": {**array, "shape": [3]}}))
+      kernel: is float32[2] in the run, float32[3] in this graph
     """
     run, here = sides
     problems = []

@@ -92,6 +92,9 @@ def load_run(
       shelves: Modules whose fiddlers may be named without their module; None means
         `luthier.recipes` and those of the project.
 
+    Returns:
+      The program and its state, on the devices.
+
     Raises:
       BadInput: There is no such run or checkpoint, it is damaged, or it does not fit the changes.
     """
@@ -145,6 +148,9 @@ def load_weights(graph: Graph, title: str, devices: Sequence[jax.Device] | None 
       graph: The graph of the experiment.
       title: The place of the weights, for the user.
       devices: Where the state goes, as for `load_run`.
+
+    Returns:
+      The program and its state at step 0, with the names of the parameters that were initialized.
 
     Raises:
       BadInput: The weights do not exist, or do not fit the model.
@@ -265,6 +271,9 @@ def sample_run(
       on_notice: Takes a line about how the text is sampled, if there is anything to know.
       **where: As for `load_run`.
 
+    Returns:
+      The text for each prompt, without the prompt.
+
     Raises:
       BadInput: There is no such run or checkpoint, or the model cannot generate.
     """
@@ -300,6 +309,9 @@ def sample_tokens(
       weights: The trained parameters, or their moving average.
       options: As for `sample_run`.
       on_notice: As for `sample_run`.
+
+    Returns:
+      The new token ids for each prompt.
 
     Raises:
       BadInput: The model cannot generate, or a token is outside its vocabulary.
@@ -405,6 +417,9 @@ def transduces(program: Program) -> bool:
 
     Args:
       program: The program of the experiment.
+
+    Returns:
+      True for an encoder-decoder.
     """
     return hasattr(_kind(program), "encode")
 
@@ -420,6 +435,9 @@ def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> 
       program: The program of the state.
       leaves: The state.
       weights: `parameters` or `ema`.
+
+    Returns:
+      The model, an `nnx.Module` on the devices of the state.
     """
     experiment = program.experiment
     # Only the structure of the model is made here; its arrays are those of the state.
@@ -433,6 +451,9 @@ def can_generate(program: Program) -> bool:
 
     Args:
       program: The program of the experiment.
+
+    Returns:
+      True if `sample_text` works with it; False for an encoder-decoder.
     """
     # A model that encodes a source has nothing to continue: `luthier.models.transduce` is for it.
     return _tokenizer(program) is not None and not transduces(program) and _decodes(program)
@@ -479,6 +500,9 @@ def sample_text(
       stop: Text at which a continuation ends (it is not returned); empty for none.
       **options: As for `luthier.models.generate`.
 
+    Returns:
+      The text for each prompt, without the prompt.
+
     Raises:
       BadInput: An option is out of its range.
     """
@@ -501,6 +525,9 @@ def final_sample(program: Program, leaves: Leaves) -> str:
     Args:
       program: The program of the experiment.
       leaves: The flat state.
+
+    Returns:
+      The text, without the prompt.
     """
     samples = program.experiment.records.samples
     if samples is None or not can_generate(program):

@@ -37,6 +37,9 @@ def plot(runs: Run | Sequence[Run], metric: str = "loss", *, width: int = 80) ->
       metric: `loss` for one of the training steps, `held_out/loss` for one of an evaluation.
       width: Columns of the plot.
 
+    Returns:
+      Lines of text without colour, `width` columns wide.
+
     Raises:
       RunError: A run has no such metric, or its record cannot be read.
     """

@@ -28,6 +28,7 @@ NAMES = (
     "quick_compile",
 )
 _WORD = re.compile(r"'(fiddler:[^']*)'|(fiddler:\S+)")
+_SECTION = re.compile(r"^(Args|Returns|Raises|Example|Source):", re.MULTILINE)
 _LINE = re.compile(r"  \[\S+:\d+\]$", re.MULTILINE)
 
 START = """\
@@ -63,12 +64,12 @@ def render() -> str:
 
 def _described(text: str) -> str:
     """Return a docstring as Markdown, without the graph: commands do not pass it."""
-    kept, _, arguments = text.partition("\nArgs:\n")
-    rest, _, _ = arguments.partition("\nRaises:\n")
-    items = re.split(r"\n  (?=\w+: )", "\n" + rest.split("\nSource:")[0].rstrip())[2:]
+    kept, *sections = _SECTION.split(text)
+    named = dict(zip(sections[::2], sections[1::2], strict=True))
+    items = re.split(r"\n  (?=\w+: )", "\n" + named.get("Args", "").strip("\n"))[2:]
     listed = [" ".join(item.split()) for item in items]
-    named = [re.sub(r"^(\w+): ", r"- `\1`: ", item) for item in listed]
-    return "\n".join([kept.strip(), *([""] if named else []), *named])
+    listed = [re.sub(r"^(\w+): ", r"- `\1`: ", item) for item in listed]
+    return "\n".join([kept.strip(), *([""] if listed else []), *listed])
 
 
 def _changes(text: str) -> str:

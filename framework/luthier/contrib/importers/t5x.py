@@ -149,6 +149,13 @@ class T5X(Importer):
     rules: Sequence[Rule] = (Init(ADAPTERS), Take())
 
     def read_arrays(self, path: pathlib.Path) -> tuple[Mapping[str, StoredArray], Family]:
-        """Return the arrays of a checkpoint, and their map. Raises as `Importer.read_arrays`."""
+        """Return the arrays of a checkpoint, and their map. Raises as `Importer.read_arrays`.
+
+        Args:
+          path: `directory`; it or what is before its colon exists.
+
+        Returns:
+          Arrays by their names, which are read when they are used; and the map to ours.
+        """
         arrays = read(path)
         return arrays, family_of(arrays)

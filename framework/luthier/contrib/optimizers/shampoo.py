@@ -45,6 +45,10 @@ def scale_by_shampoo(
       every: Steps between two computations of the roots.
       largest_dim: Sides beyond this size are not preconditioned.
 
+    Returns:
+      A stage. Its state holds the two moments of every parameter, and for a kernel with sides of
+      m and n entries matrices [m, m] and [n, n], all float32.
+
     Source: Gupta et al., 2018, arXiv:1802.09568, algorithm 1; averages, roots every few steps and
       the size of another optimizer's update are from Anil et al., 2020, arXiv:2002.09018.
     """

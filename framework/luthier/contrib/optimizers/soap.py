@@ -47,6 +47,10 @@ def scale_by_soap(
       every: Steps between two renewals.
       largest_dim: Sides beyond this size keep the standard basis.
 
+    Returns:
+      A stage. Its state holds the two moments of every parameter, and for a kernel with sides of
+      m and n entries matrices [m, m] and [n, n], all float32.
+
     Source: Vyas et al., 2024, arXiv:2409.11321, algorithms 3 and 4, and for the first step and the
       order of columns the authors' program.
     """

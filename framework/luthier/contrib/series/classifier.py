@@ -130,7 +130,15 @@ class SeriesClassifier(nnx.Module):
         return self.norm(x_BND)
 
     def __call__(self, series_BLC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:
-        """Return the logits of the classes, float32 or wider [B, K]; arguments as for `hidden`."""
+        """Return the logits of the classes.
+
+        Args:
+          series_BLC: [B, L, C].
+          dropout: Keys, one for each row [B, 1]; None means no dropout (evaluation).
+
+        Returns:
+          Float32 or wider [B, K].
+        """
         logits_BK = self.head(self.pooling(self.hidden(series_BLC, dropout=dropout)))
         return logits_BK.astype(wide(logits_BK.dtype))
 

@@ -105,16 +105,34 @@ class Forecasting:
           model: A forecaster, under the trace.
           batch: A batch, as described above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
+
+        Returns:
+          Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         ratios = self._ratios(model(batch["inputs"], dropout=row_keys(key, batch)), batch)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Forecaster, batch: Batch) -> dict[Metric, Ratio]:
-        """Return every metric of a batch, without dropout; a subclass may add its own."""
+        """Return every metric of a batch, without dropout; a subclass may add its own.
+
+        Args:
+          model: The model, under the trace.
+          batch: A batch of the task.
+
+        Returns:
+          Sums of each metric over the batch, scalars.
+        """
         return self._ratios(model(batch["inputs"], dropout=None), batch)
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return the number of values with non-zero weight."""
+        """Return the number of values with non-zero weight.
+
+        Args:
+          batch: A batch of the task.
+
+        Returns:
+          An integer scalar of the batch's array type.
+        """
         return (batch["weights"] != 0).sum()
 
     def _ratios(self, predictions: jax.Array, batch: Batch) -> dict[Metric, Ratio]:

@@ -64,15 +64,36 @@ def patch_transformer(
 
 
 def patch_tst_42(horizon: int = 96) -> fdl.Partial[PatchTransformer]:
-    """Return PatchTST/42 as for large sets: 336 steps in 42 patches, dim 128; `horizon` steps."""
+    """Return PatchTST/42 as for large sets: 336 steps in 42 patches, dim 128; `horizon` steps.
+
+    Args:
+      horizon: Number of future steps to predict.
+
+    Returns:
+      A template of `PatchTransformer`, for `model` of an experiment.
+    """
     return patch_transformer(336, horizon, dim=128, num_heads=16, hidden_dim=256, dropout=0.2)
 
 
 def patch_tst_64(horizon: int = 96) -> fdl.Partial[PatchTransformer]:
-    """Return PatchTST/64 as for large sets: 512 steps in 64 patches, dim 128; `horizon` steps."""
+    """Return PatchTST/64 as for large sets: 512 steps in 64 patches, dim 128; `horizon` steps.
+
+    Args:
+      horizon: Number of future steps to predict.
+
+    Returns:
+      A template of `PatchTransformer`, for `model` of an experiment.
+    """
     return patch_transformer(512, horizon, dim=128, num_heads=16, hidden_dim=256, dropout=0.2)
 
 
 def patch_tst_small(horizon: int = 96) -> fdl.Partial[PatchTransformer]:
-    """Return PatchTST/42 as for small sets: dim 16, 4 heads, 128 hidden; `horizon` steps."""
+    """Return PatchTST/42 as for small sets: dim 16, 4 heads, 128 hidden; `horizon` steps.
+
+    Args:
+      horizon: Number of future steps to predict.
+
+    Returns:
+      A template of `PatchTransformer`, for `model` of an experiment.
+    """
     return patch_transformer(336, horizon, dim=16, num_heads=4, hidden_dim=128, dropout=0.3)

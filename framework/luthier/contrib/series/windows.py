@@ -163,7 +163,14 @@ class ForecastWindows(DataNode):
         return self.horizon
 
     def batch_spec(self, global_batch_size: int) -> Spec:
-        """Return shape and dtype of every entry of the global batch; no data is read."""
+        """Return shape and dtype of every entry of the global batch; no data is read.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Shape and dtype by entry.
+        """
         channels = self.series.num_channels
         return spec(
             global_batch_size,

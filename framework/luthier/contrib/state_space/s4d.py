@@ -86,11 +86,29 @@ class S4D(nnx.Module):
     def __call__(
         self, x_BLD: jax.Array, tokens: Tokens, dropout: Any = None, bias: Any = None
     ) -> jax.Array:
-        """Run over the rows; arguments as for `S5`."""
+        """Run over the rows; arguments as for `S5`.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+          dropout: Ignored: there are no scores to drop.
+          bias: Ignored: there are no scores to add to.
+
+        Returns:
+          [B, L, D].
+        """
         return self._finish(self.mix(x_BLD, tokens)[0])
 
     def init_cache(self, batch_size: int, length: int) -> jax.Array:
-        """Make the state before the first token of `batch_size` rows; `length` does not matter."""
+        """Make the state before the first token.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Ignored: the state has no length.
+
+        Returns:
+          Zeros, complex64 or wider [B, D, N].
+        """
         kind = jnp.promote_types(wide(self.dtype), jnp.complex64)
         return jnp.zeros((batch_size, *self.weights_real.shape), kind)
 
@@ -103,19 +121,34 @@ class S4D(nnx.Module):
         start: jax.Array,
         bias: Any = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Run over new tokens; arguments as for `S5.decode`, with the state [B, D, N]."""
+        """Run over new tokens; arguments as for `S5.decode`, with the state [B, D, N].
+
+        Args:
+          x_BLD: The new tokens [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+          cache: The state before them [B, D, N].
+          cached: Ignored: the state holds all that came before.
+          start: Ignored.
+          bias: Ignored.
+
+        Returns:
+          [B, L, D], and the state after them [B, D, N].
+        """
         y_BLD, states_BLDN = self.mix(x_BLD, tokens, cache)
         return self._finish(y_BLD), states_BLDN[:, -1]
 
     def mix(
         self, x_BLD: jax.Array, tokens: Tokens, start_BDN: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Return y [B, L, D] and the states [B, L, D, N].
+        """Return the outputs and the states.
 
         Args:
           x_BLD: u, [B, L, D].
           tokens: Positions and segments.
           start_BDN: The state before the first token; None means zero.
+
+        Returns:
+          Float32 or wider [B, L, D], and complex64 or wider [B, L, D, N].
         """
         # The state is float32 or wider even where the layer computes in bfloat16: it adds up over
         # the whole length. Of each conjugate pair only one state is kept; the sum of a pair is

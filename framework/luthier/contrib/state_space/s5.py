@@ -108,7 +108,15 @@ class S5(nnx.Module):
         return self._finish(self.mix(x_BLD, tokens)[0])
 
     def init_cache(self, batch_size: int, length: int) -> jax.Array:
-        """Make the state before the first token of `batch_size` rows; `length` does not matter."""
+        """Make the state before the first token.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Ignored: the state has no length.
+
+        Returns:
+          Zeros, complex64 or wider [B, P].
+        """
         kind = jnp.promote_types(wide(self.dtype), jnp.complex64)
         return jnp.zeros((batch_size, self.log_step.shape[0]), kind)
 
@@ -140,12 +148,15 @@ class S5(nnx.Module):
     def mix(
         self, x_BLD: jax.Array, tokens: Tokens, start_BP: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Return y [B, L, D] and the states [B, L, P].
+        """Return the outputs and the states.
 
         Args:
           x_BLD: u, [B, L, D].
           tokens: Positions and segments.
           start_BP: The state before the first token; None means zero.
+
+        Returns:
+          Float32 or wider [B, L, D], and complex64 or wider [B, L, P].
         """
         # The state is float32 or wider even where the layer computes in bfloat16: it adds up over
         # the whole length. Products with B and C are two real ones each, because the input is real

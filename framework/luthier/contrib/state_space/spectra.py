@@ -22,7 +22,14 @@ class Spectrum(Protocol):
     """The first eigenvalues of a state matrix."""
 
     def __call__(self, num_states: int) -> np.ndarray:
-        """Return complex128 [N], real parts negative, imaginary parts positive."""
+        """Return the eigenvalues.
+
+        Args:
+          num_states: Number of states, N.
+
+        Returns:
+          complex128 [N], real parts negative, imaginary parts positive.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +40,14 @@ class LinearSpectrum:
     """
 
     def __call__(self, num_states: int) -> np.ndarray:
-        """Return the eigenvalues of `num_states` states."""
+        """Return the eigenvalues of `num_states` states.
+
+        Args:
+          num_states: Number of states, N.
+
+        Returns:
+          complex128 [N], real parts negative, imaginary parts positive.
+        """
         return -0.5 + 1j * np.pi * np.arange(num_states)
 
 
@@ -45,7 +59,14 @@ class InverseSpectrum:
     """
 
     def __call__(self, num_states: int) -> np.ndarray:
-        """Return the eigenvalues of `num_states` states."""
+        """Return the eigenvalues of `num_states` states.
+
+        Args:
+          num_states: Number of states, N.
+
+        Returns:
+          complex128 [N], real parts negative, imaginary parts positive.
+        """
         total = 2 * num_states
         order = np.arange(num_states)
         return -0.5 + 1j * total / np.pi * (total / (2 * order + 1) - 1)
@@ -69,7 +90,14 @@ class HippoNormal:
     num_blocks: int = 1
 
     def __call__(self, num_states: int) -> np.ndarray:
-        """Return the eigenvalues of `num_states` states, which the blocks divide."""
+        """Return the eigenvalues of `num_states` states, which the blocks divide.
+
+        Args:
+          num_states: Number of states, N.
+
+        Returns:
+          complex128 [N], real parts negative, imaginary parts positive.
+        """
         # HiPPO-LegS is a normal matrix plus one of rank 1; the normal part is -1/2 I plus a skew
         # one, whose eigenvalues are imaginary. -i times a skew-symmetric matrix is Hermitian:
         # `eigvalsh` gives real frequencies exactly in pairs, where a general solver would leave
@@ -99,7 +127,16 @@ class LogUniform:
     largest: float = 0.1
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
-        """Return the logs of step sizes."""
+        """Return the logs of step sizes.
+
+        Args:
+          key: A typed random key.
+          shape: Shape of the array.
+          dtype: Its floating point type.
+
+        Returns:
+          An array of that shape and type.
+        """
         # Uniform in the logarithm: time scales of several orders of magnitude are equally covered.
         unit = jax.random.uniform(key, tuple(shape), jnp.float32)
         low, high = math.log(self.smallest), math.log(self.largest)

@@ -107,8 +107,18 @@ def survey(source: Source, tokenizer: Tokenizer) -> Survey:
       source: The documents.
       tokenizer: Tokenizer of the texts.
 
+    Returns:
+      Estimates for the whole corpus, in documents, bytes, tokens and seconds; the dtype of the
+      tokens; and a digest of the sample.
+
     Raises:
       DataError: when there is no document, or one of those cannot be read or tokenized.
+
+    Example:
+      >>> from luthier import data
+      >>> survey = data.survey(data.Documents([b"to be", b"or not"]), data.Bytes())
+      >>> survey.documents, survey.num_bytes, survey.num_tokens
+      (2, 11, 15)
     """
     # The estimates decide the number of shards, and the digest guards against continuing with
     # another corpus. Evenly spread and not the first documents: corpora are often sorted by origin.
@@ -148,6 +158,10 @@ def plan_layout(
       tokenizer: Tokenizer of the texts.
       estimates: The result of `survey`.
       num_shards: Number of shards; None makes shards of 64 MiB of text, at least 16 of them.
+
+    Returns:
+      The first document of each shard and the end of the last one, the facts of the tokenizer, the
+      name of the source, and the digest of the survey.
     """
     # By the number of documents and not of bytes, which are known for the sample only.
     wanted = num_shards or max(-(-estimates.num_bytes // SHARD_BYTES), LEAST_SHARDS)

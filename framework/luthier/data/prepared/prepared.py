@@ -422,6 +422,9 @@ def made_plans(data: Any) -> Sequence[str]:
 
     Args:
       data: A node of data, or anything that is built of them.
+
+    Returns:
+      The lines; none where nothing took long. They are about the nodes as they were used so far.
     """
     # Collected in the nodes, because data knows no recorder; the run asks and reports.
     return [line for node in nodes_of(data, Prepared) for line in node._plan_notices]

@@ -438,6 +438,12 @@ def to_svg(graph: Graph) -> str:
 
     Raises:
       RecordError: It is not a node, or something in it cannot be named.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> graph.to_svg(fdl.Config(optim.adamw, learning_rate=3e-4))[:4]
+      '<svg'
     """
     if not is_node(graph):
         what = f"only nodes have a picture, and this is of type {type(graph).__name__}"

@@ -58,6 +58,13 @@ def to_python(graph: Graph, function: str = "experiment") -> str:
 
     Raises:
       RecordError: Parts of the graph cannot be named or written; all of them are listed.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> text = graph.to_python(fdl.Config(optim.adamw, learning_rate=3e-4))
+      >>> print(text.splitlines()[-1].strip())
+      return fdl.Config(optim.adamw, learning_rate=0.0003)
     """
     # From the record, not from the live graph: everything that a record can hold can be written,
     # names are public ones, and sharing has its numbers already. The body is written first, because

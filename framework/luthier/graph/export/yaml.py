@@ -272,6 +272,14 @@ def to_yaml(graph: Graph) -> str:
 
     Raises:
       RecordError: Parts of the graph cannot be named or written; all of them are listed.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> print(graph.to_yaml(fdl.Config(optim.adamw, learning_rate=3e-4)), end="")
+      _version_: 1
+      _target_: luthier.optim.adamw
+      learning_rate: 0.0003
     """
     data = _Translator().translate(encode(graph), ())
     if not (isinstance(data, Mapped) and TARGET in data.items and not data.anchor):
@@ -479,6 +487,12 @@ def from_yaml(text: str, packages: Sequence[str] = (), source: str = "config.yam
     Raises:
       RecordError: The text cannot be read, names objects that may not be imported or do not exist,
         or has arguments that these do not take.
+
+    Example:
+      >>> from luthier import graph
+      >>> config = graph.from_yaml('{_target_: luthier.optim.adamw, learning_rate: 0.0003}')
+      >>> config.learning_rate
+      0.0003
     """
     try:
         root = read(text)

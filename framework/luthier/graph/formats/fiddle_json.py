@@ -22,6 +22,15 @@ def is_fiddle_json(text: str) -> bool:
 
     Args:
       text: The text of a file.
+
+    Returns:
+      True for a JSON object with the keys of Fiddle's serialization, `root` and `objects`; False
+      also for text that is not JSON.
+
+    Example:
+      >>> from luthier import graph
+      >>> graph.is_fiddle_json('{"root": {}, "objects": {}}'), graph.is_fiddle_json("")
+      (True, False)
     """
     try:
         data = json.loads(text)
@@ -38,8 +47,19 @@ def from_fiddle_json(text: str, packages: Sequence[str] = (), source: str = "con
       packages: The user's own packages that it may name (`[tool.luthier] packages`).
       source: The file that the text was read from.
 
+    Returns:
+      The config, with the sharing that the file holds.
+
     Raises:
       RecordError: It cannot be read, or names objects that may not be imported.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from fiddle.experimental import serialization
+      >>> from luthier import graph, optim
+      >>> text = serialization.dump_json(fdl.Config(optim.adamw, learning_rate=3e-4))
+      >>> graph.from_fiddle_json(text).learning_rate
+      0.0003
     """
     policy = _ListedNames(packages)
     # The nodes get arguments of today's signatures, as those of a record do.

@@ -114,6 +114,16 @@ def to_json(graph: Graph) -> str:
 
     Raises:
       RecordError: A part of the graph cannot be named or written; all problems are reported.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> print(graph.to_json(fdl.Config(optim.sgd, learning_rate=0.1)), end="")
+      {
+       "format": "luthier.graph",
+       "version": 1,
+       "graph": {"config": "luthier.optim.sgd", "arguments": {"learning_rate": 0.1}}
+      }
     """
     return lay_out({"format": FORMAT, "version": VERSION, "graph": encode(graph)}) + "\n"
 

@@ -55,6 +55,13 @@ def history(graph: Graph) -> dict[str, list[dict[str, Any]]]:
       graph; `from` holds the lines that called the line of the origin, and `run` the recorded run
       in which it was set, if there are any. A shared node is listed at its first path; the sets of
       a constant are listed at each of its users.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = graph.apply(fdl.Config(optim.sgd, learning_rate=0.1), ["learning_rate=0.2"])
+      >>> [entry["value"] for entry in graph.history(config)["learning_rate"]]
+      [0.1, 0.2]
     """
     sets_by_path = _found(graph)
     numbers = sorted({entry.sequence_id for sets in sets_by_path.values() for entry in sets})
@@ -74,6 +81,18 @@ def history_record(graph: Graph) -> dict[str, Any]:
 
     Args:
       graph: A node.
+
+    Returns:
+      A dict of plain JSON values: the format, its version, and `history(graph)` under `sets`.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=0.1)
+      >>> record = graph.history_record(config)
+      >>> read = graph.from_json(graph.to_json(config))
+      >>> graph.restore_history(read, record)
+      True
     """
     return {"format": FORMAT, "version": VERSION, "sets": history(graph)}
 

@@ -30,6 +30,12 @@ def to_dict(graph: Graph, defaults: bool = True) -> dict[str, Any]:
       For each node a dict with its class or function under `"class"` and its arguments; value nodes
       are evaluated; callables, dtypes and the like are their public names. Values that a record
       could not hold are described, so that this never fails.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> graph.to_dict(fdl.Config(optim.sgd, learning_rate=0.1), defaults=False)
+      {'class': 'luthier.optim.sgd', 'learning_rate': 0.1}
     """
     return _plain(graph, defaults, ())
 

@@ -28,7 +28,15 @@ class Bias(Protocol):
     """Decides what is added to the scores."""
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
-        """Return [B, H, L, S], float32 or wider; added before the softmax, after scale and cap."""
+        """Return the bias, which is added before the softmax, after scale and cap.
+
+        Args:
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+
+        Returns:
+          Float32 or wider [B, H, L, S].
+        """
 
 
 class Alibi(nnx.Module):
@@ -50,7 +58,15 @@ class Alibi(nnx.Module):
         self.num_heads = num_heads
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
-        """Return [B, H, L, S]."""
+        """Return the bias.
+
+        Args:
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+
+        Returns:
+          Float32 or wider [B, H, L, S].
+        """
         slopes_H = jnp.asarray(_slopes(self.num_heads), wide(jnp.float32))
         distance_BLS = jnp.abs(_offsets(query, key)).astype(slopes_H.dtype)
         return -slopes_H[:, None, None] * distance_BLS[:, None]
@@ -64,7 +80,14 @@ class Buckets(Protocol):
         """Number of classes."""
 
     def __call__(self, offsets_BLS: jax.Array) -> jax.Array:
-        """Return the class of each offset, key position minus query position: int32 [B, L, S]."""
+        """Return the class of each offset, key position minus query position: int32 [B, L, S].
+
+        Args:
+          offsets_BLS: Key position minus query position, int32 [B, L, S].
+
+        Returns:
+          int32 [B, L, S], from 0.
+        """
 
 
 def _check(exact: int, max_distance: int) -> None:
@@ -103,7 +126,14 @@ class PastBuckets:
         _check(self.num_buckets // 2, self.max_distance)
 
     def __call__(self, offsets_BLS: jax.Array) -> jax.Array:
-        """Return the bucket of each offset."""
+        """Return the bucket of each offset.
+
+        Args:
+          offsets_BLS: Key position minus query position, int32 [B, L, S].
+
+        Returns:
+          int32 [B, L, S], from 0.
+        """
         return _bucket(jnp.maximum(-offsets_BLS, 0), self.num_buckets, self.max_distance)
 
 
@@ -135,7 +165,14 @@ class SignedBuckets:
         _check(self.num_buckets // 4, self.max_distance)
 
     def __call__(self, offsets_BLS: jax.Array) -> jax.Array:
-        """Return the bucket of each offset."""
+        """Return the bucket of each offset.
+
+        Args:
+          offsets_BLS: Key position minus query position, int32 [B, L, S].
+
+        Returns:
+          int32 [B, L, S], from 0.
+        """
         half = self.num_buckets // 2
         bucket = _bucket(jnp.abs(offsets_BLS), half, self.max_distance)
         return bucket + jnp.where(offsets_BLS > 0, half, 0)
@@ -171,7 +208,15 @@ class RelativeBias(nnx.Module):
         self.table = vector(table, shape, (None, "heads"), param_dtype, rngs)
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
-        """Return [B, H, L, S]."""
+        """Return the bias.
+
+        Args:
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+
+        Returns:
+          Float32 or wider [B, H, L, S].
+        """
         # In float32 also for its gradient: each of the few numbers sums over all pairs of a bucket.
         table = value_of(self.table, wide(self.table.dtype))
         bias_BLSH = table[self.buckets(_offsets(query, key))]

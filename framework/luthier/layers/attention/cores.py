@@ -39,7 +39,20 @@ class Core(Protocol):
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
     ) -> jax.Array:
-        """Return the weighted values [B, L, H, K]; zero for queries that may see nothing."""
+        """Return the weighted values.
+
+        Args:
+          query_BLHK: Queries [B, L, H, K].
+          key_BSGK: Keys [B, S, G, K]; query head h uses key head h // (H / G).
+          value_BSGK: Values [B, S, G, K].
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+          dropout: Keys of the tokens at this site; None means no dropout.
+          bias: Makes the bias that is added to the scores; None means no bias.
+
+        Returns:
+          [B, L, H, K]; zero for queries that may see nothing.
+        """
 
 
 class _Terms(NamedTuple):
@@ -199,6 +212,16 @@ def soft_cap(x: jax.Array, cap: Any) -> jax.Array:
     Args:
       x: Scores or logits, any shape.
       cap: The bound; may be traced.
+
+    Returns:
+      The capped values, of the shape of `x`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import layers
+      >>> print(np.asarray(layers.soft_cap(jnp.array([0.1, 50.0]), 10.0)).round(2))
+      [ 0.1 10. ]
 
     Source: Bello et al. 2016, arXiv 1611.09940, section 3; Gemma Team 2024, arXiv 2408.00118,
       section 2.

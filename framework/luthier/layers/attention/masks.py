@@ -25,7 +25,15 @@ class AttentionMask(Protocol):
     """
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
-        """Return bool [B, L, S], true where the query may look at the key."""
+        """Return bool [B, L, S], true where the query may look at the key.
+
+        Args:
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+
+        Returns:
+          bool [B, L, S].
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +41,15 @@ class SameDocument:
     """Every token sees all tokens of its document; padding sees nothing and is seen by nothing."""
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
-        """Return bool [B, L, S], true where both tokens are of one document."""
+        """Return bool [B, L, S], true where both tokens are of one document.
+
+        Args:
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+
+        Returns:
+          bool [B, L, S].
+        """
         # Equal segments are not enough: padding has segment 0 everywhere.
         query_segments, key_segments = query.segments_BL[:, :, None], key.segments_BL[:, None, :]
         return (query_segments == key_segments) & (key_segments > 0)
@@ -44,7 +60,15 @@ class Causal:
     """Every token sees itself and the earlier tokens of its document."""
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
-        """Return bool [B, L, S], true where the key is of the same document and not later."""
+        """Return bool [B, L, S], true where the key is of the same document and not later.
+
+        Args:
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+
+        Returns:
+          bool [B, L, S].
+        """
         # Positions and not places: in a ring or a cache, queries and keys are other parts of a row.
         causal = query.positions_BL[:, :, None] >= key.positions_BL[:, None, :]
         return SameDocument()(query, key) & causal
@@ -55,6 +79,9 @@ class Causal:
         Args:
           num_queries: Queries, the last of the keys.
           num_keys: Keys.
+
+        Returns:
+          A number from 0 to 1.
         """
         return _band(num_queries, num_keys, num_keys)
 
@@ -71,7 +98,15 @@ class Window:
     size: int
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
-        """Return bool [B, L, S], true where the key is visible and nearer than `size`."""
+        """Return bool [B, L, S], true where the key is visible and nearer than `size`.
+
+        Args:
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+
+        Returns:
+          bool [B, L, S].
+        """
         distance_BLS = query.positions_BL[:, :, None] - key.positions_BL[:, None, :]
         return Causal()(query, key) & (distance_BLS < self.size)
 
@@ -81,6 +116,9 @@ class Window:
         Args:
           num_queries: Queries, the last of the keys.
           num_keys: Keys.
+
+        Returns:
+          A number from 0 to 1.
         """
         # A size that is swept is a tracer, and unknown while tracing: counted as if unlimited.
         size = self.size if isinstance(self.size, int) else num_keys

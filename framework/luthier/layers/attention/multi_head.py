@@ -31,7 +31,15 @@ class QueryKey(Protocol):
     """Changes queries and keys between their projections and their rotation."""
 
     def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return both, of the same shapes and types."""
+        """Return both, of the same shapes and types.
+
+        Args:
+          query_BLHK: Queries [B, L, H, K].
+          key_BLGK: Keys [B, L, G, K].
+
+        Returns:
+          Queries [B, L, H, K] and keys [B, L, G, K], in the types of the arguments.
+        """
 
 
 class HeadNorms(nnx.Module):
@@ -63,7 +71,15 @@ class HeadNorms(nnx.Module):
         self.key_norm = create(norm, dim=head_dim, axes=("head_dim",), **kinds)
 
     def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return both, normalized over K."""
+        """Return both, normalized over K.
+
+        Args:
+          query_BLHK: Queries [B, L, H, K].
+          key_BLGK: Keys [B, L, G, K].
+
+        Returns:
+          Queries [B, L, H, K] and keys [B, L, G, K], in the types of the arguments.
+        """
         return self.query_norm(query_BLHK), self.key_norm(key_BLGK)
 
 
@@ -110,7 +126,15 @@ class ProjectionNorms(nnx.Module):
         self.key_norm = create(norm, dim=num_kv_heads * head_dim, axes=("kv_heads",), **kinds)
 
     def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return both, normalized over all heads and K."""
+        """Return both, normalized over all heads and K.
+
+        Args:
+          query_BLHK: Queries [B, L, H, K].
+          key_BLGK: Keys [B, L, G, K].
+
+        Returns:
+          Queries [B, L, H, K] and keys [B, L, G, K], in the types of the arguments.
+        """
         return _flat(self.query_norm, query_BLHK), _flat(self.key_norm, key_BLGK)
 
 
@@ -140,7 +164,15 @@ class QueryScale(nnx.Module):
         self.theta = vector(theta, (head_dim,), ("head_dim",), param_dtype, rngs)
 
     def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the scaled queries, and the keys as they are."""
+        """Return the scaled queries, and the keys as they are.
+
+        Args:
+          query_BLHK: Queries [B, L, H, K].
+          key_BLGK: Keys [B, L, G, K].
+
+        Returns:
+          Queries [B, L, H, K] and keys [B, L, G, K], in the types of the arguments.
+        """
         # softplus(0) = log 2. The core keeps its 1 / sqrt(K), which Pax makes part of this scale:
         # the product of both is the same, and a core without this layer is scaled as well.
         theta_K = value_of(self.theta, wide(query_BLHK.dtype))
@@ -290,7 +322,15 @@ class Attention(nnx.Module):
         return self._finish(context_BLHK)
 
     def init_cache(self, batch_size: int, length: int) -> KeyValues:
-        """Make an empty cache for `length` tokens in each row."""
+        """Make an empty cache for `length` tokens in each row.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Most tokens of a row.
+
+        Returns:
+          Keys and values of zeros, [B, length, G, K] each.
+        """
         empty = jnp.zeros((batch_size, length, self.num_kv_heads, self.head_dim), self.dtype)
         return KeyValues(empty, empty)
 
@@ -429,11 +469,29 @@ class OwnBias(nnx.Module):
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
     ) -> jax.Array:
-        """Attend within the rows; see `Attention`. Returns [B, L, D]."""
+        """Attend within the rows; see `Attention`.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+          dropout: Keys of the tokens at this site; None means no dropout.
+          bias: A further bias; added to the layer's own.
+
+        Returns:
+          [B, L, D].
+        """
         return self.attention(x_BLD, tokens, dropout, self._with(bias))
 
     def init_cache(self, batch_size: int, length: int) -> KeyValues:
-        """Make an empty cache for `length` tokens in each row."""
+        """Make an empty cache for `length` tokens in each row.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Most tokens of a row.
+
+        Returns:
+          Keys and values of zeros, [B, length, G, K] each.
+        """
         return self.attention.init_cache(batch_size, length)
 
     def decode(
@@ -445,7 +503,19 @@ class OwnBias(nnx.Module):
         start: jax.Array,
         bias: Bias | None = None,
     ) -> tuple[jax.Array, KeyValues]:
-        """Attend from new tokens to all that came before; see `Attention.decode`."""
+        """Attend from new tokens to all that came before; see `Attention.decode`.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+          cache: The result of `init_cache` or of the last call.
+          cached: Positions and segments of the S places of the cache, the new tokens included.
+          start: The place of the first new token, an int32 scalar.
+          bias: A further bias; added to the layer's own.
+
+        Returns:
+          [B, L, D] and the cache with the new tokens.
+        """
         return self.attention.decode(x_BLD, tokens, cache, cached, start, self._with(bias))
 
     def _with(self, shared: Bias | None) -> Any:
@@ -527,7 +597,14 @@ class CrossAttention(nnx.Module):
         )
 
     def remember(self, source_BSD: jax.Array) -> KeyValues:
-        """Make keys and values of the source's states [B, S, D], once for all tokens to come."""
+        """Make keys and values of the source, once for all tokens to come.
+
+        Args:
+          source_BSD: States of the source [B, S, D].
+
+        Returns:
+          Keys and values, [B, S, G, K] each.
+        """
         # Apart from `__call__`, so that decoding projects the source once and not at each token.
         return KeyValues(
             checkpoint_name(constrain(self.key(source_BSD), KEY_AXES), "key"),

@@ -84,7 +84,15 @@ class ConvolutionModule(nnx.Module):
         self.output = create(pointwise, **embed, outputs=(dim,), output_axes=("embed",), **kinds)
 
     def __call__(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
-        """Map x_BLD [B, L, D] of given tokens to the same shape."""
+        """Apply the module.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+
+        Returns:
+          [B, L, D].
+        """
         # A gated linear unit: one map to [2, D], whose second half opens the first.
         x_BL2D = self.gated(x_BLD)
         x_BLD = x_BL2D[:, :, 0] * jax.nn.sigmoid(x_BL2D[:, :, 1])

@@ -74,7 +74,14 @@ class Convolution(nnx.Module):
         )
 
     def __call__(self, x_BXD: jax.Array) -> jax.Array:
-        """Convolve x [B, *X, D]; returns [B, *Y, F] in `dtype`."""
+        """Convolve x.
+
+        Args:
+          x_BXD: [B, *X, D].
+
+        Returns:
+          [B, *Y, F] in `dtype`.
+        """
         return _convolve(x_BXD, self.kernel, self.bias, self.window, 1, self.dtype)
 
 
@@ -126,7 +133,14 @@ class DepthwiseConvolution(nnx.Module):
         self.bias = None if bias is None else vector(bias, (dim,), ("embed",), param_dtype, rngs)
 
     def __call__(self, x_BXD: jax.Array) -> jax.Array:
-        """Convolve x [B, *X, D]; returns [B, *Y, D] in `dtype`."""
+        """Convolve x.
+
+        Args:
+          x_BXD: [B, *X, D].
+
+        Returns:
+          [B, *Y, D] in `dtype`.
+        """
         return _convolve(x_BXD, self.kernel, self.bias, self.window, self.dim, self.dtype)
 
 

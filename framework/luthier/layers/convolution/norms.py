@@ -163,7 +163,15 @@ class GroupNorm(nnx.Module):
         self.bias = vector(bias, (dim,), ("embed",), param_dtype, rngs)
 
     def __call__(self, x_BXD: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
-        """Normalize x_BXD [B, *X, D]; `weights_B` change nothing, as rows do not meet."""
+        """Normalize.
+
+        Args:
+          x_BXD: [B, *X, D].
+          weights_B: Ignored: rows do not meet.
+
+        Returns:
+          [B, *X, D] in `dtype`.
+        """
         # [B, *X, D] -> [B, *X, groups, D / groups], normalized over X and the last dimension.
         x = x_BXD.astype(wide(x_BXD.dtype)).reshape(*x_BXD.shape[:-1], self.num_groups, -1)
         places = (*range(1, x.ndim - 2), x.ndim - 1)

@@ -187,7 +187,15 @@ class LargeStem(_Stem):
     _STRIDE: ClassVar[int] = 2
 
     def __call__(self, x_BHWC: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
-        """Map images x_BHWC to [B, H / 4, W / 4, F]; weights_B are handed on to the norm."""
+        """Map images to a quarter of their size.
+
+        Args:
+          x_BHWC: Images [B, H, W, C].
+          weights_B: Weights of the rows [B]; a row of weight 0 is padding. None means evaluation.
+
+        Returns:
+          [B, H / 4, W / 4, F].
+        """
         x = super().__call__(x_BHWC, weights_B)
         rim = ((0, 0), (1, 1), (1, 1), (0, 0))
         x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), rim)

@@ -48,7 +48,7 @@ def query_and_others(
       rngs: Supplies the keys of the parameters.
 
     Returns:
-      The projection.
+      The projection: that of `query` where the outputs are `heads`, otherwise that of `others`.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, and the initializers of its published program.
     """
@@ -180,7 +180,16 @@ class PreNormCrossBlock(nnx.Module):
         return self._finish(x_BLD, tokens, memory, source.tokens, dropout)
 
     def init_cache(self, batch_size: int, length: int, source: Encoded) -> CrossCache:
-        """Make a cache for `length` tokens in each of `batch_size` rows, given their `source`."""
+        """Make a cache for `length` tokens in each of `batch_size` rows, given their `source`.
+
+        Args:
+          batch_size: Number of rows, B.
+          length: Most tokens of a row.
+          source: The encoded source.
+
+        Returns:
+          The cache of the target, and keys and values of the source.
+        """
         own = self.attention.init_cache(batch_size, length)
         return CrossCache(own, self.cross_attention.remember(source.states_BSD))
 
@@ -194,7 +203,20 @@ class PreNormCrossBlock(nnx.Module):
         start: jax.Array,
         bias: Bias | None = None,
     ) -> tuple[jax.Array, CrossCache]:
-        """Apply the layer to new tokens; see `Attention.decode`."""
+        """Apply the layer to new tokens; see `Attention.decode`.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+          source: Positions and segments of the source's tokens.
+          cache: The result of `init_cache` or of the last call.
+          cached: Positions and segments of the S places of the cache, the new tokens included.
+          start: The place of the first new token, an int32 scalar.
+          bias: Makes the bias that is added to the scores; None means no bias.
+
+        Returns:
+          [B, L, D] and the cache with the new tokens.
+        """
         normed_BLD = self.attention_norm(x_BLD)
         part_BLD, own = self.attention.decode(normed_BLD, tokens, cache.own, cached, start, bias)
         x_BLD = self._add(x_BLD, part_BLD, None, 0)

@@ -150,5 +150,15 @@ class FactorizedEmbedding(nnx.Module):
         dropout: DropoutKeys | None = None,
         types_BL: jax.Array | None = None,
     ) -> jax.Array:
-        """Embed tokens; see `TypedEmbedding`. Returns [B, L, D]."""
+        """Embed tokens; see `TypedEmbedding`.
+
+        Args:
+          inputs_BL: Token ids, int32 [B, L].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+          dropout: Keys of the tokens at this site; None means no dropout.
+          types_BL: Token types, int32 [B, L]; None means 0 for all.
+
+        Returns:
+          [B, L, D] in `dtype`.
+        """
         return self.projection(self.embedding(inputs_BL, tokens, dropout, types_BL))

@@ -117,7 +117,15 @@ class Pooler(nnx.Module):
         self.transform = create(transform, **sizes, **axes, **kinds)
 
     def __call__(self, hidden_BLD: jax.Array, tokens: Tokens) -> jax.Array:
-        """Return [B, D]; `tokens` is for poolers that look at more than the first token."""
+        """Return one vector for each row.
+
+        Args:
+          hidden_BLD: Hidden states [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+
+        Returns:
+          [B, D].
+        """
         return jnp.tanh(self.transform(hidden_BLD[:, 0]))
 
 
@@ -130,7 +138,15 @@ class MeanOfTokens(nnx.Module):
     INHERITED: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, hidden_BLD: jax.Array, tokens: Tokens) -> jax.Array:
-        """Return [B, D]; zero for rows that are padding throughout."""
+        """Return the mean over the tokens of each row.
+
+        Args:
+          hidden_BLD: Hidden states [B, L, D].
+          tokens: Positions and segments [B, L]; tokens of segment 0 are padding.
+
+        Returns:
+          [B, D]; zero for rows that are padding throughout.
+        """
         # `where` before the sum, so that padding adds nothing even if it is not finite; a row of
         # padding is 0 / 1.
         real_BL1 = (tokens.segments_BL > 0)[..., None]
@@ -155,7 +171,15 @@ class ScaledTiedUnembedding(nnx.Module):
         self.scale = scale
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
-        """Score every token of the vocabulary; see `TiedUnembedding`."""
+        """Score every token of the vocabulary; see `TiedUnembedding`.
+
+        Args:
+          hidden_BLD: Hidden states [B, L, D].
+          embedding: The embedding, whose table is the kernel.
+
+        Returns:
+          Logits, float32 or wider [B, L, V].
+        """
         # The hidden states are scaled and not the logits, as in T5: D numbers and not V.
         scale = hidden_BLD.shape[-1] ** -0.5 if self.scale is None else self.scale
         return TiedUnembedding()(hidden_BLD * jnp.asarray(scale, hidden_BLD.dtype), embedding)

@@ -144,10 +144,24 @@ class Pooling(Protocol):
     num_tokens: int
 
     def prepend(self, x_BND: jax.Array) -> jax.Array:
-        """Return the row with the pooling's own tokens in front."""
+        """Return the row with the pooling's own tokens in front.
+
+        Args:
+          x_BND: Patches [B, N, D].
+
+        Returns:
+          [B, M + N, D], with M tokens in front.
+        """
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Return one vector for each row, [B, D]."""
+        """Return one vector for each row, [B, D].
+
+        Args:
+          x_BLD: [B, L, D].
+
+        Returns:
+          [B, D].
+        """
 
 
 class ClassToken(nnx.Module):
@@ -180,14 +194,28 @@ class ClassToken(nnx.Module):
         self.token = vector(token, (dim,), ("embed",), param_dtype, rngs)
 
     def prepend(self, x_BND: jax.Array) -> jax.Array:
-        """Return [B, 1 + N, D], the token first."""
+        """Return the row with the class token in front.
+
+        Args:
+          x_BND: Patches [B, N, D].
+
+        Returns:
+          [B, 1 + N, D].
+        """
         B, _, D = x_BND.shape
         token_1D = value_of(self.token, wide(self.dtype))  # the gradient sums over B: in float32
         token_B1D = jnp.broadcast_to(token_1D, (B, 1, D)).astype(self.dtype)
         return jnp.concatenate([token_B1D, x_BND], axis=1)
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Return the state of the token, [B, D]."""
+        """Return the state of the token, [B, D].
+
+        Args:
+          x_BLD: [B, L, D].
+
+        Returns:
+          [B, D].
+        """
         return x_BLD[:, 0]
 
 
@@ -203,11 +231,25 @@ class MeanPool(nnx.Module):
         self.num_tokens = 0
 
     def prepend(self, x_BND: jax.Array) -> jax.Array:
-        """Return the patches as they are."""
+        """Return the patches as they are.
+
+        Args:
+          x_BND: Patches [B, N, D].
+
+        Returns:
+          [B, N, D].
+        """
         return x_BND
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
-        """Return the mean over the tokens, [B, D]."""
+        """Return the mean over the tokens, [B, D].
+
+        Args:
+          x_BLD: [B, L, D].
+
+        Returns:
+          [B, D].
+        """
         return x_BLD.mean(1)
 
 

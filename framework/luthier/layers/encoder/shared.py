@@ -116,7 +116,15 @@ class Shared:
         return carry, jax.tree.map(lambda gift: gift.reshape(N, *gift.shape[2:]), given)
 
     def init_own(self, layers: SharedLayers, function: Callable[[Any], Any]) -> Any:
-        """Make the state of each layer, stacked over the layers, not the groups."""
+        """Make the state of each layer, stacked over the layers, not the groups.
+
+        Args:
+          layers: The layers, as `create` returns them.
+          function: Called as `function(layer)`, gives a pytree of arrays.
+
+        Returns:
+          The pytree, with a leading axis of all layers.
+        """
         # Layers that share parameters do not share state: each has a cache of its own.
         given = Scanned().init_own(layers.groups, function)
 

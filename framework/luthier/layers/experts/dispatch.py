@@ -352,7 +352,17 @@ class AllExperts:
     def __call__(
         self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
-        """Apply all experts; see `Dispatch`."""
+        """Apply all experts; see `Dispatch`.
+
+        Args:
+          experts: The experts, as `create_each` returns them.
+          x_BLD: [B, L, D].
+          choice: The experts of each token; a token of no expert takes no place.
+
+        Returns:
+          The weighted sum of the experts' results, float32 [B, L, D], and the number of dropped
+          choices, a scalar.
+        """
         # `counted(0, 1)`: products that only route (weights by expert, sums of results) are no work
         # that the model owes, and count as idle; of those of the experts, K in E are needed.
         E, K = choice.logits_BLE.shape[-1], choice.experts_BLK.shape[-1]
@@ -393,7 +403,17 @@ class Capacity:
     def __call__(
         self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
-        """Apply the chosen experts where there is place; see `Dispatch`."""
+        """Apply the chosen experts where there is place; see `Dispatch`.
+
+        Args:
+          experts: The experts, as `create_each` returns them.
+          x_BLD: [B, L, D].
+          choice: The experts of each token; a token of no expert takes no place.
+
+        Returns:
+          The weighted sum of the experts' results, float32 [B, L, D], and the number of dropped
+          choices, a scalar.
+        """
         # Capacity is per row and per choice: K L choices of a row over E experts. Pax counts places
         # for each token instead, so its factor of 2.0 is one of 1.0 here for K = 2. C is a shape,
         # so it must be static: `float` raises for a traced factor.
@@ -475,7 +495,17 @@ class Dropless:
     def __call__(
         self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
-        """Apply the chosen experts; see `Dispatch`."""
+        """Apply the chosen experts; see `Dispatch`.
+
+        Args:
+          experts: The experts, as `create_each` returns them.
+          x_BLD: [B, L, D].
+          choice: The experts of each token; a token of no expert takes no place.
+
+        Returns:
+          The weighted sum of the experts' results, float32 [B, L, D], and the number of dropped
+          choices, a scalar.
+        """
         experts_BLK, weights_BLK = choice.experts_BLK, choice.weights_BLK
         layout, dropped = current_layout(), jnp.zeros((), weights_BLK.dtype)
         if layout is None or layout.mesh.size == 1:

@@ -31,12 +31,15 @@ class ExpertLayer(nnx.Module):
         tokens: Tokens | None = None,
         dropout: DropoutKeys | None = None,
     ) -> jax.Array:
-        """Map x [B, L, D] to the same shape.
+        """Apply the layer.
 
         Args:
           x_BLD: [B, L, D].
           tokens: Positions and segments; tokens of segment 0 are padding. None means no padding.
           dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          [B, L, D].
         """
 
 
@@ -108,9 +111,17 @@ class Experts(ExpertLayer):
         tokens: Tokens | None = None,
         dropout: DropoutKeys | None = None,
     ) -> jax.Array:
-        """Map x [B, L, D] to the same shape in `dtype`; see `ExpertLayer`.
+        """Apply the layer; see `ExpertLayer`.
 
         Padding takes no place, counts nothing, and goes to the shared expert only.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments; tokens of segment 0 are padding. None means no padding.
+          dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          [B, L, D] in `dtype`.
         """
         # Padding is given expert number E, which no dispatch has: it must not take the places of
         # tokens, nor count in the shares of the load-balance loss.
@@ -225,9 +236,17 @@ class ExpertChoice(ExpertLayer):
         tokens: Tokens | None = None,
         dropout: DropoutKeys | None = None,
     ) -> jax.Array:
-        """Map x [B, L, D] to the same shape in `dtype`; see `ExpertLayer`.
+        """Apply the layer; see `ExpertLayer`.
 
         Padding is taken by no expert. A token is reported as dropped if none takes it.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments; tokens of segment 0 are padding. None means no padding.
+          dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          [B, L, D] in `dtype`.
         """
         counts_BL = counted_tokens(x_BLD, tokens)
         logits_BLE = self.logits(x_BLD, dropout)

@@ -188,7 +188,15 @@ class Router(Protocol):
     k: int
 
     def __call__(self, x_BLD: jax.Array, dropout: DropoutKeys | None = None) -> RoutedExperts:
-        """Return the k experts of each token of x [B, L, D]."""
+        """Choose experts.
+
+        Args:
+          x_BLD: [B, L, D].
+          dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          The k experts of each token and their weights, [B, L, K] each.
+        """
 
 
 def renormalized(scores_BLK: jax.Array) -> jax.Array:
@@ -196,6 +204,15 @@ def renormalized(scores_BLK: jax.Array) -> jax.Array:
 
     Args:
       scores_BLK: Float32 [B, L, K].
+
+    Returns:
+      Float32 [B, L, K]; those of a token sum to 1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.renormalized(jnp.array([[[0.5, 0.125]]])))
+      [[[0.8 0.2]]]
 
     Source: Lepikhin et al. 2020, arXiv:2006.16668, algorithm 1. Of softmax scores it is the same as
       the softmax over the chosen logits: Jiang et al. 2024, arXiv:2401.04088, section 2.1.
@@ -208,6 +225,15 @@ def as_scored(scores_BLK: jax.Array) -> jax.Array:
 
     Args:
       scores_BLK: Float32 [B, L, K].
+
+    Returns:
+      The same array.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.as_scored(jnp.array([[[0.5, 0.125]]])))
+      [[[0.5   0.125]]]
 
     Source: Fedus et al. 2021, arXiv:2101.03961, equation 2.
     """
@@ -265,6 +291,9 @@ class RouterLogits(nnx.Module):
         Args:
           x_BLD: [B, L, D].
           dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          Float32 [B, L, E].
         """
         # Float32 throughout: rounding in bfloat16 makes ties among logits, and which expert wins a
         # tie is a jump of the whole function ("selective precision" of Fedus et al. 2021).
@@ -330,6 +359,9 @@ class TopK(nnx.Module):
         Args:
           x_BLD: [B, L, D].
           dropout: Keys of the tokens at this site; None means no noise.
+
+        Returns:
+          The k experts of each token and their weights, [B, L, K] each.
         """
         # The choice has no derivative; the router learns through the weights of the chosen, and
         # through the probabilities of all, which the load-balance loss uses. Sigmoid scores do not

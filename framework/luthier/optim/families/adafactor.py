@@ -51,7 +51,14 @@ class PowerDecay:
     least_share: float = 0.0
 
     def __call__(self, count: jax.Array) -> jax.Array:
-        """Return the share of the newest gradient after `count` updates."""
+        """Return the share of the newest gradient after `count` updates.
+
+        Args:
+          count: The number of updates so far, an int32 scalar.
+
+        Returns:
+          A float32 scalar from 0 to 1.
+        """
         # 1 at the first step, so that the zeros of the initial state have no weight: the reason why
         # this decay needs no bias correction.
         least = runtime(self.least_share, count)
@@ -74,7 +81,14 @@ class AdamDecay:
     b2: float = 0.99
 
     def __call__(self, count: jax.Array) -> jax.Array:
-        """Return the share of the newest gradient after `count` updates."""
+        """Return the share of the newest gradient after `count` updates.
+
+        Args:
+          count: The number of updates so far, an int32 scalar.
+
+        Returns:
+          A float32 scalar from 0 to 1.
+        """
         share = runtime(1 - self.b2, count)
         return share / bias_correction(share, count)
 
@@ -141,7 +155,15 @@ class LargestDims:
     state: ClassVar[type[FactoredState]] = FactoredState
 
     def __call__(self, layout: Layout, least: int) -> tuple[int, ...]:
-        """Return the dimensions; see `FactoredDims`."""
+        """Return the dimensions to factor; see `FactoredDims`.
+
+        Args:
+          layout: The layout of the parameter.
+          least: Smallest dimension that is factored.
+
+        Returns:
+          Two dimensions, or none where the parameter is not factored.
+        """
         # The sort is stable, so of equal sizes the last ones are taken, the same at every call.
         by_size = sorted(layout.own_dims, key=lambda d: layout.shape[d])[-2:]
         return _fitting(layout, tuple(by_size), least)
@@ -160,7 +182,15 @@ class LastDims:
     state: ClassVar[type[FactoredState]] = LastFactoredState
 
     def __call__(self, layout: Layout, least: int) -> tuple[int, ...]:
-        """Return the dimensions; see `FactoredDims`."""
+        """Return the dimensions to factor; see `FactoredDims`.
+
+        Args:
+          layout: The layout of the parameter.
+          least: Smallest dimension that is factored.
+
+        Returns:
+          Two dimensions, or none where the parameter is not factored.
+        """
         return _fitting(layout, layout.own_dims[-2:], least)
 
 
@@ -335,7 +365,21 @@ def adafactor(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.adafactor(learning_rate=0.1)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.1  0.1]
+       [-0.1 -0.1]]
+
     Source: Shazeer and Stern, 2018, arXiv:1804.04235, algorithms 4 and 5.
+
     Deviation: the average and the decay are of what the learning rate is multiplied with, as in the
       other recipes; Optax averages products with it, and does not multiply the decay by it.
     """

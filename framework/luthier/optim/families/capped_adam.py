@@ -112,6 +112,19 @@ def capped_adamw(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.capped_adamw(learning_rate=0.1)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.1  0.1]
+       [-0.1 -0.1]]
+
     Source: praxis 1.4.0, `optimizers.ShardedAdam`; the cap is from Shazeer and Stern, 2018,
       arXiv:1804.04235, section 6.
     """

@@ -84,6 +84,19 @@ def lion(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.lion(learning_rate=0.01, weight_decay=0.0)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.01  0.01]
+       [-0.01 -0.01]]
+
     Source: Chen et al., 2023, arXiv:2302.06675, algorithm 2.
     """
     # The clip does not bound the step, which the sign does, but what enters the memory.

@@ -46,7 +46,16 @@ class SpectralScale:
     """
 
     def __call__(self, fan_in: int, fan_out: int, count: jax.Array) -> float:
-        """Return the factor of an orthogonal update of `fan_in` x `fan_out`, whatever `count`."""
+        """Return the factor of an orthogonal update.
+
+        Args:
+          fan_in: Number of inputs.
+          fan_out: Number of outputs.
+          count: Ignored.
+
+        Returns:
+          The factor.
+        """
         return max(1.0, fan_out / fan_in) ** 0.5
 
 
@@ -67,7 +76,16 @@ class AdamScale:
     rms: float = 0.2
 
     def __call__(self, fan_in: int, fan_out: int, count: jax.Array) -> jax.Array:
-        """Return the factor of an orthogonal update of `fan_in` x `fan_out` at step `count`."""
+        """Return the factor of an orthogonal update.
+
+        Args:
+          fan_in: Number of inputs.
+          fan_out: Number of outputs.
+          count: The number of updates so far, an int32 scalar.
+
+        Returns:
+          A float32 scalar.
+        """
         # An orthogonal m x n matrix has min(m, n) singular values of 1, so that the mean of its
         # squares is min / (m n) = 1 / max(m, n). The shape is static, its root a Python float.
         return runtime(self.rms, count) * max(fan_in, fan_out) ** 0.5
@@ -105,6 +123,9 @@ class NewtonSchulz:
         Args:
           matrices: Any matrices, float32.
           count: The number of updates so far.
+
+        Returns:
+          Float32 [..., m, n].
         """
         # Only products of matrices, which accelerators are made for; an SVD would be exact, but is
         # a sequential algorithm there. A polynomial odd in X keeps the singular vectors and maps
@@ -209,6 +230,19 @@ def muon(
 
     Returns:
       The optimizer.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import optim
+      >>> optimizer = optim.muon(learning_rate=0.1, weight_decay=0.0)
+      >>> parameters = {"mlp.kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"mlp.kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> print(np.asarray(updates["mlp.kernel"]).round(3))
+      [[-0.016  0.013]
+       [-0.017 -0.019]]
 
     Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et
       al., 2025, arXiv:2502.16982, algorithm 1 and equation 4.

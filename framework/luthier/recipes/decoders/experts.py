@@ -30,6 +30,9 @@ def with_experts(
       num_shared: Additional experts of every token, as one expert of that many times the size.
       dispatch: How tokens are sent to their experts; None means `Dropless`.
 
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+
     Source: shared experts: Dai et al. 2024, arXiv 2401.06066, section 3.2.
     """
     # Shared experts always run together, so one MLP of their summed hidden size computes the same.

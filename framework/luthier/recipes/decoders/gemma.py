@@ -112,6 +112,9 @@ def gemma(
       **sizes: `num_heads`, `num_kv_heads`, `head_dim` and `hidden_dim` (half of the published
         feed-forward dims, which count gate and up together); `stddev` of initial kernels and
         `epsilon` of the norms.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     parts = _Parts(**sizes)
     rotary = fdl.Config(layers.Rotary, base=rotary_base)
@@ -146,6 +149,9 @@ def gemma2(
       rotary_base: Base of the rotary frequencies.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
       **sizes: As for `gemma`.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     parts = _Parts(**sizes)
     rotary = fdl.Config(layers.Rotary, base=rotary_base)
@@ -188,6 +194,9 @@ def gemma3(
       global_rotary_scaling: Scaling of the frequencies of global layers; None for none.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
       **sizes: As for `gemma`.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     parts = _Parts(**sizes)
     scale = power(value(query_scalar, name="query_scalar"), -0.5)
@@ -212,62 +221,109 @@ def gemma3(
 
 
 def gemma_2b() -> fdl.Partial[models.Decoder]:
-    """Return Gemma 1 of 2.5 billion parameters."""
+    """Return Gemma 1 of 2.5 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> parameters = planner.model_parameters(decoders.gemma_2b())
+      >>> planner.count_parameters(parameters).total
+      2506172416
+    """
     heads = {"num_heads": 8, "num_kv_heads": 1, "head_dim": 256}
     return gemma(dim=2048, num_layers=18, hidden_dim=16_384, **heads)
 
 
 def gemma_7b() -> fdl.Partial[models.Decoder]:
-    """Return Gemma 1 of 8.5 billion parameters."""
+    """Return Gemma 1 of 8.5 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     heads = {"num_heads": 16, "num_kv_heads": 16, "head_dim": 256}
     return gemma(dim=3072, num_layers=28, hidden_dim=24_576, **heads)
 
 
 def gemma2_2b() -> fdl.Partial[models.Decoder]:
-    """Return Gemma 2 of 2.6 billion parameters."""
+    """Return Gemma 2 of 2.6 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     heads = {"num_heads": 8, "num_kv_heads": 4, "head_dim": 256}
     return gemma2(dim=2304, num_layers=26, hidden_dim=9216, **heads)
 
 
 def gemma2_9b() -> fdl.Partial[models.Decoder]:
-    """Return Gemma 2 of 9.2 billion parameters."""
+    """Return Gemma 2 of 9.2 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     heads = {"num_heads": 16, "num_kv_heads": 8, "head_dim": 256}
     return gemma2(dim=3584, num_layers=42, hidden_dim=14_336, **heads)
 
 
 def gemma2_27b() -> fdl.Partial[models.Decoder]:
-    """Return Gemma 2 of 27.2 billion parameters."""
+    """Return Gemma 2 of 27.2 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     heads = {"num_heads": 32, "num_kv_heads": 16, "head_dim": 128}
     # Scores are divided by the root of dim / num_heads here, not of the size of a head.
     return gemma2(dim=4608, num_layers=46, hidden_dim=36_864, query_scalar=144, **heads)
 
 
 def gemma3_270m() -> fdl.Partial[models.Decoder]:
-    """Return Gemma 3 of 268 million parameters."""
+    """Return Gemma 3 of 268 million parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     heads = {"num_heads": 4, "num_kv_heads": 1, "head_dim": 256}
     return gemma3(dim=640, num_layers=18, hidden_dim=2048, window=512, **heads)
 
 
 def gemma3_1b() -> fdl.Partial[models.Decoder]:
-    """Return Gemma 3 of 1.0 billion parameters."""
+    """Return Gemma 3 of 1.0 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     heads = {"num_heads": 4, "num_kv_heads": 1, "head_dim": 256}
     return gemma3(dim=1152, num_layers=26, hidden_dim=6912, window=512, **heads)
 
 
 def gemma3_4b() -> fdl.Partial[models.Decoder]:
-    """Return the language model of Gemma 3 of 3.9 billion parameters."""
+    """Return the language model of Gemma 3 of 3.9 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     heads = {"num_heads": 8, "num_kv_heads": 4, "head_dim": 256}
     return _gemma3_large(dim=2560, num_layers=34, hidden_dim=10_240, **heads)
 
 
 def gemma3_12b() -> fdl.Partial[models.Decoder]:
-    """Return the language model of Gemma 3 of 11.8 billion parameters."""
+    """Return the language model of Gemma 3 of 11.8 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     heads = {"num_heads": 16, "num_kv_heads": 8, "head_dim": 256}
     return _gemma3_large(dim=3840, num_layers=48, hidden_dim=15_360, **heads)
 
 
 def gemma3_27b() -> fdl.Partial[models.Decoder]:
-    """Return the language model of Gemma 3 of 27.0 billion parameters."""
+    """Return the language model of Gemma 3 of 27.0 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     # As in Gemma 2 27B, the scalar is dim / num_heads.
     sizes = {"num_heads": 32, "num_kv_heads": 16, "head_dim": 128, "query_scalar": 168}
     return _gemma3_large(dim=5376, num_layers=62, hidden_dim=21_504, **sizes)

@@ -48,6 +48,9 @@ def glam(
       max_distance: Distance from which all are of one class.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
 
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+
     Deviation: Pax adds 1 to the sum of the exponentials of scores, and puts rows together into as
       many groups as there are devices, of which each has places for its tokens.
     """
@@ -95,6 +98,9 @@ def gshard_experts(
       capacity: Places of the experts for each choice. Pax counts them for each token, so that its
         2.0 for two experts is 1.0 here.
 
+    Returns:
+      A template of `layers.Experts`.
+
     Source: Lepikhin et al. 2020, arXiv 2006.16668, section 2.2; praxis 1.4.0,
       `transformers.TransformerFeedForwardMoe`.
     """
@@ -113,6 +119,9 @@ def gshard_linear(inputs: Any) -> fdl.Partial[layers.Linear]:
 
     Args:
       inputs: Size of the input.
+
+    Returns:
+      A template of `layers.Linear`.
 
     Source: praxis 1.4.0, `internal_gshard_variance_scaling_fan_in_init`.
     """
@@ -156,6 +165,10 @@ def _attention(
 
 
 def glam_1162b() -> fdl.Partial[models.Decoder]:
-    """Return GLaM 64B/64E: 1.2 trillion parameters, 96.6 billion of them active."""
+    """Return GLaM 64B/64E: 1.2 trillion parameters, 96.6 billion of them active.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     sizes = {"dim": 8192, "num_layers": 64, "num_heads": 128, "hidden_dim": 32_768}
     return glam(vocab_size=256_000, num_experts=64, **sizes)

@@ -42,6 +42,9 @@ def gpt2(
         smaller by `sqrt(2 num_layers)`.
       epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     dim, num_layers = value(dim, name="dim"), value(num_layers, name="num_layers")
     stddev = value(stddev, name="stddev")
@@ -94,20 +97,43 @@ def gpt2(
 
 
 def gpt2_small() -> fdl.Partial[models.Decoder]:
-    """Return GPT-2 of 124 million parameters."""
+    """Return GPT-2 of 124 million parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> parameters = planner.model_parameters(decoders.gpt2_small())
+      >>> planner.count_parameters(parameters).total
+      124439808
+    """
     return gpt2(dim=768, num_layers=12, num_heads=12)
 
 
 def gpt2_medium() -> fdl.Partial[models.Decoder]:
-    """Return GPT-2 of 355 million parameters."""
+    """Return GPT-2 of 355 million parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return gpt2(dim=1024, num_layers=24, num_heads=16)
 
 
 def gpt2_large() -> fdl.Partial[models.Decoder]:
-    """Return GPT-2 of 774 million parameters."""
+    """Return GPT-2 of 774 million parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return gpt2(dim=1280, num_layers=36, num_heads=20)
 
 
 def gpt2_xl() -> fdl.Partial[models.Decoder]:
-    """Return GPT-2 of 1.56 billion parameters."""
+    """Return GPT-2 of 1.56 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return gpt2(dim=1600, num_layers=48, num_heads=25)

@@ -48,6 +48,9 @@ def grok(
       stddev: Standard deviation of the attention's initial kernels.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
 
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+
     Deviation: xAI's own caps scores at 30, normalizes after each part too, scales the embedding and
       the logits by other constants, drops no choices, and has no biases in the attention.
     """
@@ -101,5 +104,9 @@ def grok(
 
 
 def grok_1() -> fdl.Partial[models.Decoder]:
-    """Return the sizes of Grok 1: 314 billion parameters by name, 315.7 by count."""
+    """Return the sizes of Grok 1: 314 billion parameters by name, 315.7 by count.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return grok()

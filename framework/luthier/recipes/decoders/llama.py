@@ -48,6 +48,9 @@ def llama(
       epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table, and columns of the kernel to logits, are a
         multiple of this.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     # `initial`, `linear` and `norm` are one node each, used in many places: an override in one
     # place applies to all of them. Where a family differs (biases on queries only, as in Qwen 2),
@@ -98,37 +101,72 @@ def _llama1(dim: int, num_layers: int, num_heads: int, hidden_dim: int) -> fdl.P
 
 
 def llama_7b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 1 of 6.7 billion parameters."""
+    """Return Llama 1 of 6.7 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> parameters = planner.model_parameters(decoders.llama_7b())
+      >>> planner.count_parameters(parameters).total
+      6738415616
+    """
     return _llama1(4096, 32, 32, 11_008)
 
 
 def llama_13b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 1 of 13.0 billion parameters."""
+    """Return Llama 1 of 13.0 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return _llama1(5120, 40, 40, 13_824)
 
 
 def llama_33b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 1 of 32.5 billion parameters."""
+    """Return Llama 1 of 32.5 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return _llama1(6656, 60, 52, 17_920)
 
 
 def llama_65b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 1 of 65.2 billion parameters."""
+    """Return Llama 1 of 65.2 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return _llama1(8192, 80, 64, 22_016)
 
 
 def llama2_7b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 2 of 6.7 billion parameters."""
+    """Return Llama 2 of 6.7 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return llama(vocab_size=32_000, dim=4096, num_layers=32, num_heads=32, hidden_dim=11_008)
 
 
 def llama2_13b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 2 of 13.0 billion parameters."""
+    """Return Llama 2 of 13.0 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return llama(vocab_size=32_000, dim=5120, num_layers=40, num_heads=40, hidden_dim=13_824)
 
 
 def llama2_70b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 2 of 69.0 billion parameters."""
+    """Return Llama 2 of 69.0 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     sizes = {"num_layers": 80, "num_heads": 64, "num_kv_heads": 8, "hidden_dim": 28_672}
     return llama(vocab_size=32_000, dim=8192, **sizes)
 
@@ -138,42 +176,70 @@ def _llama3(**sizes: Any) -> fdl.Partial:
 
 
 def llama3_8b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 3 of 8.0 billion parameters, for rows of 8,192 tokens."""
+    """Return Llama 3 of 8.0 billion parameters, for rows of 8,192 tokens.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return _llama3(dim=4096, num_layers=32, num_heads=32, hidden_dim=14_336)
 
 
 def llama3_70b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 3 of 70.6 billion parameters, for rows of 8,192 tokens."""
+    """Return Llama 3 of 70.6 billion parameters, for rows of 8,192 tokens.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return _llama3(dim=8192, num_layers=80, num_heads=64, hidden_dim=28_672)
 
 
 def llama31_8b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 3.1 of 8.0 billion parameters, for rows of 131,072 tokens."""
+    """Return Llama 3.1 of 8.0 billion parameters, for rows of 131,072 tokens.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     sizes = {"dim": 4096, "num_layers": 32, "num_heads": 32, "hidden_dim": 14_336}
     return _llama3(**sizes, rotary_scaling=_longer(8.0))
 
 
 def llama31_70b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 3.1 of 70.6 billion parameters, for rows of 131,072 tokens."""
+    """Return Llama 3.1 of 70.6 billion parameters, for rows of 131,072 tokens.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     sizes = {"dim": 8192, "num_layers": 80, "num_heads": 64, "hidden_dim": 28_672}
     return _llama3(**sizes, rotary_scaling=_longer(8.0))
 
 
 def llama31_405b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 3.1 of 405.9 billion parameters, for rows of 131,072 tokens."""
+    """Return Llama 3.1 of 405.9 billion parameters, for rows of 131,072 tokens.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     sizes = {"dim": 16_384, "num_layers": 126, "num_heads": 128, "hidden_dim": 53_248}
     return _llama3(**sizes, rotary_scaling=_longer(8.0))
 
 
 def llama32_1b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 3.2 of 1.24 billion parameters, tied, for rows of 131,072 tokens."""
+    """Return Llama 3.2 of 1.24 billion parameters, tied, for rows of 131,072 tokens.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     sizes = {"dim": 2048, "num_layers": 16, "num_heads": 32, "hidden_dim": 8192}
     tied = fdl.Partial(layers.TiedUnembedding)
     return _llama3(**sizes, rotary_scaling=_longer(32.0), unembedding=tied)
 
 
 def llama32_3b() -> fdl.Partial[models.Decoder]:
-    """Return Llama 3.2 of 3.21 billion parameters, tied, for rows of 131,072 tokens."""
+    """Return Llama 3.2 of 3.21 billion parameters, tied, for rows of 131,072 tokens.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     sizes = {"dim": 3072, "num_layers": 28, "num_heads": 24, "hidden_dim": 8192}
     tied = fdl.Partial(layers.TiedUnembedding)
     return _llama3(**sizes, rotary_scaling=_longer(32.0), unembedding=tied)

@@ -32,6 +32,9 @@ def nvidia(
       vocab_size: Tokens of the vocabulary.
       head_dim: Size of a head.
       **sizes: As for `pax`.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     graph = pax(vocab_size=vocab_size, head_dim=head_dim, **sizes)
     initial = fdl.Config(layers.Normal, stddev=STDDEV)
@@ -60,6 +63,9 @@ def nvidia_experts(
       k: Experts of a token.
       capacity: Places of the experts for each choice, see `layers.Capacity`.
       **sizes: As for `nvidia`.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     hidden_dim = value(hidden_dim, name="hidden_dim")
     graph = nvidia(hidden_dim=hidden_dim, **sizes)
@@ -78,6 +84,9 @@ def nvidia_llama(
       vocab_size: Tokens of the vocabulary; Llama 2 has 32,000.
       dim: Size of the residual stream.
       **sizes: As for `llama`.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
 
     Deviation: from Llama 2 (Touvron et al. 2023, arXiv 2307.09288), which has no biases, a kernel
       of its own for the logits, and no cap.

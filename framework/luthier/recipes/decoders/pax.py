@@ -47,6 +47,9 @@ def pax(
       logits_cap: Cap of the logits.
       epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     dim = value(dim, name="dim")
     heads, head_dim = value(num_heads, name="num_heads"), value(head_dim, name="head_dim")
@@ -120,6 +123,9 @@ def pax_gpt3(
       stddev: Standard deviation of all initial kernels and tables.
       epsilon: Epsilon of all norms.
       pad_to_multiple: Rows of the embedding table are a multiple of this.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
     """
     # All kernels and tables have one deviation: maps into the residual stream do not start smaller,
     # as those of GPT-2 do.
@@ -157,27 +163,54 @@ def pax_gpt3(
 
 
 def pax_1b() -> fdl.Partial[models.Decoder]:
-    """Return `C4Spmd1BAdam4Replicas`, of 1.10 billion parameters."""
+    """Return `C4Spmd1BAdam4Replicas`, of 1.10 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> parameters = planner.model_parameters(decoders.pax_1b())
+      >>> planner.count_parameters(parameters).total
+      1104619904
+    """
     return pax(vocab_size=32_000, dim=2560, num_layers=13, num_heads=20, head_dim=128)
 
 
 def pax_2b() -> fdl.Partial[models.Decoder]:
-    """Return `C4Spmd2BAdam4Replicas`, of 2.14 billion parameters."""
+    """Return `C4Spmd2BAdam4Replicas`, of 2.14 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return pax(vocab_size=32_000, dim=3072, num_layers=18, num_heads=24, head_dim=128)
 
 
 def pax_16b() -> fdl.Partial[models.Decoder]:
-    """Return `C4Spmd16BAdam32Replicas`, of 16.5 billion parameters."""
+    """Return `C4Spmd16BAdam32Replicas`, of 16.5 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return pax(vocab_size=32_000, dim=6144, num_layers=36, num_heads=48, head_dim=128)
 
 
 def pax_32b() -> fdl.Partial[models.Decoder]:
-    """Return `C4Spmd32BAdam64Replicas`, of 32.5 billion parameters."""
+    """Return `C4Spmd32BAdam64Replicas`, of 32.5 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return pax(vocab_size=32_000, dim=8192, num_layers=40, num_heads=64, head_dim=128)
 
 
 def pax_gpt3_175b() -> fdl.Partial[models.Decoder]:
-    """Return `C4SpmdGpt3AdamOrgHP`, of 175 billion parameters."""
+    """Return `C4SpmdGpt3AdamOrgHP`, of 175 billion parameters.
+
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+    """
     return pax_gpt3()
 
 

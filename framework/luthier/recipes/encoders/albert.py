@@ -41,6 +41,9 @@ def albert(
       num_types: Number of token types.
       dropout: Rate of every dropout; the second version of the weights was trained without.
 
+    Returns:
+      A template of `models.Encoder`, for `model` of an experiment.
+
     Source: Lan et al. 2019, arXiv 1909.11942, section 3.1 and table 1.
     """
     # A BERT with two changes: all layers of a group share one set of parameters (`stack`), and
@@ -93,20 +96,43 @@ def albert(
 
 
 def albert_base() -> fdl.Partial[models.Encoder]:
-    """Return ALBERT base: 12 million parameters."""
+    """Return ALBERT base: 12 million parameters.
+
+    Returns:
+      A template of `models.Encoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import encoders
+      >>> parameters = planner.model_parameters(encoders.albert_base())
+      >>> planner.count_parameters(parameters).total
+      11812272
+    """
     return albert(dim=768, num_layers=12, num_heads=12, hidden_dim=3072)
 
 
 def albert_large() -> fdl.Partial[models.Encoder]:
-    """Return ALBERT large: 18 million parameters."""
+    """Return ALBERT large: 18 million parameters.
+
+    Returns:
+      A template of `models.Encoder`, for `model` of an experiment.
+    """
     return albert(dim=1024, num_layers=24, num_heads=16, hidden_dim=4096)
 
 
 def albert_xlarge() -> fdl.Partial[models.Encoder]:
-    """Return ALBERT xlarge: 60 million parameters."""
+    """Return ALBERT xlarge: 60 million parameters.
+
+    Returns:
+      A template of `models.Encoder`, for `model` of an experiment.
+    """
     return albert(dim=2048, num_layers=24, num_heads=16, hidden_dim=8192)
 
 
 def albert_xxlarge() -> fdl.Partial[models.Encoder]:
-    """Return ALBERT xxlarge: 235 million parameters (223 by count)."""
+    """Return ALBERT xxlarge: 235 million parameters (223 by count).
+
+    Returns:
+      A template of `models.Encoder`, for `model` of an experiment.
+    """
     return albert(dim=4096, num_layers=12, num_heads=64, hidden_dim=16_384)

@@ -31,6 +31,9 @@ def bert(
       num_types: Number of token types.
       dropout: Rate of every dropout, that of attention weights among them.
 
+    Returns:
+      A template of `models.Encoder`, for `model` of an experiment.
+
     Source: Devlin et al. 2018, arXiv 1810.04805, section 3 and appendix A.2.
     """
     # Norms come after the residual sum, as in the first transformer, also after the embedding. GELU
@@ -77,10 +80,25 @@ def bert(
 
 
 def bert_base() -> fdl.Partial[models.Encoder]:
-    """Return BERT base: 110 million parameters."""
+    """Return BERT base: 110 million parameters.
+
+    Returns:
+      A template of `models.Encoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import encoders
+      >>> parameters = planner.model_parameters(encoders.bert_base())
+      >>> planner.count_parameters(parameters).total
+      110104890
+    """
     return bert(dim=768, num_layers=12, num_heads=12, hidden_dim=3072)
 
 
 def bert_large() -> fdl.Partial[models.Encoder]:
-    """Return BERT large: 340 million parameters."""
+    """Return BERT large: 340 million parameters.
+
+    Returns:
+      A template of `models.Encoder`, for `model` of an experiment.
+    """
     return bert(dim=1024, num_layers=24, num_heads=16, hidden_dim=4096)

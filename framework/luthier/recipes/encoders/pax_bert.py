@@ -24,6 +24,9 @@ def pax_bert(*, vocab_size: Any = 32_000, **sizes: Any) -> fdl.Partial[models.De
       vocab_size: Tokens of the vocabulary.
       **sizes: As for `pax`.
 
+    Returns:
+      A template of `models.Decoder`, for `model` of an experiment.
+
     Deviation: from BERT, which normalizes after each part, learns its positions and token types,
       has a head with a layer of its own, and no caps.
     """

@@ -37,7 +37,11 @@ def t5(
       max_distance: Distance from which all are of one class.
       dropout: Rate of every dropout.
 
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+
     Source: Raffel et al. 2019, arXiv 1910.10683, sections 2.1 and 3.1.1.
+
     Deviation: Without the dropout inside of the feed-forward parts.
     """
     # Three things are unusual. Scores are not divided by sqrt(head_dim): that factor is in the
@@ -123,6 +127,9 @@ def t5_gated(**sizes: Any) -> fdl.Partial[models.EncoderDecoder]:
     Args:
       **sizes: As for `t5`.
 
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+
     Source: Shazeer 2020, arXiv 2002.05202, table 1 (GEGLU); Chung et al. 2022, arXiv 2210.11416.
     """
     model = t5(**sizes)
@@ -141,50 +148,97 @@ def t5_gated(**sizes: Any) -> fdl.Partial[models.EncoderDecoder]:
 
 
 def t5_small() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 small: 60 million parameters."""
+    """Return T5 small: 60 million parameters.
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import encoders
+      >>> parameters = planner.model_parameters(encoders.t5_small())
+      >>> planner.count_parameters(parameters).total
+      60506624
+    """
     return t5(dim=512, num_layers=6, num_heads=8, hidden_dim=2048)
 
 
 def t5_base() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 base: 220 million parameters."""
+    """Return T5 base: 220 million parameters.
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5(dim=768, num_layers=12, num_heads=12, hidden_dim=3072)
 
 
 def t5_large() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 large: 770 million parameters (738 by count)."""
+    """Return T5 large: 770 million parameters (738 by count).
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5(dim=1024, num_layers=24, num_heads=16, hidden_dim=4096)
 
 
 def t5_3b() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 3B: 3 billion parameters (2.85 by count)."""
+    """Return T5 3B: 3 billion parameters (2.85 by count).
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5(dim=1024, num_layers=24, num_heads=32, head_dim=128, hidden_dim=16_384)
 
 
 def t5_11b() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 11B: 11 billion parameters."""
+    """Return T5 11B: 11 billion parameters.
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5(dim=1024, num_layers=24, num_heads=128, head_dim=128, hidden_dim=65_536)
 
 
 def t5_1_1_small() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 1.1 small, which is Flan-T5 small: 77 million parameters."""
+    """Return T5 1.1 small, which is Flan-T5 small: 77 million parameters.
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5_gated(dim=512, num_layers=8, num_heads=6, hidden_dim=1024)
 
 
 def t5_1_1_base() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 1.1 base, which is Flan-T5 base: 250 million parameters."""
+    """Return T5 1.1 base, which is Flan-T5 base: 250 million parameters.
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5_gated(dim=768, num_layers=12, num_heads=12, hidden_dim=2048)
 
 
 def t5_1_1_large() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 1.1 large, which is Flan-T5 large: 780 million parameters."""
+    """Return T5 1.1 large, which is Flan-T5 large: 780 million parameters.
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5_gated(dim=1024, num_layers=24, num_heads=16, hidden_dim=2816)
 
 
 def t5_1_1_xl() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 1.1 XL, which is Flan-T5 XL: 3 billion parameters (2.85 by count)."""
+    """Return T5 1.1 XL, which is Flan-T5 XL: 3 billion parameters (2.85 by count).
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5_gated(dim=2048, num_layers=24, num_heads=32, hidden_dim=5120)
 
 
 def t5_1_1_xxl() -> fdl.Partial[models.EncoderDecoder]:
-    """Return T5 1.1 XXL, which is Flan-T5 XXL: 11 billion parameters."""
+    """Return T5 1.1 XXL, which is Flan-T5 XXL: 11 billion parameters.
+
+    Returns:
+      A template of `models.EncoderDecoder`, for `model` of an experiment.
+    """
     return t5_gated(dim=4096, num_layers=24, num_heads=64, hidden_dim=10_240)

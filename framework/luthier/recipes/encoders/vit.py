@@ -36,6 +36,9 @@ def vit(
       num_classes: Number of classes.
       dropout: Rate of the dropout after the embedding and after each part of a layer.
 
+    Returns:
+      A template of `models.VisionTransformer`, for `model` of an experiment.
+
     Source: Dosovitskiy et al. 2020, arXiv 2010.11929, section 3.1, table 1 and appendix B.1.
     """
     # The head starts at zero, so that the first predictions are uniform. Patches all see each
@@ -89,6 +92,9 @@ def vit_mean(**sizes: Any) -> fdl.Partial[models.VisionTransformer]:
     Args:
       **sizes: As for `vit`.
 
+    Returns:
+      A template of `models.VisionTransformer`, for `model` of an experiment.
+
     Source: Beyer, Zhai and Kolesnikov 2022, arXiv 2205.01580, section 2.
     """
     model = vit(**sizes)
@@ -97,25 +103,52 @@ def vit_mean(**sizes: Any) -> fdl.Partial[models.VisionTransformer]:
 
 
 def vit_ti16() -> fdl.Partial[models.VisionTransformer]:
-    """Return ViT-Ti/16: 5.7 million parameters (Touvron et al. 2020, arXiv 2012.12877)."""
+    """Return ViT-Ti/16: 5.7 million parameters (Touvron et al. 2020, arXiv 2012.12877).
+
+    Returns:
+      A template of `models.VisionTransformer`, for `model` of an experiment.
+    """
     return vit(dim=192, num_layers=12, num_heads=3, hidden_dim=768)
 
 
 def vit_s16() -> fdl.Partial[models.VisionTransformer]:
-    """Return ViT-S/16: 22 million parameters (Touvron et al. 2020, arXiv 2012.12877)."""
+    """Return ViT-S/16: 22 million parameters (Touvron et al. 2020, arXiv 2012.12877).
+
+    Returns:
+      A template of `models.VisionTransformer`, for `model` of an experiment.
+    """
     return vit(dim=384, num_layers=12, num_heads=6, hidden_dim=1536)
 
 
 def vit_b16() -> fdl.Partial[models.VisionTransformer]:
-    """Return ViT-B/16: 86 million parameters."""
+    """Return ViT-B/16: 86 million parameters.
+
+    Returns:
+      A template of `models.VisionTransformer`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import encoders
+      >>> parameters = planner.model_parameters(encoders.vit_b16())
+      >>> planner.count_parameters(parameters).total
+      86567656
+    """
     return vit(dim=768, num_layers=12, num_heads=12, hidden_dim=3072)
 
 
 def vit_l16() -> fdl.Partial[models.VisionTransformer]:
-    """Return ViT-L/16: 307 million parameters (304 by count)."""
+    """Return ViT-L/16: 307 million parameters (304 by count).
+
+    Returns:
+      A template of `models.VisionTransformer`, for `model` of an experiment.
+    """
     return vit(dim=1024, num_layers=24, num_heads=16, hidden_dim=4096)
 
 
 def vit_h14() -> fdl.Partial[models.VisionTransformer]:
-    """Return ViT-H/14: 632 million parameters."""
+    """Return ViT-H/14: 632 million parameters.
+
+    Returns:
+      A template of `models.VisionTransformer`, for `model` of an experiment.
+    """
     return vit(dim=1280, num_layers=32, num_heads=16, hidden_dim=5120, patch_size=(14, 14))

@@ -295,6 +295,9 @@ def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> 
       reference: `NAME/17`; for NAME, the folder of the study is right as well.
       directory: Root directory of the studies.
 
+    Returns:
+      The graph of the experiment, with the overrides of the trial in it.
+
     Raises:
       BadInput: There is no such study or trial, or it is damaged.
     """

@@ -80,6 +80,13 @@ def diff(a: Graph | Document, b: Graph | Document) -> Difference:
 
     Raises:
       RecordError: A graph contains a cycle, or is nested too deeply.
+
+    Example:
+      >>> import luthier
+      >>> before = luthier.experiment("quickstart")
+      >>> after = luthier.experiment("quickstart", ["optimizer.b2=0.99"])
+      >>> bool(luthier.diff(before, after)), bool(luthier.diff(before, before))
+      (True, False)
     """
     before, after = (
         graph if isinstance(graph, Document) else compare.document(graph, title)

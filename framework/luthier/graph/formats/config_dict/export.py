@@ -42,6 +42,14 @@ def to_config_dict(graph: Graph, defaults: bool = True) -> Any:
     Raises:
       RecordError: A constant is not set, its arithmetic fails, or the graph contains a cycle; all
         problems are listed.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> rate = graph.value(3e-4)
+      >>> config = graph.to_config_dict(fdl.Config(optim.adamw, learning_rate=rate))
+      >>> config.learning_rate, config.b1
+      (0.0003, 0.9)
     """
     writer = _Writer(defaults)
     made = writer.convert(graph, "")

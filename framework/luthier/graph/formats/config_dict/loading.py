@@ -147,6 +147,9 @@ def load_config_dict(written: str) -> Any:
     Args:
       written: `FILE.py`, or `FILE.py:ARGUMENT` where `get_config` takes one string.
 
+    Returns:
+      The `ml_collections.ConfigDict`, as the function returned it.
+
     Raises:
       OverrideError: The file cannot be read, raises (reported with file and line), or returns
         something else.

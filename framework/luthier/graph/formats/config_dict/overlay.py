@@ -60,8 +60,19 @@ def apply_config_dict(
         They go before the `RENAMES` of the file with the ConfigDict.
       packages: Modules that strings may name, where the place does not hold a string.
 
+    Returns:
+      The changed copy, a node.
+
     Raises:
       OverrideError: Keys have no place in the graph or do not fit there; all of them are listed.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> changed = graph.apply_config_dict(config, {"lr": 1e-3}, {"lr": "learning_rate"})
+      >>> changed.learning_rate
+      0.001
     """
     # The file's own RENAMES come first and the caller's table wins: a renames file adapts somebody
     # else's config without editing it.

@@ -470,6 +470,13 @@ def from_gin(text: str, packages: Sequence[str] = (), source: str = "config.gin"
     Raises:
       BadInput: The text cannot be read, or names objects that may not be imported or do not exist;
         all problems are listed.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=3e-4)
+      >>> graph.equal(graph.from_gin(graph.to_gin(config)), config)
+      True
     """
     unit = Unit()
     read_text(unit, text, source)

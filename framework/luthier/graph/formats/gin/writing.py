@@ -45,6 +45,21 @@ def to_gin(graph: Graph) -> str:
 
     Raises:
       RecordError: Parts of the graph cannot be named or written; all of them are listed.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> print(graph.to_gin(fdl.Config(optim.adamw, learning_rate=3e-4)), end="")
+      # Written by luthier: gin.parse_config accepts it, luthier reads it to an equal graph.
+      # luthier: format 1
+      # luthier: root @luthier.optim.adamw()
+      from __gin__ import dynamic_registration
+      <BLANKLINE>
+      import luthier.optim
+      <BLANKLINE>
+      <BLANKLINE>
+      luthier.optim.adamw:
+          learning_rate = 0.0003
     """
     data = encode(graph)
     if not isinstance(data, dict) or not any(kind in data for kind in _NODES[:3]):

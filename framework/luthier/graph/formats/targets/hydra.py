@@ -42,9 +42,18 @@ def from_hydra(
       source: The file that it was read from; with the line, it is the origin of every value.
       key: The key of the part to read; empty for the whole.
 
+    Returns:
+      The node that the `_target_` at the root, or at `key`, describes; nothing is instantiated.
+
     Raises:
       RecordError: It cannot be read, names objects that may not be imported, or has arguments that
         these do not take; all problems are listed.
+
+    Example:
+      >>> from luthier import graph
+      >>> config = graph.from_hydra({"_target_": "luthier.optim.adamw", "learning_rate": 3e-4})
+      >>> config.learning_rate
+      0.0003
     """
     # Hydra itself is not needed, and nothing is instantiated: the config is translated to the JSON
     # of a record, which `decode` checks against the allow-list like any other record.

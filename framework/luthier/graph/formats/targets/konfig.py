@@ -28,9 +28,18 @@ def from_konfig(config: Any, packages: Sequence[str] = (), source: str = "config
       packages: The user's own packages that it may name (`[tool.luthier] packages`).
       source: The file that it was read from; with the line, it is the origin of every value.
 
+    Returns:
+      The node that the `__qualname__` at the root describes; nothing is instantiated.
+
     Raises:
       RecordError: It cannot be read, names objects that may not be imported, or has arguments that
         these do not take; all problems are listed.
+
+    Example:
+      >>> from luthier import graph
+      >>> config = graph.from_konfig({"__qualname__": "luthier.optim:adamw", "learning_rate": 3e-4})
+      >>> config.learning_rate
+      0.0003
     """
     tree = read_tree(config, source)
     if not (isinstance(tree.root, Mapping) and QUALNAME in tree.root):

@@ -37,13 +37,40 @@ class RingOrder(Protocol):
         """P; places hold a multiple of this many tokens of each row."""
 
     def num_rounds(self, mask: AttentionMask, length: int, places: int) -> int:
-        """Return the number of places, its own included, whose keys a place has to see."""
+        """Return the number of places, its own included, whose keys a place has to see.
+
+        Args:
+          mask: The attention mask.
+          length: Tokens of a row, L.
+          places: Places of the ring.
+
+        Returns:
+          From 1 to `places`.
+        """
 
     def spread(self, x: jax.Array, axes: Axes, places: int) -> jax.Array:
-        """Return this place's tokens, where `x` [B, L, ...] holds the tokens as they follow."""
+        """Return this place's tokens.
+
+        Args:
+          x: Tokens as they follow in the row [B, L, ...].
+          axes: The mesh axes of the ring.
+          places: Places of the ring.
+
+        Returns:
+          This place's tokens [B, L, ...].
+        """
 
     def gather(self, x: jax.Array, axes: Axes, places: int) -> jax.Array:
-        """Return the tokens as they follow: what `spread` was given."""
+        """Undo `spread`.
+
+        Args:
+          x: The result of `spread`.
+          axes: The mesh axes of the ring.
+          places: Places of the ring.
+
+        Returns:
+          Tokens as they follow in the row [B, L, ...].
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +94,9 @@ class Contiguous:
           mask: The attention mask: the keys that each query may look at.
           length: L.
           places: Places of the ring.
+
+        Returns:
+          From 1 to `places`.
         """
         # The number of rounds is the length of a scan, so it must be static: a window whose size
         # is traced (hoisted) goes all the way round, and its blocks are skipped one by one. The
@@ -76,11 +106,29 @@ class Contiguous:
         return min(places, 1 + -(-(mask.size - 1) // length))
 
     def spread(self, x: jax.Array, axes: Axes, places: int) -> jax.Array:
-        """Return `x`."""
+        """Return `x`.
+
+        Args:
+          x: Tokens [B, L, ...].
+          axes: The mesh axes of the ring.
+          places: Places of the ring.
+
+        Returns:
+          `x` [B, L, ...].
+        """
         return x
 
     def gather(self, x: jax.Array, axes: Axes, places: int) -> jax.Array:
-        """Return `x`."""
+        """Return `x`.
+
+        Args:
+          x: Tokens [B, L, ...].
+          axes: The mesh axes of the ring.
+          places: Places of the ring.
+
+        Returns:
+          `x` [B, L, ...].
+        """
         return x
 
 
@@ -101,7 +149,16 @@ class Zigzag:
         return 2
 
     def num_rounds(self, mask: AttentionMask, length: int, places: int) -> int:
-        """Return the number of places: nearest pieces come from both sides."""
+        """Return the number of places: nearest pieces come from both sides.
+
+        Args:
+          mask: The attention mask.
+          length: Tokens of a row, L.
+          places: Places of the ring.
+
+        Returns:
+          `places`.
+        """
         return places
 
     def spread(self, x: jax.Array, axes: Axes, places: int) -> jax.Array:
@@ -125,7 +182,16 @@ class Zigzag:
         return _by_parity(even, odd, axes)
 
     def gather(self, x: jax.Array, axes: Axes, places: int) -> jax.Array:
-        """Exchange pieces back; see `spread`."""
+        """Exchange pieces back; see `spread`.
+
+        Args:
+          x: The result of `spread`.
+          axes: The mesh axes of the ring.
+          places: Places of the ring.
+
+        Returns:
+          Tokens as they follow in the row [B, L, ...].
+        """
         first, last = jnp.split(x, 2, axis=1)
         # A place holds one even piece and one odd one; the even one is first at even places.
         even, odd = jnp.split(_by_parity(first, last, axes), 2, axis=1)
@@ -468,6 +534,18 @@ class RingAttention(EinsumAttention):
         bias: Bias | None = None,
     ) -> jax.Array:
         """Attend; see `EinsumAttention`.
+
+        Args:
+          query_BLHK: Queries [B, L, H, K].
+          key_BSGK: Keys [B, S, G, K]; query head h uses key head h // (H / G).
+          value_BSGK: Values [B, S, G, K].
+          query: Positions and segments of the queries [B, L].
+          key: Positions and segments of the keys [B, S].
+          dropout: Keys of the tokens at this site; None means no dropout.
+          bias: Makes the bias that is added to the scores; None means no bias.
+
+        Returns:
+          [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
 
         Raises:
           BadInput: A place's part of the rows cannot be cut into the pieces of the order, the

@@ -1,0 +1,33 @@
+"""The examples in docstrings run, and print what they show."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import luthier
+
+PACKAGE = Path(luthier.__file__).parent
+PLACES = sorted(
+    path.relative_to(PACKAGE).with_suffix("").as_posix()
+    for path in PACKAGE.rglob("*.py")
+    if "template" not in path.parts and ">>> " in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_examples_print_what_they_show(place, tmp_path, monkeypatch):
+    """Each docstring runs alone, in an empty folder, with the names that it imports itself."""
+    monkeypatch.chdir(tmp_path)
+    name = f"luthier.{place.removesuffix('/__init__').replace('/', '.')}"
+    tests = doctest.DocTestFinder().find(importlib.import_module(name), globs={})
+    examples = [test for test in tests if test.examples]
+    assert examples, "`>>> ` is in the module, but in no docstring of it"
+    report: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+    for test in examples:
+        runner.run(test, out=report.append)
+    assert not report, "".join(report)
