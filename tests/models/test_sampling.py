@@ -44,7 +44,8 @@ def test_supports(top_k, top_p, expected):
 
 @settings(max_examples=50, deadline=None)
 @given(
-    hnp.arrays(np.float32, (1, 6), elements=st.floats(-5, 5, width=32)),
+    # XLA takes subnormal numbers for zeros: to it 1e-45 and 0 are a tie.
+    hnp.arrays(np.float32, (1, 6), elements=st.floats(-5, 5, width=32, allow_subnormal=False)),
     st.integers(1, 7),
     st.floats(0.01, 1.0),
 )

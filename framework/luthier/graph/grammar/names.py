@@ -98,7 +98,8 @@ def find_object(
         if home.partition(".")[0] in public_names.libraries():
             what = f"{name!r} is not on the list of names that records may contain"
             raise Unreadable(Problem(what, remedy="wrap it in a function of a package of your own"))
-        raise Unreadable(f"{name!r} may not be used: it is defined in {home!r}")
+        public = home.partition("._")[0]  # `pathlib._local`, of which nobody has heard
+        raise Unreadable(f"{name!r} may not be used: it is defined in {public!r}")
     return value
 
 

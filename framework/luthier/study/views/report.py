@@ -367,8 +367,13 @@ def _chosen(standing: StudyStatus, best: Sequence[int]) -> list[Trial]:
     if len(trials) <= MOST_COLUMNS:
         return trials
     signs = [1.0 if direction == "lower" else -1.0 for direction in standing.directions]
-    complete = [t for t in trials if t.state == "complete" and t.values]
-    complete.sort(key=lambda t: signs[0] * t.values[0])  # type: ignore[index]
+    ranked = [
+        (signs[0] * trial.values[0], trial)
+        for trial in trials
+        # NaN is neither better nor worse than another value, so that it would spoil the order.
+        if trial.state == "complete" and trial.values and not math.isnan(trial.values[0])
+    ]
+    complete = [trial for _, trial in sorted(ranked, key=lambda pair: pair[0])]
     half = MOST_COLUMNS // 2
     # By the first objective; of several, the trials that no other beats come first.
     kept = [*best[:half], *(trial.number for trial in complete)]

@@ -94,12 +94,12 @@ function paretoChart(report) {
 // ---- parallel coordinates ------------------------------------------------------------------
 
 function parallelAxis(name, texts, values, top, bottom) {
-  const numbers = values.filter((v) => v !== null);
+  const numbers = values.filter(Number.isFinite);  // an objective may be NaN
   if (numbers.length) {
     const scale = makeScale(scaleKind(numbers), numbers, bottom, top);
     const ends = [...new Set([Math.min, Math.max].map((end) => numbers.reduce((a, b) => end(a, b))))];
     return { name, ends: ends.map((n) => [scale.place(n), tickText(n)]),
-      place: (i) => (values[i] === null ? null : scale.place(values[i])) };
+      place: (i) => (Number.isFinite(values[i]) ? scale.place(values[i]) : null) };
   }
   const names = [...new Set(texts.filter(Boolean))].sort();
   const place = (text) => (names.length < 2 ? (top + bottom) / 2 : bottom - (names.indexOf(text) / (names.length - 1)) * (bottom - top));
