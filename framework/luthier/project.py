@@ -6,11 +6,14 @@ can be named on the one can be named in the other.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
+import os
+import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from luthier.errors import BadInput, Problem
@@ -40,6 +43,39 @@ class Project:
     def shelves(self) -> tuple[str, ...]:
         """All modules whose fiddlers can be named without their module; later ones win."""
         return (*SHELVES, *self.fiddlers)
+
+
+@contextlib.contextmanager
+def importable(directory: Path | None = None) -> Iterator[None]:
+    """Put a folder on `sys.path` for the duration of a block, where it is not there already.
+
+    Args:
+      directory: The folder; None is the working directory.
+
+    Yields:
+      Nothing.
+
+    Raises:
+      BadInput: The working directory no longer exists.
+    """
+    # `python -m luthier` has the working directory there, the console script `luthier` and a script
+    # in another folder have not, and all must find the user's `configs`. It is taken out again,
+    # because tests and programs call functions of luthier many times from different folders.
+    try:
+        place = os.getcwd() if directory is None else str(directory)
+    except FileNotFoundError:
+        problem = Problem(
+            "the working directory no longer exists", remedy="change to one that does"
+        )
+        raise BadInput(problem) from None
+    present = place in sys.path or (directory is None and "" in sys.path)
+    if not present:
+        sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        if not present and place in sys.path:
+            sys.path.remove(place)
 
 
 def find(start: Path | None = None) -> Project:

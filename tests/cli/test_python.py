@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 import luthier
 from luthier import graph
 from luthier.errors import BadInput
+from luthier.study import start
+from luthier.trainer import Result
 
 OWN = """
 from luthier import layers
@@ -83,6 +86,45 @@ def test_a_rerun_of_a_finished_run_has_its_metrics_and_its_model(trained, monkey
     assert result.model is result.model
     logits = result.model(np.zeros((1, 5), np.int32))
     assert logits.shape[:2] == (1, 5)
+
+
+def test_a_script_in_a_folder_below_finds_the_experiments_of_the_project(own, monkeypatch):
+    (own / "scripts").mkdir()
+    monkeypatch.chdir(own / "scripts")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p or ".").resolve() != own])
+    for module in [name for name in sys.modules if name.split(".")[0] == "trials"]:
+        monkeypatch.delitem(sys.modules, module)
+    path = list(sys.path)
+    assert luthier.experiment("trials.tiny", ["seed=4"]).seed == 4
+    assert sys.path == path, "nothing of the process has changed"
+    with pytest.raises(BadInput, match=r"overrides is one text.*give a list: \['seed=4'\]"):
+        luthier.experiment("trials.tiny", "seed=4")
+    with pytest.raises(
+        BadInput, match=r"is not a graph; write luthier.experiment\('trials.tiny'\)"
+    ):
+        luthier.train("trials.tiny")
+
+
+def test_results_are_plotted_and_differences_are_shown_as_they_are_printed(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    (run,) = luthier.runs(last=1)
+    result = Result(run.directory.path, "finished", run.step)
+    assert luthier.plot(result) == luthier.plot(run) == luthier.plot([result])
+    last = luthier.experiment("last")
+    difference = luthier.diff(last, graph.apply(last, ["seed=7"]))
+    assert repr(difference) == str(difference)
+    assert "seed" in repr(difference)
+
+
+def test_a_sweep_takes_what_the_command_takes(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start, "run", lambda study, **_: seen.append(study))
+    settings = ["seed=20", "pruner=optuna.pruners.NopPruner()", "budget.trials=3"]
+    luthier.sweep("quickstart", ["optimizer.b2=uniform(0.9,0.99)"], overrides=settings, name="b2")
+    (study,) = seen
+    assert (study.name, study.budget.trials, study.base.seed) == ("b2", 3, 20)
+    assert study.pruner.__fn_or_cls__.__name__ == "NopPruner"
 
 
 @pytest.mark.parametrize("name", sorted(luthier._FUNCTIONS))

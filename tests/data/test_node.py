@@ -56,6 +56,17 @@ def test_a_node_of_ones_own_has_iterator_and_batches():
     assert not any(batch["epoch"].any() for batch in batches)
 
 
+def test_rows_of_ones_own_that_are_a_list_are_refused_by_name():
+    class Listed(Counting):
+        @property
+        def rows(self):
+            return [{"number": 1}]
+
+    message = "Listed.rows is a list, not luthier.data.Rows; give it num_rows, num_examples, digest"
+    with pytest.raises(DataError, match=message):
+        Listed(5).iterator(global_batch_size=1, seed=0)
+
+
 def test_too_few_rows():
     with pytest.raises(DataError, match="5 numbers, too few for a batch of 6 rows"):
         Counting(5).iterator(global_batch_size=6, seed=0)

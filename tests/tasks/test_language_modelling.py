@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import jax
@@ -15,6 +16,8 @@ from luthier.metrics import (
     NATS_PER_BYTE,
     NATS_PER_TOKEN,
     PERPLEXITY,
+    Metric,
+    Ratio,
 )
 from luthier.tasks import Additive, LanguageModelling
 
@@ -177,3 +180,20 @@ def test_hyperparameters_may_be_tracers():
 
     assert loss(0.0, 0.0) < loss(0.1, 0.0)
     assert loss._cache_size() == 1
+
+
+def test_a_subclass_adds_metrics_of_its_own_to_those_of_training():
+    weight_sum = Metric("weight_sum")
+
+    class Counting(LanguageModelling):
+        loss_metrics = (*LanguageModelling.loss_metrics, weight_sum)
+
+        def loss(self, model, batch, key):
+            sums = super().loss(model, batch, key)
+            counted = Ratio(batch["weights"].sum(), jnp.float32(1))
+            return dataclasses.replace(sums, metrics={**sums.metrics, weight_sum: counted})
+
+    data = batch()
+    sums = Counting().loss(Bigrams(*parameters()), data, None)
+    assert set(sums.metrics) == set(Counting.loss_metrics)
+    assert sums.metrics[weight_sum].numerator == data["weights"].sum()

@@ -11,10 +11,10 @@ import os
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from luthier import errors, faults
+from luthier import errors, faults, project
 from luthier.cli import arguments, flags
 from luthier.terminal import clear_stage, printable, protect
 
@@ -241,29 +241,6 @@ def _help(command: str, parsed: argparse.Namespace) -> int:
     return code
 
 
-@contextlib.contextmanager
-def _working_directory_importable() -> Iterator[None]:
-    """Put the working directory on `sys.path` for the duration of a block."""
-    # `python -m luthier` has it there, the console script `luthier` has not, and both must find the
-    # user's `configs`. It is taken out again, because tests and programs call `main` many times
-    # from different folders.
-    try:
-        directory = os.getcwd()
-    except FileNotFoundError:
-        problem = errors.Problem(
-            "the working directory no longer exists", remedy="change to one that does"
-        )
-        raise errors.BadInput(problem) from None
-    present = directory in sys.path or "" in sys.path
-    if not present:
-        sys.path.insert(0, directory)
-    try:
-        yield
-    finally:
-        if not present and directory in sys.path:
-            sys.path.remove(directory)
-
-
 def _print_error(message: str) -> None:
     """Print a message on the standard error, without secrets and control characters."""
     # Messages can hold values of a graph, such as the key of a W&B node.
@@ -285,7 +262,7 @@ def main(argv: Sequence[str]) -> int:
     """
     debug = "--debug" in argv
     try:
-        with _working_directory_importable():
+        with project.importable():
             return _run(argv)
     except KeyboardInterrupt as interrupt:
         _print_error(str(interrupt) or "interrupted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,7 +49,12 @@ def experiment(reference: str, overrides: Sequence[str] = ()) -> Graph:
       BadInput: There is nothing of that name, or an override cannot be applied; all problems at
         once.
     """
-    graph, _ = load(reference, overrides, Problems(), command="show", checked=False)
+    if isinstance(overrides, str):
+        remedy = f"give a list: [{overrides!r}]"
+        raise BadInput(Problem("overrides is one text", "overrides", remedy=remedy))
+    # Scripts in other folders, and notebooks below the project's, lack its `configs` on the path.
+    with project.importable(project.root()):
+        graph, _ = load(reference, overrides, Problems(), command="show", checked=False)
     return graph
 
 
@@ -104,6 +110,8 @@ def find_run(reference: str) -> RunDirectory | None:
     Raises:
       BadInput: There is no such run, or the name is ambiguous.
     """
+    if reference == "last" and importlib.util.find_spec("last") is None:
+        reference = f"{RUN}last"  # as `evaluate last` and `generate last` take it
     is_folder = bool(reference) and (Path(reference) / "config.json").is_file()
     if not is_folder and not reference.startswith(RUN):
         return None

@@ -13,40 +13,17 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import grain
 import numpy as np
 
+from luthier.data.node import Rows
 from luthier.data.order import Order, Visit
 from luthier.errors import DataError, Problem
 
 Batch = dict[str, np.ndarray]
 _REMEDY = "restore the data that the run began with, or start a new run"
-
-
-class Rows(Protocol):
-    """Random access to the rows of an epoch."""
-
-    @property
-    def num_rows(self) -> int:
-        """The rows of an epoch."""
-
-    @property
-    def num_examples(self) -> int:
-        """The largest number among the batch entries `documents` or `examples`."""
-
-    @property
-    def digest(self) -> str:
-        """A fingerprint of the rows and their numbers."""
-
-    def gather(self, rows: np.ndarray, visit: Visit | None = None) -> Batch:
-        """Return rows as entries [B, ...].
-
-        Args:
-          rows: The rows wanted, int64 [B]; -1 is a row of padding, which is 0 everywhere.
-          visit: In training, what random augmentation draws from; None in evaluation.
-        """
 
 
 class _Batches:

@@ -21,7 +21,8 @@ from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
-    from luthier.data.loader import Batch, Rows
+    from luthier.data.loader import Batch
+    from luthier.data.node import Rows
 
 
 # Shares are realised to within one row in so many; a table takes a megabyte.

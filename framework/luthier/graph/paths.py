@@ -597,6 +597,9 @@ def _by_last_name(
     names = [wanted] if wanted in by_name else similar
     text = format_path(parts)
     matches = [place for name in names for place in by_name[name][:50]]
+    if is_below:
+        # Who writes `data.source` of data that has none does not mean `restore.rules[0].source`.
+        matches = [p for p in matches if "[" not in p.path or p.path.startswith(f"{parts[0]}.")]
     matches.sort(key=lambda place: -difflib.SequenceMatcher(None, text, place.path).ratio())
     return [(place.path, place.value) for place in matches]
 

@@ -634,7 +634,9 @@ class _Checker:
     def problems(self) -> Iterator[Problem]:
         """Yield every problem of every node, in the order of the graph."""
         if not isinstance(self._graph, fdl.Buildable):
-            yield Problem(f"{fitting.shown(self._graph)} is not a graph")
+            text = isinstance(self._graph, str)
+            remedy = f"write luthier.experiment({self._graph!r})" if text else ""
+            yield Problem(f"{fitting.shown(self._graph)} is not a graph", remedy=remedy)
             return
         yield from self._node("", self._graph)
         # The walk is parents first, so the owners of a node are known before its declarations look
@@ -738,6 +740,10 @@ class _Checker:
         if is_template and not signatures.is_module_class(target):
             return  # a partial function: its open arguments are given when it is called
         inherited = signatures.inherited(target) if is_template else ()
+        if is_template and not hasattr(target, "INHERITED"):
+            # A module that was not written for luthier gets what its signature names, and every
+            # parent offers its width (`layers.create`). One that does not fails when it is built.
+            inherited += ("dim",)
         for part in known.required:
             if part not in node.__arguments__ and part not in inherited:
                 yield part

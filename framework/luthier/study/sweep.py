@@ -19,6 +19,8 @@ def sweep(
     study: Graph | str,
     space: str | Sequence[str] = (),
     *,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
     trials: int | None = None,
     resume: bool = False,
     packages: Sequence[str] | None = None,
@@ -28,6 +30,12 @@ def sweep(
 
         outcome = luthier.sweep("sweeps.lm_learning_rate")
         outcome = luthier.sweep("quickstart", ["optimizer.b2=uniform(0.9,0.999)"], trials=8)
+        outcome = luthier.sweep(
+            "quickstart",
+            ["optimizer.b2=uniform(0.9,0.999)"],
+            overrides=["training.steps=100", "pruner=optuna.pruners.MedianPruner()"],
+            name="second_moments",
+        )
         outcome.best  # the overrides of the best trial
 
     An interrupt (Ctrl-C) stops it in order, and returns as well; `resume=True` continues it.
@@ -35,7 +43,10 @@ def sweep(
     Args:
       study: An `fdl.Config` of `Study`, or a reference to one; with `space`, of an `Experiment`.
       space: The search space of an experiment, as `--space` of `luthier sweep` takes it:
-        `PATH=log(1e-4,1e-2)`. The study has the experiment's name.
+        `PATH=log(1e-4,1e-2)`.
+      overrides: Overrides as on the command line. Those of an experiment that only a study has
+        (`pruner=`, `sampler=`, `objectives=`, `budget.*`) set the study.
+      name: The study's name; None means that of the study, or of the experiment.
       trials: Number of trials, with the baseline; None leaves it to the study.
       resume: Resume the study of this name. Its budget and engine may have changed.
       packages: The user's modules that graphs and values may name; None means those of the project
@@ -52,15 +63,22 @@ def sweep(
     """
     own, known = project.packages_of(packages), project.shelves_of(shelves)
     if isinstance(study, str):
-        study = graphs.resolve(studies.study_reference(study))
+        with project.importable(project.root()):
+            study = graphs.resolve(studies.study_reference(study))
+    overrides = [overrides] if isinstance(overrides, str) else overrides
+    of_study = [o for o in overrides if studies.is_study(study) or studies.sets_study(o)]
+    study = graphs.apply(study, [o for o in overrides if o not in of_study], shelves=known)
     if studies.is_study(study) == bool(space):
         remedy = "change its space.dimensions" if space else "give it a space, or describe a Study"
         kind = "a study has a space of its own" if space else "an experiment has no search space"
         raise BadInput(Problem(kind, "space", remedy=remedy))
     space = [space] if isinstance(space, str) else space
     if space:
-        name = graphs.get(study, "name")
-        study = samplers.study_of(name, study, parse_space(space), samplers.sampler("tpe"), own)
+        title = graphs.get(study, "name")
+        study = samplers.study_of(title, study, parse_space(space), samplers.sampler("tpe"), own)
+    study = graphs.apply(study, of_study, shelves=known)
+    if name is not None:
+        study = graphs.apply(study, [("name", name)], "name")
     if trials is not None:
         study = graphs.apply(study, [f"budget.trials={trials}"], "trials")
     built = studies.build(study, own)

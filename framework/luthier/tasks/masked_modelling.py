@@ -81,7 +81,9 @@ class MaskedModelling:
           Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
         ratios = self._ratios(model, batch, key)
-        return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
+        # Metrics that a subclass adds to `loss_metrics` are its own to compute.
+        reported = {metric: ratios[metric] for metric in self.loss_metrics if metric in ratios}
+        return LossSums(ratios[LOSS], reported)
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return every metric over the tokens that evaluation hides, without dropout.

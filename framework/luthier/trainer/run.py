@@ -137,6 +137,10 @@ def run(
         ) as session:
             session.run()
         result = session.outcome
+        if result.was_over and not command and plan.program.experiment.records.console is not None:
+            print(
+                result.message
+            )  # a cell that returns at once without a word seems to have trained
         load = functools.partial(_trained_model, result.directory, devices, packages)
         return dataclasses.replace(result, load_model=load)
 
@@ -238,7 +242,7 @@ def open_session(
                 open_run(graph, plan, request, warm.open) as opened,
             ):
                 if opened.is_over:
-                    session.result = _over(opened)
+                    session.result = _over(opened, command)
                     yield session
                     return
                 directory = opened.directory
@@ -680,13 +684,16 @@ def _again(command: str, directory: RunDirectory, graph: Graph) -> str:
     return command
 
 
-def _over(opened: Opened) -> Result:
+def _over(opened: Opened, command: str) -> Result:
     directory = opened.directory
     status = directory.read_status()
+    if command:
+        extending, again = f"training.steps=N --run {directory.id} --extend", "--new"
+    else:  # a notebook, which has arguments in place of options
+        extending, again = "more training.steps, with extend=True", "new=True"
     message = (
         f"run {directory.name}/{directory.id} is finished (step {status.step}); nothing to do. "
-        f"To extend it: training.steps=N --run {directory.id} --extend; "
-        "to train again from scratch: --new"
+        f"To extend it: {extending}; to train again from scratch: {again}"
     )
     # A number that JSON does not have is a text there: "NaN".
     metrics = {

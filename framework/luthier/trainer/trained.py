@@ -282,7 +282,7 @@ def sample_run(
     tokenizer = _tokenizer(trained.program)
     # Bytes stand in for the tokenizer that a folder of weights lacks.
     if tokenizer is None or (trained.directory is None and isinstance(tokenizer, Bytes)):
-        remedy = "give token ids (--tokens), or data with a tokenizer"
+        remedy = "give token ids (--tokens)"
         raise RunError(Problem(f"{trained.title} has no tokenizer", "data", remedy=remedy))
     _check_average(trained, weights)
     with users_errors(trained.program.graph, "model"):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from luthier.records import Run
+from luthier.records import Run, RunDirectory, summarize
 from luthier.terminal import cell
 
 COLORS = ("36", "33", "35", "32", "34", "31")
@@ -27,13 +28,13 @@ Curve = tuple[np.ndarray, np.ndarray]
 """Steps and values, of one length."""
 
 
-def plot(runs: Run | Sequence[Run], metric: str = "loss", *, width: int = 80) -> str:
+def plot(runs: Any, metric: str = "loss", *, width: int = 80) -> str:
     """Return the curves of a metric of runs as a text, to be printed.
 
         print(luthier.plot(luthier.runs(last=2), "held_out/loss"))
 
     Args:
-      runs: One or more runs.
+      runs: One or more runs: what `luthier.runs` lists, and results of `luthier.train`.
       metric: `loss` for one of the training steps, `held_out/loss` for one of an evaluation.
       width: Columns of the plot.
 
@@ -43,7 +44,11 @@ def plot(runs: Run | Sequence[Run], metric: str = "loss", *, width: int = 80) ->
     Raises:
       RunError: A run has no such metric, or its record cannot be read.
     """
-    chosen = [runs] if isinstance(runs, Run) else runs
+    # A `Result` belongs to the trainer, which is above: of it, only the folder is needed.
+    several = runs if isinstance(runs, Sequence) else [runs]
+    chosen = [
+        run if isinstance(run, Run) else summarize(RunDirectory(run.directory)) for run in several
+    ]
     curves = {f"{run.name}/{run.id}": run.curve(metric) for run in chosen}
     return "\n".join(lines_of(curves, metric, width=width))
 

@@ -150,10 +150,10 @@ def test_what_templates_inherit_is_not_required(graph):
         "extra.rngs: is not set, and Dense needs it; "
         "describe an NNX module with fdl.Partial(Dense, ...)"
     ]
-    graph.extra = fdl.Partial(modules.Net, block=fdl.Partial(modules.Dense, out=3))
+    graph.extra = fdl.Partial(modules.Net)  # whose width its parent may pass
     assert problems(graph) == [
-        "extra.dim: is not set, and Net needs it; "
-        "set extra.dim=..., or list 'dim' in Net.INHERITED if its parent passes it"
+        "extra.block: is not set, and Net needs it; "
+        "set extra.block=..., or list 'block' in Net.INHERITED if its parent passes it"
     ]
     graph.extra = fdl.Partial(modules.Positional)
     assert problems(graph) == []

@@ -129,7 +129,7 @@ def test_a_name_that_is_taken_is_refused(make, tmp_path):
     path = tmp_path / "toy"
     assert str(caught.value) == (
         f"there is a study in {path}; resume it: --resume {path}; "
-        "or give this one another name (--name)"
+        "or give this one another name (name=...)"
     )
 
 

@@ -95,6 +95,7 @@ trial was complete, the same command starts afresh: the old folder is renamed to
 | 0 | the study is finished, and at least one trial is complete |
 | 1 | no trial is complete; or failures in a row, or of the baseline, stopped it |
 | 2 | bad input; or faults of the machine stopped it: `--resume` continues |
+| 75 | preempted (SIGTERM, SIGHUP): running trials are saved, `--resume` continues |
 | 130 | interrupted: `--resume` continues |
 
 ## Nothing is lost

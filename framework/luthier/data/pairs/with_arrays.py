@@ -17,7 +17,8 @@ from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
-    from luthier.data.loader import Batch, Rows
+    from luthier.data.loader import Batch
+    from luthier.data.node import Rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

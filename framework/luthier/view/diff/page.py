@@ -34,7 +34,7 @@ def render(comparison: Mapping[str, Any], effects: Mapping[str, Any] | None = No
 # `luthier.diff(a, b)`: the difference of two graphs, for notebooks and programs.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Difference:
     """The difference of two graphs; false where they are equal.
 
@@ -58,6 +58,10 @@ class Difference:
     def __str__(self) -> str:
         content = terminal.difference(compare.to_json(self.comparison))
         return terminal.rendered(content, width=terminal.UNBOUNDED).rstrip("\n")
+
+    def __repr__(self) -> str:
+        # The last line of a cell shows it: the tree, and not the nodes of both graphs.
+        return str(self)
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as JSON values; see `luthier.graph.compare.to_json`."""
