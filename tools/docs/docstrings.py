@@ -126,13 +126,13 @@ def public_names() -> dict[str, str]:
         module = importlib.import_module(package)
         for name in getattr(module, "__all__", vars(module)):
             value = getattr(module, name)
-            # A module without `__all__` exports what it defines.
-            if not hasattr(module, "__all__") and getattr(value, "__module__", "") != package:
+            if not (inspect.isclass(value) or inspect.isfunction(value)):
                 continue
-            if inspect.isclass(value) or inspect.isfunction(value):
-                place = f"{value.__module__}.{value.__qualname__}"
-                if place not in names or place.startswith(f"{package}."):
-                    names[place] = f"{package}.{name}"
+            place = f"{value.__module__}.{value.__qualname__}"
+            # Not `Any`, which some aliases are; a module without `__all__` exports what it defines.
+            is_ours = place.startswith("luthier." if hasattr(module, "__all__") else f"{package}.")
+            if is_ours and (place not in names or place.startswith(f"{package}.")):
+                names[place] = f"{package}.{name}"
     for name in (name for project in inventories.PAGES for name in inventories.objects(project)):
         value = inventories.load(name)
         if hasattr(value, "__qualname__"):
@@ -171,7 +171,12 @@ def _process(app: Any, what: str, name: str, value: Any, options: Any, lines: li
 
 
 def _skip(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
-    """Describe a class once: Sphinx knows it by the module that defines it, too."""
+    """Skip fields of named tuples, and classes that another package describes.
+
+    Sphinx knows a class by the module that defines it, too, and warns if it meets it twice.
+    """
+    if type(value).__name__ == "_tuplegetter":
+        return True  # a field of a named tuple, which `Args:` describes
     if what != "module" or not inspect.isclass(value):
         return None
     package = app.env.current_document.autodoc_module
@@ -179,15 +184,17 @@ def _skip(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) 
     return True if public not in (None, f"{package}.{name}") else None
 
 
-def _exact(app: Any, doctree: Any) -> None:
-    """Let a short name in an annotation mean that of its own package alone.
-
-    Sphinx would take any object of this name, and several packages have a `Part`.
-    """
+def _tidy(app: Any, doctree: Any) -> None:
+    """Let a short name in an annotation mean that of its own package; drop bases of no interest."""
+    from docutils import nodes
     from sphinx import addnodes
 
     for node in doctree.findall(addnodes.pending_xref):
+        # Otherwise Sphinx takes any object of this name, and several packages have a `Part`.
         node.attributes.pop("refspecific", None)
+    for node in list(doctree.findall(nodes.paragraph)):
+        if node.astext() == "Bases: object":
+            node.parent.remove(node)
 
 
 def _link(app: Any, env: Any, node: Any, content: Any) -> Any:
@@ -210,6 +217,6 @@ def setup(app: Any) -> dict[str, bool]:
     # Before napoleon, whose priority is 500.
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-skip-member", _skip)
-    app.connect("doctree-read", _exact)
+    app.connect("doctree-read", _tidy)
     app.connect("missing-reference", _link, priority=400)  # before intersphinx
     return {"parallel_read_safe": True, "parallel_write_safe": True}
