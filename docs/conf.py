@@ -31,11 +31,11 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
     "tools.docs.docstrings",
+    "tools.docs.mathml",
 ]
 exclude_patterns = ["_templates", "inventories", "**/.ipynb_checkpoints"]
 templates_path = ["_templates"]
@@ -88,6 +88,7 @@ ORDER = {
 }
 
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = f"luthier {version}"
 html_show_sourcelink = True
 html_copy_source = True

@@ -117,17 +117,26 @@ def module_names() -> list[str]:
 
 @functools.cache
 def public_names() -> dict[str, str]:
-    """Return the public name of each object that can be linked to, by where it is defined."""
+    """Return the public name of each object that can be linked to, by where it is defined.
+
+    An object that two packages export has the name in the package that defines it.
+    """
     names: dict[str, str] = {}
     for package in (*(f"luthier.{name}" for name in PACKAGES), "luthier"):
         module = importlib.import_module(package)
         for name in getattr(module, "__all__", vars(module)):
             value = getattr(module, name)
-            if inspect.isclass(value) or inspect.isfunction(value):
-                names.setdefault(f"{value.__module__}.{value.__qualname__}", f"{package}.{name}")
+            if not (inspect.isclass(value) or inspect.isfunction(value)):
+                continue
+            place = f"{value.__module__}.{value.__qualname__}"
+            # Not `Any`, which some aliases are; a module without `__all__` exports what it defines.
+            is_ours = place.startswith("luthier." if hasattr(module, "__all__") else f"{package}.")
+            if is_ours and (place not in names or place.startswith(f"{package}.")):
+                names[place] = f"{package}.{name}"
     for name in (name for project in inventories.PAGES for name in inventories.objects(project)):
         value = inventories.load(name)
-        names[f"{value.__module__}.{value.__qualname__}"] = name
+        if hasattr(value, "__qualname__"):
+            names[f"{value.__module__}.{value.__qualname__}"] = name
     return names
 
 
@@ -161,6 +170,33 @@ def _process(app: Any, what: str, name: str, value: Any, options: Any, lines: li
         lines[:] = [*restructured("\n".join(lines)).splitlines(), ""]
 
 
+def _skip(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Skip fields of named tuples, and classes that another package describes.
+
+    Sphinx knows a class by the module that defines it, too, and warns if it meets it twice.
+    """
+    if type(value).__name__ == "_tuplegetter":
+        return True  # a field of a named tuple, which `Args:` describes
+    if what != "module" or not inspect.isclass(value):
+        return None
+    package = app.env.current_document.autodoc_module
+    public = public_names().get(f"{value.__module__}.{value.__qualname__}")
+    return True if public not in (None, f"{package}.{name}") else None
+
+
+def _tidy(app: Any, doctree: Any) -> None:
+    """Let a short name in an annotation mean that of its own package; drop bases of no interest."""
+    from docutils import nodes
+    from sphinx import addnodes
+
+    for node in doctree.findall(addnodes.pending_xref):
+        # Otherwise Sphinx takes any object of this name, and several packages have a `Part`.
+        node.attributes.pop("refspecific", None)
+    for node in list(doctree.findall(nodes.paragraph)):
+        if node.astext() == "Bases: object":
+            node.parent.remove(node)
+
+
 def _link(app: Any, env: Any, node: Any, content: Any) -> Any:
     """Resolve the name of where an object is defined, or a short name, to its public name."""
     if node.get("refdomain") != "py":
@@ -180,5 +216,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Connect the extension to Sphinx."""
     # Before napoleon, whose priority is 500.
     app.connect("autodoc-process-docstring", _process, priority=400)
+    app.connect("autodoc-skip-member", _skip)
+    app.connect("doctree-read", _tidy)
     app.connect("missing-reference", _link, priority=400)  # before intersphinx
     return {"parallel_read_safe": True, "parallel_write_safe": True}

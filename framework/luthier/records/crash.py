@@ -1,8 +1,8 @@
 """Crash reports: a file with the traceback of a failure, and with the state of the machine.
 
-<run>/crash/20261123-201500.txt          an exception: traceback, step, versions, memory, devices
-<run>/crash/native-process-0.txt         stacks of a process that the system ended (SIGSEGV, SIGBUS,
-                                         ...), or that hung and could not even run its watchdog
+    <run>/crash/20261123-201500.txt     an exception: traceback, step, versions, memory, devices
+    <run>/crash/native-process-0.txt    stacks of a process that the system ended (SIGSEGV, SIGBUS,
+                                        ...), or that hung and could not even run its watchdog
 
 The files are text for people. Writing them never raises: the error that is being reported matters
 more than its report.
