@@ -320,6 +320,8 @@ class Runner:
             text=True,
             errors="replace",
             start_new_session=True,  # a group of its own, which Ctrl-C reaches as on a terminal
+            # Which is ignored by what a shell starts in the background, and so by its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         lines = []
         try:
@@ -335,6 +337,8 @@ class Runner:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             process.stdout.close()
+        if interrupt is not None:
+            lines.append(f"[no line matched {interrupt!r}: there was no Ctrl-C]\n")
         if self._cwd_file.exists():
             self._folder = Path(self._cwd_file.read_text().strip())
         # bash dies of the signal that its command handled.
