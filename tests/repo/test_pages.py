@@ -42,7 +42,8 @@ def test_generated_pages_are_up_to_date(root):
 
 
 def test_the_installation_page_lists_every_extra(root):
-    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     page = (root / "docs" / "get_started" / "installation.md").read_text()
     listed = re.findall(r"^\| `([a-z-]+)` \|", page, flags=re.MULTILINE)
     others = re.findall(r"`([a-z]+)`", re.search(r"For work on luthier itself.*", page)[0])
