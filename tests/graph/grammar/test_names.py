@@ -7,7 +7,7 @@ import optax
 import pytest
 from graph_toys import parts
 
-from luthier import durations
+from luthier import durations, launch, study
 from luthier.graph.grammar import DTYPES, Unreadable, dtype, find_object
 
 
@@ -23,6 +23,10 @@ from luthier.graph.grammar import DTYPES, Unreadable, dtype, find_object
         ("graph_toys.parts.Kind.FAST", parts.Kind.FAST),
         ("Seconds", durations.Seconds),
         ("durations.Seconds", durations.Seconds),
+        # Packages whose names are imported at their first use.
+        ("luthier.study.SharedPrograms", study.SharedPrograms),
+        ("SharedPrograms", study.SharedPrograms),
+        ("luthier.launch.Slurm", launch.Slurm),
     ],
 )
 def test_names_that_are_known_everywhere(name, expected):
