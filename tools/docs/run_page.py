@@ -13,8 +13,8 @@ one fresh folder and with nothing of the clone on the path but the package, as f
 - `python`: runs in one interpreter per page. A `text` block that follows it directly is its output.
 - Everything else (`bash`, `yaml`, ...) is shown only.
 
-Output is compared as by doctest with ELLIPSIS: `...` stands for any text. `--update` replaces only
-what does not match, and keeps the elisions. A comment directly before a block changes how it runs:
+Output is compared as by doctest with ELLIPSIS: `...` stands for any text, and a line of it for any
+lines or none. `--update` replaces only what does not match, and keeps the elisions. A comment directly before a block changes how it runs:
 
 - `<!-- file: my_project/layers.py -->` writes the block to that file instead of running it.
 - `<!-- exit: 2 -->` is the exit code of the block's last command (1: the Python code raises).
@@ -377,6 +377,8 @@ def _reply(stream: IO[str], mark: str) -> tuple[str, int]:
 def matches(expected: list[str], got: list[str]) -> bool:
     """Return whether lines of output are those of a page, by doctest's rules for `...`."""
     want, have = ("\n".join(lines).rstrip() + "\n" for lines in (expected, got))
+    # With the end of its own line, `...` would stand for one line or more.
+    want = re.sub(r"^\.\.\.\n", "...", want, flags=re.MULTILINE)
     return doctest.OutputChecker().check_output(want, have, doctest.ELLIPSIS)
 
 
