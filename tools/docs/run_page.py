@@ -14,7 +14,8 @@ one fresh folder and with nothing of the clone on the path but the package, as f
 - Everything else (`bash`, `yaml`, ...) is shown only.
 
 Output is compared as by doctest with ELLIPSIS: `...` stands for any text, and a line of it for any
-lines or none. `--update` replaces only what does not match, and keeps the elisions. A comment directly before a block changes how it runs:
+lines or none. `--update` replaces only what does not match, and keeps the elisions. A comment
+directly before a block changes how it runs:
 
 - `<!-- file: my_project/layers.py -->` writes the block to that file instead of running it.
 - `<!-- exit: 2 -->` is the exit code of the block's last command (1: the Python code raises).
