@@ -130,6 +130,13 @@ def test_an_update_keeps_the_elisions_that_still_match(page):
     assert run_page.run(path) == text
 
 
+@pytest.mark.parametrize("got", [[], ["x"], ["x", "", "y"]])
+def test_a_line_of_dots_stands_for_any_lines_or_none(got):
+    assert run_page.matches(["a", "...", "b 1..."], ["a", *got, "b 12"])
+    assert run_page.matches(["a", "..."], ["a", *got])
+    assert not run_page.matches(["a", "...", "b"], ["a", *got, "c"])
+
+
 def test_ctrl_c_reaches_the_command_and_its_handler_ends_it(page):
     path = page("""\
         <!-- exit: 130 -->

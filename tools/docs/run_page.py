@@ -13,8 +13,9 @@ one fresh folder and with nothing of the clone on the path but the package, as f
 - `python`: runs in one interpreter per page. A `text` block that follows it directly is its output.
 - Everything else (`bash`, `yaml`, ...) is shown only.
 
-Output is compared as by doctest with ELLIPSIS: `...` stands for any text. `--update` replaces only
-what does not match, and keeps the elisions. A comment directly before a block changes how it runs:
+Output is compared as by doctest with ELLIPSIS: `...` stands for any text, and a line of it for any
+lines or none. `--update` replaces only what does not match, and keeps the elisions. A comment
+directly before a block changes how it runs:
 
 - `<!-- file: my_project/layers.py -->` writes the block to that file instead of running it.
 - `<!-- exit: 2 -->` is the exit code of the block's last command (1: the Python code raises).
@@ -320,6 +321,8 @@ class Runner:
             text=True,
             errors="replace",
             start_new_session=True,  # a group of its own, which Ctrl-C reaches as on a terminal
+            # Which is ignored by what a shell starts in the background, and so by its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         lines = []
         try:
@@ -335,6 +338,8 @@ class Runner:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             process.stdout.close()
+        if interrupt is not None:
+            lines.append(f"[no line matched {interrupt!r}: there was no Ctrl-C]\n")
         if self._cwd_file.exists():
             self._folder = Path(self._cwd_file.read_text().strip())
         # bash dies of the signal that its command handled.
@@ -373,6 +378,8 @@ def _reply(stream: IO[str], mark: str) -> tuple[str, int]:
 def matches(expected: list[str], got: list[str]) -> bool:
     """Return whether lines of output are those of a page, by doctest's rules for `...`."""
     want, have = ("\n".join(lines).rstrip() + "\n" for lines in (expected, got))
+    # With the end of its own line, `...` would stand for one line or more.
+    want = re.sub(r"^\.\.\.\n", "...", want, flags=re.MULTILINE)
     return doctest.OutputChecker().check_output(want, have, doctest.ELLIPSIS)
 
 
