@@ -61,7 +61,10 @@ def documents() -> dict[str, str]:
         if page.name not in GENERATED:
             found[page.name] = blocks(page.read_text())
     for command in sorted(COMMANDS):
-        found[f"{command} --help"] = parser_of(command).format_help()
+        parser = parser_of(command)
+        found[f"{command} --help"] = parser.format_help()
+        for action, parser_of_action in parser.actions.items():
+            found[f"{command} {action} --help"] = parser_of_action.format_help()
     return {name: text for name, text in found.items() if commands(text)}
 
 

@@ -39,6 +39,13 @@ ROOTS = ("runs/*/*", "studies/*")
 """Patterns of the folders that can have launches: runs and studies."""
 
 
+USAGE = (
+    "luthier launch --on ENGINE [OPTIONS] -- train REF [OVERRIDE ...]\n"
+    "luthier launch [--list] [--all] [--json]\n"
+    "luthier launch --cancel JOB"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument("words", nargs="*", metavar="COMMAND", help="train REF OVERRIDE ...")
@@ -52,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
+def add_engine(parser: argparse._ActionsContainer) -> None:
     """Add the option that chooses where to run."""
     parser.add_argument(
         "--on",

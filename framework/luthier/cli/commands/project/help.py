@@ -14,6 +14,8 @@ from luthier import project
 from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_DONE, Problem
 
+USAGE = "luthier help [TOPIC]"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""

@@ -23,6 +23,8 @@ from luthier.cli.arguments import Problems
 from luthier.cli.listing import DEFAULT_FUNCTION, Listed, find_all
 from luthier.errors import EXIT_DONE, Problem
 
+USAGE = "luthier list [WORD ...] [OPTIONS]"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""

@@ -58,31 +58,36 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
     )
 
 
+USAGE = "luthier runs [OPTIONS]\nluthier runs ID ... [OPTIONS]"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument("runs", nargs="*", metavar="ID", help="the run to show")
-    parser.add_argument("--name", metavar="NAME", help="list runs of this name; `*` is any text")
-    parser.add_argument(
+    which = parser.add_argument_group("listing runs")
+    which.add_argument("--name", metavar="NAME", help="list runs of this name; `*` is any text")
+    which.add_argument(
         "--status", choices=STATUSES, metavar="STATUS", help="list runs of this status, as failed"
     )
-    parser.add_argument("--sort", metavar="METRIC", help="list the best run first")
-    parser.add_argument(
+    which.add_argument("--sort", metavar="METRIC", help="list the best run first")
+    which.add_argument(
         "--best", type=arguments_lib.positive, metavar="N", help="list the N best, by --sort"
     )
-    parser.add_argument(
+    which.add_argument(
         "--last", type=arguments_lib.positive, metavar="N", help="list the N written to last"
     )
-    parser.add_argument(
+    shown = parser.add_argument_group("showing runs")
+    shown.add_argument(
         "--plot",
         nargs="?",
         const="loss",
         metavar="METRIC",
         help="plot a metric of one or more runs in the terminal (default: loss)",
     )
-    parser.add_argument("--log", action="store_true", help="print the console output of a run")
-    parser.add_argument("--diff", action="store_true", help="compare two or more runs")
-    parser.add_argument("--sync", choices=["wandb"], help="rebuild the run in W&B from its record")
-    parser.add_argument(
+    shown.add_argument("--log", action="store_true", help="print the console output of a run")
+    shown.add_argument("--diff", action="store_true", help="compare two or more runs")
+    shown.add_argument("--sync", choices=["wandb"], help="rebuild the run in W&B from its record")
+    shown.add_argument(
         "--goodput",
         action="store_true",
         help="show where the time of the run went, over all restarts",
