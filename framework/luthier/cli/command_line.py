@@ -46,7 +46,7 @@ GROUPS = {
         "export": "export a run's weights as safetensors",
     },
     "help": {
-        "help": "read a page of the manual, or about one component",
+        "help": "read about a topic, a component, a function or a fiddler",
         "completion": "print the completion script of a shell",
     },
 }
@@ -199,7 +199,7 @@ def _run(argv: Sequence[str]) -> int:
     words = [word for word in argv if word != "--debug"]
     # Without any word nothing was asked for: the help is shown, and the exit code is that of an
     # error.
-    if not words or words[0] in ("-h", "--help") or words == ["help"]:
+    if not words or words[0] in ("-h", "--help"):
         usage = _usage()
         print(arguments.colored(usage) if has_colors() else usage, end="")
         return errors.EXIT_DONE if words else errors.EXIT_BAD_INPUT

@@ -411,6 +411,7 @@ class _Line:
         if action is not None:
             command = f"{command} {action}"
             before = [word for word in before if word != action]
+        self._commands = known["commands"]
         self._flags = known["flags"]
         self._options = known["options"][command]
         self._places = known["places"][command]
@@ -500,8 +501,9 @@ class _Line:
             yield from runs()
         elif metavar == "STUDY":
             yield from studies()
-        elif metavar == "PAGE":
+        elif metavar == "TOPIC":
             yield from pages()
+            yield from (Candidate(name, text) for name, text in self._commands.items())
 
     def _references(self) -> Iterator[Candidate]:
         if self._typed.startswith("run:"):
