@@ -417,11 +417,47 @@ def _describe(summary: Run, queued: tuple[Any, Any] | None) -> list[str]:
         for name, text in rows
     ]
     rows += _evaluation_rows(summary)
+    with contextlib.suppress(RunError):  # a record of another version, or a damaged one
+        rows += _plan_rows(directory.read_plan() or {})
     if summary.problem:
         rows.append(("problem", summary.problem))
     rows = [(cell(name), cell(text)) for name, text in rows]
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {text}".rstrip() for name, text in rows]
+
+
+def _plan_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of what a run took, and of what its plan predicted."""
+    measured, predicted = plan.get("measured") or {}, plan.get("predicted") or {}
+    rows = []
+    if measured:
+        seconds = _milliseconds(measured["step_seconds"])
+        rows.append(("step time", f"{seconds} (median of {measured['num_steps']:,})"))
+    if predicted.get("step_seconds") is not None:
+        least = f"at least {_milliseconds(predicted['step_seconds'])} ({predicted['binding']})"
+        rows.append(("  predicted", least))
+    elif measured and predicted.get("reason"):
+        rows.append(("  predicted", str(predicted["reason"])))
+    if not predicted:
+        return rows
+    # On CPUs only the memory of the whole process can be measured, which has the arrays of all its
+    # devices, and Python.
+    sharing = measured.get("num_sharing")
+    compiled = measured.get("compiled_bytes_per_device")
+    by_shapes = predicted["held_bytes"] + predicted["gradient_bytes"]
+    size = (by_shapes if compiled is None else compiled) * (sharing or 1)
+    by = "by shapes, without activations" if compiled is None else "by the compiler"
+    if "num_sharing" in measured:
+        of = "of a device" if sharing is None else "of the process, with Python and libraries"
+        rows.append(("peak memory", f"{_size(measured['memory_bytes'])} {of}"))
+        rows.append(("  predicted", f"{_size(size)} for arrays, {by}"))
+    else:
+        rows.append(("predicted memory", f"{_size(size)} for arrays of a device, {by}"))
+    return rows
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _evaluation_rows(run: Run) -> list[tuple[str, str]]:
