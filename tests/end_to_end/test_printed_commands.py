@@ -62,9 +62,11 @@ def documents() -> dict[str, str]:
             found[page.name] = blocks(page.read_text())
     for command in sorted(COMMANDS):
         parser = parser_of(command)
-        found[f"{command} --help"] = parser.format_help()
-        for action, parser_of_action in parser.actions.items():
-            found[f"{command} {action} --help"] = parser_of_action.format_help()
+        parsers = {command: parser}
+        parsers |= {f"{command} {action}": each for action, each in parser.actions.items()}
+        for name, each in parsers.items():
+            # The lines of the usage, before the first blank one, are no commands.
+            found[f"{name} --help"] = each.format_help().partition("\n\n")[2]
     return {name: text for name, text in found.items() if commands(text)}
 
 

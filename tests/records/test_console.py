@@ -305,7 +305,7 @@ def test_many_data_sets_are_beside_each_other_in_lines_that_are_not_too_long():
     heads = [text.split("  ") for label, text in rows if label == "data"]
     assert [len(head) for head in heads] == [4, 3]
     documents = [text.split() for label, text in rows if label == "  documents"]
-    assert documents == [["10.00k", "0", "1", "2"], ["3", "4", "5"]]
+    assert documents == [["10.0k", "0", "1", "2"], ["3", "4", "5"]]
     assert {label for label, _ in rows} == {"data", "  documents"}
 
 

@@ -130,7 +130,7 @@ def _data_rows(header: events.Header) -> list[tuple[str, str]]:
         table += [[_fact(key, sets[name].get(key, "")) for name in shown] for key in keys]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
-            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+            "  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)).rstrip()
             for row in table
         ]
         labels = (_ENTROPY_LABELS.get(key, key.replace("_", " ")) for key in keys)

@@ -314,7 +314,6 @@ resumes a preparation that was interrupted.
 examples:
   luthier data prepare corpus --text 'books/*.txt' --tokenizer bpe.json
   luthier data prepare corpus --experiment configs.lm.quickstart --dry-run
-  luthier data prepare corpus --verify
 """,
     ),
     "train-tokenizer": Action(

@@ -1,7 +1,7 @@
 """Finds what a name means for `luthier help`: exported objects, packages, fiddlers and settings.
 
-The exported names are read from the source of the packages, so that a name is found, or the nearest
-one suggested, without importing JAX. Only the object that is asked for is imported.
+The exported names are read from the source of the packages: which package has a name is known
+without importing all of them.
 """
 
 from __future__ import annotations
@@ -174,18 +174,13 @@ def settings(path: str) -> list[tuple[str, str]]:
     from luthier.program import Experiment
 
     *above, name = re.sub(r"\[[^\]]*\]", "", path).split(".")
-    having = [c for c in components() if any(s.name == name for s in c.settings)]
-    if not above:
-        return [(component.name, name) for component in having]
-    # The annotation of the field leads to its component; where any may be there (`task: Any`), the
-    # package of the field does.
-    field = str(Experiment.__annotations__.get(above[0], ""))
-    if not field:
+    if above and not is_field(above[0]):
         return []
-    typed = [c for c in having if re.search(rf"\b{c.name.rpartition('.')[2]}\b", field)]
-    package = _PACKAGES_OF.get(above[0])
+    found = [c for c in components() if any(s.name == name for s in c.settings)]
     if len(above) == 1:
-        in_package = [c for c in having if c.package == package]
-        return [(component.name, name) for component in typed or in_package]
-    # Deeper nodes are named by their field: `optimizer.learning_rate.peak`.
-    return [(component.name, name) for component in having]
+        # The annotation of the field leads to its component; where any may be there (`task: Any`),
+        # the package of the field does. What a deeper path leads to depends on the experiment.
+        field = str(Experiment.__annotations__[above[0]])
+        typed = [c for c in found if re.search(rf"\b{c.name.rpartition('.')[2]}\b", field)]
+        found = typed or [c for c in found if c.package == _PACKAGES_OF.get(above[0])]
+    return [(component.name, name) for component in found]

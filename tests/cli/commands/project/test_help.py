@@ -112,7 +112,7 @@ def test_a_name_of_many_objects_lists_them(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_commands_are_answered_without_an_import_of_components(capsys, name):
+def test_commands_are_answered_with_their_help(capsys, name):
     out = printed(capsys, name)
     assert f"usage: luthier {name}" in out or out.startswith("# "), "a page has the name, too"
 

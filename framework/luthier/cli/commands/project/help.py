@@ -209,15 +209,11 @@ def _entry(symbol: Any, fiddlers: Mapping[str, Any], files: Mapping[str, Path]) 
         members = [(each, entries.summary(getattr(symbol.value, each, None))) for each in exported]
         wide = max((len(each) for each, _ in members), default=0) + 2
         most = paging.width() - wide - 6
-        notes.append(
-            (
-                "Names",
-                "\n".join(
-                    f"{each.ljust(wide)}{textwrap.shorten(text, most, placeholder=' ...')}".rstrip()
-                    for each, text in members
-                ),
-            )
-        )
+        lines = [
+            f"{each.ljust(wide)}{textwrap.shorten(text, most, placeholder=' ...')}".rstrip()
+            for each, text in members
+        ]
+        notes.append(("Names", "\n".join(lines)))
     elif fiddlers.get(short) is symbol.value:
         notes.append(("Use", _fiddler_command(short, symbol.value)))
     elif symbol.name.startswith(("luthier.recipes.decoders.", "luthier.recipes.encoders.")):
@@ -227,7 +223,7 @@ def _entry(symbol: Any, fiddlers: Mapping[str, Any], files: Mapping[str, Path]) 
         if override := next((f"luthier show {r} {o}" for r, _, o in usages if o), ""):
             notes.append(("Override", override))
         if usages:
-            lines = (f"{reference} at {path}" for reference, path, _ in usages)
+            lines = [f"{reference} at {path}" for reference, path, _ in usages]
             notes.append(("Used by", "\n".join(lines)))
     if symbol.others:
         notes.append(("Also", ", ".join(symbol.others)))
