@@ -13,17 +13,7 @@ from __future__ import annotations
 import fiddle as fdl
 import jax
 
-from luthier import (
-    checkpoint,
-    data,
-    durations,
-    layers,
-    optim,
-    parallel,
-    program,
-    records,
-    tasks,
-)
+from luthier import checkpoint, data, durations, layers, optim, parallel, program, records, tasks
 from luthier.contrib import series, state_space
 from luthier.graph import floor_divide, value
 

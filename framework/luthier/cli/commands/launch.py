@@ -59,8 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_engine(parser: argparse._ActionsContainer) -> None:
-    """Add the option that chooses where to run."""
+def add_engine(parser: Any) -> None:
+    """Add the option that chooses where to run.
+
+    Args:
+      parser: A parser, or a group of its options.
+    """
     parser.add_argument(
         "--on",
         metavar="ENGINE[:NAME=VALUE,...]",

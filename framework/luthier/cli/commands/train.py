@@ -101,8 +101,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hosts.add_arguments(parser)
 
 
-def add_devices(parser: argparse._ActionsContainer) -> None:
-    """Add the option that chooses devices."""
+def add_devices(parser: Any) -> None:
+    """Add the option that chooses devices.
+
+    Args:
+      parser: A parser, or a group of its options.
+    """
     parser.add_argument(
         "--devices", metavar="KIND[:N]", help="cpu, gpu, gpu:4 or tpu; cpu:8 simulates 8 devices"
     )
