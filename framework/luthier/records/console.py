@@ -331,17 +331,21 @@ class ConsoleSink:
             # One line, which a search in a log finds whole.
             self._print(self._evaluation_line(event))
             return
-        rows = []
+        improved = {
+            name for name, value in event.values.items() if self._is_best(event, name, value)
+        }
+        table = []
         for name, value in event.values.items():
-            is_best = self._is_best(event, name, value)
             best = self._best.get((event.name, name))
-            rows.append((name, _number(value), "" if best is None else _number(best), is_best))
-        widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
+            table.append((name, _number(value), "" if best is None else _number(best)))
+        name_width, value_width, best_width = (
+            max((len(row[column]) for row in table), default=0) for column in range(3)
+        )
         self._print(f"eval {event.name} at step {event.step:,}", "bold")
-        for name, value, best, is_best in rows:
-            line = f"  {name.ljust(widths[0])}  {value.rjust(widths[1])}"
-            line += f"  best {best.rjust(widths[2])}" if best else ""
-            self._print(line, "bold" if is_best else "")
+        for name, shown, best_shown in table:
+            line = f"  {name.ljust(name_width)}  {shown.rjust(value_width)}"
+            line += f"  best {best_shown.rjust(best_width)}" if best_shown else ""
+            self._print(line, "bold" if name in improved else "")
 
     def _evaluation_line(self, event: events.Evaluation) -> str:
         facts = self._header.evaluations.get(event.name, {}) if self._header else {}

@@ -99,7 +99,8 @@ def _docstring(target: Any) -> str:
         return ""
     text = inspect.cleandoc(target.__doc__ or "")
     # Dataclasses without a docstring get their signature as one.
-    is_made = dataclasses.is_dataclass(target) and text.startswith(f"{target.__name__}(")
+    own_name = getattr(target, "__name__", "")
+    is_made = dataclasses.is_dataclass(target) and text.startswith(f"{own_name}(")
     return "" if is_made else text
 
 

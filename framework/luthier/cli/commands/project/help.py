@@ -93,16 +93,13 @@ def _answer(name: str) -> str:
     from luthier.cli import command_line
 
     if name in command_line.COMMANDS:
+        from luthier.cli.showing import names
+
         text = command_line.parser_of(name).format_help()
-        text = f"{text}\n{_see_also([f'luthier help luthier.{name}'])}" if _is_root(name) else text
+        if name in names.exported()["luthier"]:
+            text += f"\n{_see_also([f'luthier help luthier.{name}'])}"
         return command_line.arguments.colored(text) if has_colors() else text
     return _colored(_of_objects(name, files))
-
-
-def _is_root(name: str) -> bool:
-    import luthier
-
-    return name in luthier.__all__
 
 
 def _see_also(commands: Sequence[str]) -> str:
