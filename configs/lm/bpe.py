@@ -3,6 +3,7 @@
 Paper: Sennrich, Haddow and Birch 2016, "Neural Machine Translation of Rare Words with Subword
   Units", arXiv:1508.07909; the model is that of `configs.lm.quickstart`.
 Command: luthier train configs.lm.bpe
+Parameters: 1,049,728.
 Hardware: 2 CPU cores, under 3 minutes.
 Expected: nats_per_byte <= 1.67 on held_out (1.644 on 2026-11-21).
 

@@ -4,6 +4,7 @@ Paper: Touvron et al. 2023, arXiv:2302.13971 (Llama); Gemma Team 2025, arXiv:250
   Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); Yang et al.
   2025, arXiv:2505.09388 (Qwen 3); OLMo et al. 2024, arXiv:2501.00656 (OLMo 2).
 Command: luthier train configs.lm.families
+Parameters: 855,168.
 Hardware: 2 CPU cores, under 2 minutes.
 Expected: nats_per_byte <= 1.74 on held_out (1.714 on 2026-11-21), by the Llama, which is
   `experiment`; the others have theirs below.
@@ -29,6 +30,7 @@ def llama() -> program.Experiment:
     """Train a Llama.
 
     Command: luthier train configs.lm.families:llama
+    Parameters: 855,168.
     Hardware: 2 CPU cores, under 2 minutes.
     Expected: nats_per_byte <= 1.74 on held_out (1.714 on 2026-11-21).
     """
@@ -40,6 +42,7 @@ def mistral() -> program.Experiment:
     """Train a Mistral, whose tokens see 32 bytes back in each layer.
 
     Command: luthier train configs.lm.families:mistral
+    Parameters: 855,168.
     Hardware: 2 CPU cores, under 2 minutes.
     Expected: nats_per_byte <= 1.72 on held_out (1.693 on 2026-11-21).
     """
@@ -51,6 +54,7 @@ def gpt2() -> program.Experiment:
     """Train a GPT-2, without dropout: the corpus is seen less than once.
 
     Command: luthier train configs.lm.families:gpt2
+    Parameters: 843,520.
     Hardware: 2 CPU cores, under 2 minutes.
     Expected: nats_per_byte <= 1.96 on held_out (1.928 on 2026-11-21).
     """
@@ -62,6 +66,7 @@ def gemma() -> program.Experiment:
     """Train a Gemma 3 of two local layers for each global one.
 
     Command: luthier train configs.lm.families:gemma
+    Parameters: 822,656.
     Hardware: 2 CPU cores, under 3 minutes.
     Expected: nats_per_byte <= 1.67 on held_out (1.639 on 2026-11-21).
     """
@@ -74,6 +79,7 @@ def qwen() -> program.Experiment:
     """Train a Qwen 3.
 
     Command: luthier train configs.lm.families:qwen
+    Parameters: 855,424.
     Hardware: 2 CPU cores, under 2 minutes.
     Expected: nats_per_byte <= 1.71 on held_out (1.675 on 2026-11-21).
     """
@@ -85,6 +91,7 @@ def olmo() -> program.Experiment:
     """Train an OLMo 2.
 
     Command: luthier train configs.lm.families:olmo
+    Parameters: 855,936.
     Hardware: 2 CPU cores, under 2 minutes.
     Expected: nats_per_byte <= 1.74 on held_out (1.710 on 2026-11-21).
     """

@@ -3,6 +3,7 @@
 Paper: Rafailov et al. 2023, "Direct Preference Optimization: Your Language Model is Secretly a
   Reward Model", arXiv:2305.18290. The reference is the model before the first step.
 Command: luthier train configs.lm.preferences
+Parameters: 140,608.
 Hardware: 2 CPU cores, under 3 minutes.
 Expected: preference_accuracy >= 0.90 on held_out (0.944 on 2026-11-21).
 

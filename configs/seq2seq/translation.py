@@ -3,6 +3,7 @@
 Paper: Raffel et al. 2019, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
   Transformer", arXiv:1910.10683; by bytes as in Xue et al. 2021, arXiv:2105.13626.
 Command: luthier train configs.seq2seq.translation
+Parameters: 230,656.
 Hardware: 2 CPU cores, under 2 minutes.
 Expected: accuracy >= 0.99 on held_out (0.998 on 2026-11-21), of all bytes of translations of
   sentences that were never trained on, each given those before it.

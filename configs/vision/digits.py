@@ -3,6 +3,7 @@
 Paper: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929; with the mean
   over patches of Beyer et al. 2022, arXiv:2205.01580. `resnet`: He et al. 2015, arXiv:1512.03385.
 Command: luthier train configs.vision.digits
+Parameters: 102,538.
 Hardware: 2 CPU cores, under 1 minute.
 Expected: accuracy >= 0.96 on held_out (0.975 on 2026-11-21).
 """
@@ -67,6 +68,7 @@ def resnet() -> program.Experiment:
 
     Paper: He et al. 2015, "Deep Residual Learning for Image Recognition", arXiv:1512.03385.
     Command: luthier train configs.vision.digits:resnet
+    Parameters: 19,706.
     Hardware: 2 CPU cores, under 1 minute.
     Expected: accuracy >= 0.97 on held_out (0.986 on 2026-11-21).
     """

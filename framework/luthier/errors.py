@@ -42,17 +42,18 @@ class Problem:
     nearest: Sequence[str] = ()
 
     def __str__(self) -> str:
-        line = f"{self.path}: {self.what}" if self.path else self.what
-        if self.origin:
-            line += f" [set by {self.origin}]"
-        if self.nearest:
-            line += f"; did you mean {' or '.join(self.nearest)}?"
-        if self.remedy:
-            line += f"; {self.remedy}"
         # One line, because logs, `status.json` and the parents of processes take an error apart by
         # lines. Escaped, because messages hold names and texts of files that somebody else may have
         # made.
-        return printable(" ".join(line.split()))
+        return printable(" ".join("".join(text for _, text in self.parts()).split()))
+
+    def parts(self) -> list[tuple[str, str]]:
+        """Return the text of the message in parts, each after the name of the field it is of."""
+        parts = [("path", f"{self.path}: " if self.path else ""), ("what", self.what)]
+        parts.append(("origin", f" [set by {self.origin}]" if self.origin else ""))
+        names = f"; did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
+        parts += [("nearest", names), ("remedy", f"; {self.remedy}" if self.remedy else "")]
+        return [(field, text) for field, text in parts if text]
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

@@ -185,9 +185,25 @@ def has_colors(stream: TextIO | None = None) -> bool:
     Args:
       stream: None is the standard output.
     """
-    # https://no-color.org: any value but an empty one turns colors off.
-    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return is_wanted and (stream or sys.stdout).isatty()
+    # https://no-color.org and https://force-color.org: any value but an empty one counts.
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return os.environ.get("TERM") != "dumb" and (stream or sys.stdout).isatty()
+
+
+_STYLES = {"bold": 1, "red": 31, "green": 32, "cyan": 36}
+
+
+def styled(text: str, style: str) -> str:
+    """Return a text in a style of the terminal.
+
+    Args:
+      text: The text, already `printable`.
+      style: `bold`, `red`, `green` or `cyan`; an empty one changes nothing.
+    """
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and text else text
 
 
 _stage = {"is_shown": False}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ import types
 import pytest
 
 from luthier import errors, user_code
-from luthier.cli import COMMANDS, main, parser_of
+from luthier.cli import COMMANDS, main, manual_pages, parser_of
 from luthier.records import crash
 
 
@@ -20,6 +21,7 @@ def command(monkeypatch):
 
     def install(function):
         module = types.ModuleType("luthier.cli.commands.probe", "A probe.")
+        module.USAGE = "luthier probe"
         module.add_arguments = lambda parser: None
         module.run = lambda arguments, unknown: function()
         monkeypatch.setitem(sys.modules, "luthier.cli.commands.probe", module)
@@ -56,6 +58,84 @@ def test_every_command_explains_itself(name, capsys):
         parser_of(name).parse(["--help"])
     assert caught.value.code == 0
     assert f"usage: luthier {name}" in capsys.readouterr().out
+
+
+def test_help_has_examples_last_and_what_a_command_needs(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    out = capsys.readouterr().out
+    assert out.startswith("usage: luthier train REF [OVERRIDE ...] [OPTIONS]\n")
+    heads = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert heads[0] == "arguments:"
+    assert heads[-3:] == ["general options:", "overrides:", "examples:"]
+    assert "resuming a run:" in heads
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_usage_lines_name_arguments_and_options_that_exist(name):
+    parser = parser_of(name)
+    for each in (parser, *parser.actions.values()):
+        usage = each.usage.replace("[OPTIONS]", "").partition(" -- ")[0]
+        text = "|".join(str(action.metavar) for action in each._actions)
+        for word in re.findall(r"\b[A-Z]{3,}\b", usage.replace("BASE..HEAD", "")):
+            assert word in text or word in ("ARGUMENTS", "TOPIC", "NAME"), word
+        options = {option for action in each._actions for option in action.option_strings}
+        assert set(re.findall(r"--[a-z-]+", usage)) <= options
+
+
+def test_an_action_has_a_help_of_its_own(capsys):
+    for words in (["data", "prepare", "--help"], ["data", "--help", "prepare"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        out = capsys.readouterr().out
+        assert out.startswith("usage: luthier data prepare DIR")
+        assert "--text PATTERN" in out
+        assert "--batches" not in out
+        assert "luthier data prepare corpus --text" in out.partition("\nexamples:\n")[2]
+    with pytest.raises(SystemExit):
+        main(["sweep", "best", "--help"])
+    out = capsys.readouterr().out
+    assert "--as {overrides,python,json}" in out
+    assert "--space" not in out
+    with pytest.raises(SystemExit):
+        main(["data", "--help"])
+    assert "--text PATTERN" not in capsys.readouterr().out
+
+
+def test_help_and_errors_have_colors_on_a_terminal_only(monkeypatch, capsys):
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def printed():
+        with pytest.raises(SystemExit):
+            main(["plan", "--help"])
+        main(["--help"])
+        main(["show", "--wyh"])
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    plain = printed()
+    assert "\x1b" not in "".join(plain)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    out, err = printed()
+    assert "\x1b[1musage:\x1b[0m luthier plan REF" in out
+    assert "  \x1b[36m--slice SLICE\x1b[0m  " in out
+    assert "  \x1b[36mtrain\x1b[0m  " in out
+    assert "luthier: \x1b[31munknown option '--wyh'\x1b[0m\x1b[32m; did you mean --why" in err
+    assert (re.sub(r"\x1b\[\d*m", "", out), re.sub(r"\x1b\[\d*m", "", err)) == plain
+    monkeypatch.setenv("TERM", "dumb")
+    assert printed() == plain
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert printed() == plain
+
+
+def test_the_topics_of_the_help_are_pages(capsys):
+    from luthier.cli import command_line
+
+    assert set(command_line.TOPICS) <= set(manual_pages())
 
 
 @pytest.mark.parametrize(

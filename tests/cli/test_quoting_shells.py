@@ -61,7 +61,8 @@ def documented_commands() -> list[str]:
 
 def helped_words() -> list[str]:
     """Return the words of the grammar in what `--help` prints."""
-    texts = [parser_of(command).format_help() for command in COMMANDS]
+    parsers = [parser_of(command) for command in COMMANDS]
+    texts = [p.format_help() for parser in parsers for p in (parser, *parser.actions.values())]
     found = re.findall(r"(?:reset:|fiddler:|[\w.:\[\]*]+[:+*-]?=)[^\s`|,;]+", " ".join(texts))
     return sorted({word.rstrip(".") for word in found if not word.startswith("-")})
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-WORDS = ("Paper", "Command", "Hardware", "Expected")
+WORDS = ("Paper", "Command", "Parameters", "Hardware", "Expected")
 NOT_MEASURED = "not measured yet."
 _EXPECTED = re.compile(
     r"(?P<metric>\w+) (?P<relation>>=|<=) (?P<bound>[\d.]*\d) on (?P<evaluation>\w+) "

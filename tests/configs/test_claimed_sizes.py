@@ -6,6 +6,7 @@ import importlib
 import inspect
 import math
 import pkgutil
+import re
 from pathlib import Path
 
 import jax
@@ -52,6 +53,22 @@ EXPERIMENTS = [
     for listed in find(CONFIGS)
     if not listed.arguments
 ]
+
+
+COUNTED = {
+    listed.reference: listed.parameters
+    for listed in find(CONFIGS)
+    if re.fullmatch(r"[\d,]+", listed.parameters) and not listed.arguments
+}
+
+
+def test_headers_of_small_experiments_state_the_number_of_parameters():
+    assert len(COUNTED) >= 18
+
+
+@pytest.mark.parametrize("reference", COUNTED)
+def test_the_number_of_parameters_in_a_header_is_right(reference):
+    assert f"{parameters(graphs.resolve(reference).model):,}" == COUNTED[reference]
 
 
 @pytest.mark.parametrize("reference", EXPERIMENTS)

@@ -66,7 +66,12 @@ def documents() -> dict[str, str]:
         if path.name not in GENERATED:
             found[path.name] = blocks(text)
     for command in sorted(COMMANDS):
-        found[f"{command} --help"] = parser_of(command).format_help()
+        parser = parser_of(command)
+        parsers = {command: parser}
+        parsers |= {f"{command} {action}": each for action, each in parser.actions.items()}
+        for name, each in parsers.items():
+            # The lines of the usage, before the first blank one, are no commands.
+            found[f"{name} --help"] = each.format_help().partition("\n\n")[2]
     return {name: text for name, text in found.items() if commands(text)}
 
 

@@ -8,7 +8,7 @@ import pytest
 import luthier
 from luthier import graph as graphs
 from luthier.errors import ValidationError
-from luthier.planner import Measurement, Prediction, comparison, predict, require_fit, sharing
+from luthier.planner import Measurement, Prediction, predict, require_fit, sharing
 from luthier.records import Notice, Step
 
 PREDICTION = Prediction(
@@ -87,19 +87,6 @@ def test_steps_are_measured_after_the_first_ones():
         "memory_bytes": 5 * 2**20,
         "compiled_bytes_per_device": 5 * 2**20,
     }
-    assert comparison(PREDICTION, found, None) == (
-        "a step took 40 ms (median of 3), predicted at least 20 ms (links); memory of the device "
-        "was 5.0 MiB at its peak, predicted by the compiler 5.0 MiB"
-    )
-    small = dataclasses.replace(PREDICTION, step_seconds=None, reason="too small to estimate: x")
-    assert comparison(small, found, None).startswith(
-        "a step took 40 ms (median of 3), too small to estimate beforehand; memory of"
-    )
-    without = found | {"compiled_bytes_per_device": None}
-    assert comparison(PREDICTION, without, 2).endswith(
-        "the process, Python and libraries included, held 5.0 MiB at its peak, predicted by "
-        "shapes, without activations, 8.0 MiB for arrays"
-    )
 
 
 def test_virtual_devices_share_the_memory_of_their_process():

@@ -36,20 +36,25 @@ HEADER = Header(
     flops_per_step=3.21e10,
     data={"documents": 38, "bytes": 5_000_000, "unigram_entropy": 3.31, "bigram_entropy": 2.45},
     evaluations={"held_out": {"unigram_entropy": 3.3, "bigram_entropy": 2.4, "rows": 120}},
-    notes={"state": "12 MiB"},
+    notes={"state": "12 MiB", "plan": "12 MiB held", "checkpoints": "saved at its end only"},
 )
 
 PLAIN = """\
 quickstart
-  run            runs/quickstart/1a2b3c4d
-  training       2,000 steps
-  parameters     1,234,567 (1.23M)
-  devices        8 x cpu, mesh fsdp=4 tensor=2
-  memory         11.8 MiB of state per device
-  FLOPs          32.1G per step
-  data           38 documents, 4.8 MiB, entropy unigram 3.3100, bigram 2.4500 nats per byte
-  eval held_out  120 rows, entropy unigram 3.3000, bigram 2.4000 nats per byte
-  state          12 MiB
+  run                      runs/quickstart/1a2b3c4d
+  steps                    2,000
+  parameters               1,234,567
+  devices                  8 x cpu
+  mesh                     fsdp=4 tensor=2
+  memory per device        11.8 MiB (state and gradients)
+  FLOPs per step           32.1G
+  data                     training  held_out
+    documents                    38
+    bytes                   4.8 MiB
+    unigram nats per byte    3.3100    3.3000
+    bigram nats per byte     2.4500    2.4000
+    rows                                  120
+  checkpoints              saved at its end only
 step 1/2,000  loss 5.0000  lr 3.0e-04  12.3k tok/s  MFU 41.2%
 step 500/2,000  loss 2.5010  lr 3.0e-04  12.3k tok/s  MFU 41.2%  0:03:07 left
 eval held_out at step 500: nats_per_byte 2.1000 (unigram 3.3000, bigram 2.4000)  accuracy 0.4000
@@ -194,10 +199,17 @@ def test_lines_stand_above_the_live_line(terminal):
     play(sink, clock)
     lines = screen(terminal.getvalue(), 0)
     assert "quickstart" in lines[0]
-    assert any("mesh fsdp=4 tensor=2" in line for line in lines)
-    evaluations = [line for line in lines if line.startswith("eval held_out at")]
+    assert any("fsdp=4 tensor=2" in line for line in lines)
+    evaluations = [i for i, line in enumerate(lines) if line.startswith("eval held_out at")]
     assert len(evaluations) == 3
-    assert "nats_per_byte 1.9000 (unigram 3.3000, bigram 2.4000) best" in evaluations[1]
+    tables = [[line.split() for line in lines[i + 1 : i + 3]] for i in evaluations]
+    assert tables == [
+        [["nats_per_byte", "2.1000", "best", "2.1000"], ["accuracy", "0.4000", "best", "0.4000"]],
+        [["nats_per_byte", "1.9000", "best", "1.9000"], ["accuracy", "0.3000", "best", "0.4000"]],
+        [["nats_per_byte", "2.0000", "best", "1.9000"], ["accuracy", "0.5000", "best", "0.5000"]],
+    ]
+    starts = {line.index("best ") for i in evaluations for line in lines[i + 1 : i + 3]}
+    assert len(starts) == 1, "the columns are aligned"
     assert sum(line.startswith("step ") for line in lines) == 1, "only the last one stays"
     assert lines.index("finished at step 2,000") > lines.index("sample at step 2,000:")
     assert "\x1b[?25h" in terminal.getvalue(), "the cursor is back"
@@ -284,7 +296,17 @@ def test_a_notebook_shows_one_output_that_is_updated(notebook):
 def test_what_is_not_known_is_left_out():
     assert header_rows(Header("x")) == []
     rows = dict(header_rows(Header("x", step=5, total_steps=10, devices="1 x cpu")))
-    assert rows == {"training": "10 steps, resumed at step 5", "devices": "1 x cpu"}
+    assert rows == {"steps": "10", "resumed at step": "5", "devices": "1 x cpu"}
+
+
+def test_many_data_sets_are_beside_each_other_in_lines_that_are_not_too_long():
+    sets = {f"set {number}": {"documents": number, "mixture": {"a": 1}} for number in range(6)}
+    rows = header_rows(Header("x", data={"documents": 9_999}, evaluations=sets))
+    heads = [text.split("  ") for label, text in rows if label == "data"]
+    assert [len(head) for head in heads] == [4, 3]
+    documents = [text.split() for label, text in rows if label == "  documents"]
+    assert documents == [["10.0k", "0", "1", "2"], ["3", "4", "5"]]
+    assert {label for label, _ in rows} == {"data", "  documents"}
 
 
 def test_strange_numbers_are_shown():

@@ -49,10 +49,9 @@ def test_what_was_predicted_is_recorded_beside_what_was_measured(finished):
     assert measured["memory_bytes"] > measured["compiled_bytes_per_device"] > 0
     (header,) = _lines(finished, "header")
     assert "held on each device" in header["notes"]["plan"]
-    (line,) = [n["text"] for n in _lines(finished, "notice") if n["text"].startswith("plan: ")]
-    assert line.startswith("plan: a step took ")
-    assert "(median of 10), too small to estimate beforehand; " in line
-    assert "predicted by the compiler" in line
+    # `luthier runs` shows both; what the process held is no surprise at the end of a run.
+    assert measured["num_sharing"] >= 1
+    assert not [n["text"] for n in _lines(finished, "notice") if "predicted" in n["text"]]
 
 
 def test_the_executed_graph_is_the_recorded_graph(finished, tiny):

@@ -11,28 +11,85 @@ import contextlib
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 from luthier.errors import BadInput, Problem, UserCodeError
+from luthier.terminal import has_colors, styled
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """A help formatter that keeps the paragraphs of a command's docstring."""
+    """A help formatter that keeps the paragraphs of a command's docstring.
+
+    Args:
+      prog: The command.
+    """
+
+    def __init__(self, prog: str):
+        # Long lines are hard to read, so a wide terminal is not filled.
+        width = min(shutil.get_terminal_size((100, 24)).columns, 100) - 2
+        super().__init__(prog, max_help_position=30, width=width)
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """A command below a command, as `prepare` of `luthier data prepare`.
+
+    Args:
+      usage: Its command line.
+      about: Its description and examples.
+    """
+
+    usage: str
+    about: str
+
+
+# A heading; the name of an option, an argument or a command at the beginning of its line.
+_HEADING = re.compile(r"^(usage:|\w[\w ,]*:$)", re.MULTILINE)
+_NAME = re.compile(r"^(  )(-\S.*?|[A-Z][^\s]*|[a-z][a-z-]*)(?=  |$)", re.MULTILINE)
+
+
+def colored(text: str) -> str:
+    """Return the help of a command with colors: headings bold, names of options cyan."""
+    text = _NAME.sub(lambda found: found[1] + styled(found[2], "cyan"), text)
+    return _HEADING.sub(lambda found: styled(found[1], "bold"), text)
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises `BadInput` and knows the nearest option.
 
     Args:
+      actions: Parsers that show the help of the commands below this one, by name.
       **settings: Arguments of `argparse.ArgumentParser`.
     """
 
-    def __init__(self, **settings):
+    def __init__(self, actions: Mapping[str, Parser] | None = None, **settings: Any):
+        # Python 3.14 has colors of its own, which would mix with those of `print_help`.
+        if sys.version_info >= (3, 14):
+            settings = {"color": False} | settings
         # Without abbreviations: --dev would silently become --devices, and break when a release
         # adds another option that begins in the same way.
         super().__init__(allow_abbrev=False, **settings)
         self._also: Sequence[str] = ()
+        self.actions = actions or {}
+        self._helped: argparse.ArgumentParser = self
+
+    def format_help(self) -> str:
+        """Return the help, as plain text."""
+        text = super().format_help()
+        return text.replace("\npositional arguments:\n", "\narguments:\n", 1)
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help of the command line that is parsed; in color on a terminal.
+
+        Args:
+          file: Where to; None is the standard output.
+        """
+        stream = file or sys.stdout
+        text = self._helped.format_help()
+        stream.write(colored(text) if has_colors(stream) else text)
 
     def error(self, message: str) -> NoReturn:
         """Raise `message` as `BadInput` instead of exiting."""
@@ -54,6 +111,10 @@ class Parser(argparse.ArgumentParser):
         # positionals. "Intermixed", because plain argparse assigns positionals in one go: in
         # `train REF --run 3f seed=1` it would not take the override after the option.
         self._also = also
+        # `luthier data prepare --help` shows the options of `prepare` only. One parser reads the
+        # options of all actions, so that those of another action are reported by their name.
+        named = next((word for word in words if word in self.actions), None)
+        self._helped = self if named is None else self.actions[named]
         kept, problems = self._without_unknown(list(words))
         parsed, left = self.parse_known_intermixed_args(kept)
         return parsed, problems + [self._unknown(word) for word in left]

@@ -8,15 +8,16 @@ import difflib
 import errno
 import importlib
 import os
+import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from luthier import errors, faults, project
 from luthier.cli import arguments, flags
-from luthier.terminal import clear_stage, printable, protect
+from luthier.terminal import clear_stage, has_colors, printable, protect, styled
 
 # Titles of the groups in `luthier --help`, with their commands.
 GROUPS = {
@@ -45,7 +46,7 @@ GROUPS = {
         "export": "export a run's weights as safetensors",
     },
     "help": {
-        "help": "read a page of the manual, or about one component",
+        "help": "read about a topic, a component, a function or a fiddler",
         "completion": "print the completion script of a shell",
     },
 }
@@ -77,34 +78,35 @@ _MACHINE_ERRORS = {
 }
 
 
-_EPILOG = """\
+_OVERRIDES = """\
 overrides:
-  PATH=VALUE         change one value, as optimizer.learning_rate.peak=3e-4
-  --overrides FILE   read overrides from a file
-  --fiddler NAME     call a function that edits the config
-  `luthier help overrides` describes all forms.
-
-flags of other frameworks:
-  Fiddle and Pax  --fdl.PATH=VALUE, --fdl_set, --fdl_tag.NAME=VALUE, --fdl_config,
-                  --fdl_config_file, --fdl_help, --exp, --job_log_dir
-  Gin             --gin_file, --gin_bindings, --gin.NAME.ARGUMENT=VALUE, --gin_search_paths,
-                  --gin_root, --gin_skip_unknown
-  ConfigDict      --config_dict FILE.py[:ARG], --config_dict_rename, --config FILE.py[:ARG]
+  PATH=VALUE changes one value, as optimizer.learning_rate.peak=3e-4; fiddler:NAME calls a
+  function that edits the config. All forms, and the flags of Fiddle, Pax, Gin and ConfigDict
+  (--fiddler NAME, --gin_file FILE, ...): luthier help overrides
 """
+
+# Pages that most users need, for `luthier --help`; `luthier help` lists all.
+TOPICS = ("overrides", "mistakes", "sweeps", "parallelism", "precision", "plan", "reliability")
 
 
 def _usage() -> str:
+    import luthier
+
     groups = [
         "\n".join([f"{title}:", *(f"  {name:<11} {text}" for name, text in commands.items())])
         for title, commands in GROUPS.items()
     ]
     return textwrap.dedent(
         """\
+        luthier {version}: train JAX models, each described by one config (a Fiddle graph)
+
         usage: luthier COMMAND [ARGUMENTS]
 
-        Train JAX models, each described by one config (a Fiddle graph).
-
         {commands}
+
+        topics:
+          {topics}, ...
+          `luthier help` lists all topics; `luthier help TOPIC` shows one.
 
         options:
           --help     show this help, or that of one command: luthier COMMAND --help
@@ -117,7 +119,7 @@ def _usage() -> str:
           luthier plan configs.lm.quickstart --slice v5e-8
           luthier init my_models --from quickstart
         """
-    ).format(commands="\n\n".join(groups))
+    ).format(version=luthier.__version__, commands="\n\n".join(groups), topics=", ".join(TOPICS))
 
 
 def parser_of(command: str) -> arguments.Parser:
@@ -126,23 +128,61 @@ def parser_of(command: str) -> arguments.Parser:
     Args:
       command: A name in `COMMANDS`.
     """
-    # The docstring of the module is the description. Options that several commands have are added
-    # here, so that they are the same everywhere.
+    # A command with actions has one parser for all of their options, and parsers of which only the
+    # help is used: argparse's own subparsers cannot take options before the action, or report all
+    # problems at once.
     module = _module(command)
-    parser = arguments.Parser(
-        prog=f"luthier {command}",
-        description=module.__doc__,
-        formatter_class=arguments.HelpFormatter,
+    actions: dict[str, arguments.Action] = getattr(module, "ACTIONS", {})
+    parser = _parser(
+        command,
+        module.USAGE,
+        module.__doc__,
+        {
+            name: _parser(command, action.usage, action.about, action=name)
+            for name, action in actions.items()
+        },
     )
-    module.add_arguments(parser)
-    if parser.takes("reference"):
-        parser.epilog = _EPILOG
+    return parser
+
+
+def _parser(
+    command: str,
+    usage: str,
+    about: str,
+    actions: Mapping[str, arguments.Parser] | None = None,
+    **settings: str,
+) -> arguments.Parser:
+    """Return a parser of a command, or of one of its actions.
+
+    Args:
+      command: The command.
+      usage: The line below `usage:`; further lines for further forms.
+      about: The description, and examples after the line `examples:`.
+      actions: The parsers of its actions.
+      **settings: Given to `add_arguments` of its module.
+    """
+    description, colon, examples = about.partition("\nexamples:\n")
+    parser = arguments.Parser(
+        actions=actions,
+        prog=f"luthier {command}",
+        usage=usage.replace("\n", f"\n{' ' * len('usage: ')}"),
+        description=description.rstrip(),
+        formatter_class=arguments.HelpFormatter,
+        add_help=False,
+    )
+    _module(command).add_arguments(parser, **settings)
+    # The options that all commands have come last, and the same way everywhere.
+    common = parser.add_argument_group("general options")
+    common.add_argument("-h", "--help", action="help", help="show this help")
     if command in _READS_RECORDS:
         trust_help = (
             "allow records of another project, at or below PATH, to run your packages' code"
         )
-        parser.add_argument("--trust", action="append", metavar="PATH", help=trust_help)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        common.add_argument("--trust", action="append", metavar="PATH", help=trust_help)
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    notes = [_OVERRIDES] if parser.takes("reference") else []
+    notes += [f"examples:\n{examples}"] if colon else []
+    parser.epilog = "\n".join(notes)
     return parser
 
 
@@ -159,8 +199,9 @@ def _run(argv: Sequence[str]) -> int:
     words = [word for word in argv if word != "--debug"]
     # Without any word nothing was asked for: the help is shown, and the exit code is that of an
     # error.
-    if not words or words[0] in ("-h", "--help") or words == ["help"]:
-        print(_usage(), end="")
+    if not words or words[0] in ("-h", "--help"):
+        usage = _usage()
+        print(arguments.colored(usage) if has_colors() else usage, end="")
         return errors.EXIT_DONE if words else errors.EXIT_BAD_INPUT
     if words[0] in ("-V", "--version", "version"):
         import luthier
@@ -241,14 +282,35 @@ def _help(command: str, parsed: argparse.Namespace) -> int:
     return code
 
 
-def _print_error(message: str) -> None:
-    """Print a message on the standard error, without secrets and control characters."""
+def _print_error(message: str, problems: Sequence[errors.Problem] = ()) -> None:
+    """Print a message on the standard error, without secrets and control characters.
+
+    Args:
+      message: The message.
+      problems: Those that its lines are of, to color their parts on a terminal.
+    """
     # Messages can hold values of a graph, such as the key of a W&B node.
     from luthier.records.redaction import redact
 
     clear_stage()
+    # A line from which a secret was taken is not found here, and stays plain.
+    colored = {str(p): _colored(p) for p in problems} if has_colors(sys.stderr) else {}
     for line in redact(message).split("\n"):
-        print(f"luthier: {printable(line)}", file=sys.stderr)
+        line = printable(line)
+        print(f"luthier: {colored.get(line, line)}", file=sys.stderr)
+
+
+_COLORS = {"path": "bold", "what": "red", "nearest": "green", "remedy": "green"}
+
+
+def _colored(problem: errors.Problem) -> str:
+    """Return the line of a problem: its path bold, the problem red, the remedy green."""
+    parts = []
+    for field, text in problem.parts():
+        # As `str` has it: blanks are one space each.
+        text = printable(re.sub(r"\s+", " ", text))
+        parts.append(styled(text, _COLORS.get(field, "")))
+    return "".join(parts)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -286,7 +348,7 @@ def main(argv: Sequence[str]) -> int:
     except errors.LuthierError as error:
         if debug:
             traceback.print_exc()
-        _print_error(str(error))
+        _print_error(str(error), getattr(error, "problems", ()))
         if error.exit_code == errors.EXIT_BUG:
             _print_traceback_file(error)
         return error.exit_code

@@ -2,7 +2,8 @@
 
 Files are parsed, not imported: this is fast, and works where an import would fail. A line
 `Pax: C4Spmd1BAdam4Replicas` in an experiment's docstring is its name in Pax, and with arguments,
-`Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)`, the name of a variant of it.
+`Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)`, the name of a variant of it. The lines
+`Parameters:`, `Hardware:` and `Expected:` of a docstring are columns of `luthier list`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from pathlib import Path
 from luthier import folders
 
 DEFAULT_FUNCTION, STUDY = "experiment", "study"
+PAX_PACKAGE = "configs.pax"
 _RETURNED = re.compile(r"\b(Experiment|Study)\b")
+_COUNT = re.compile(r"([\d.,]+) (million|billion) parameters")
+_HARDWARE = re.compile(r"\bon ([\d,]+ (?:chips|devices|GPUs|machines of \d+ GPUs))")
 _PAX = re.compile(r"^Pax: (\w+)(?:\((.*)\))?$", re.MULTILINE)
 
 
@@ -44,6 +48,10 @@ class Listed:
       arguments: The names of its required arguments, such as `size`.
       aliases: Its names in Pax.
       is_shipped: Whether it comes with luthier, and the project has none of this name.
+      parameters: The number of its parameters, `821,376` or `1.10 billion`; empty if its docstring
+        does not state it.
+      hardware: The hardware that it is for, and the time that it takes there; empty if not stated.
+      expected: The result that is expected, or `not measured yet`; empty if not stated.
     """
 
     reference: str
@@ -51,6 +59,9 @@ class Listed:
     arguments: tuple[str, ...] = ()
     aliases: tuple[Alias, ...] = ()
     is_shipped: bool = False
+    parameters: str = ""
+    hardware: str = ""
+    expected: str = ""
 
     @property
     def text(self) -> str:
@@ -79,6 +90,30 @@ def find_all(package: str) -> Iterator[Listed]:
             for listed in find(folder):
                 if listed.reference.partition(":")[0] not in modules:
                     yield dataclasses.replace(listed, is_shipped=True)
+
+
+def is_of_pax(listed: Listed) -> bool:
+    """Return whether an experiment is one of those of Pax that come with luthier."""
+    in_clone = any(
+        Path(folder).resolve() == Path.cwd() / "configs" for folder in folders.shipped_folders()
+    )
+    return (listed.is_shipped or in_clone) and listed.reference.startswith(PAX_PACKAGE + ".")
+
+
+def about(package: str) -> str:
+    """Return the first line of the docstring of a package of experiments; empty without one.
+
+    Args:
+      package: Its name, as `configs.lm`.
+    """
+    parents = (Path.cwd(), *(Path(folder).parent for folder in folders.shipped_folders()))
+    for parent in parents:
+        try:
+            text = parent.joinpath(*package.split("."), "__init__.py").read_text(encoding="utf-8")
+            return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+        except (OSError, SyntaxError, ValueError):
+            continue
+    return ""
 
 
 def moved_modules() -> dict[str, str]:
@@ -131,17 +166,41 @@ def find_in(folder: Path, path: Path) -> Iterator[Listed]:
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     names = {function.name for function in functions}
     default = STUDY if STUDY in names and DEFAULT_FUNCTION not in names else DEFAULT_FUNCTION
+    about_module = ast.get_docstring(tree) or ""
     for function in functions:
         if _is_listed(function):
             is_default = function.name == default
             reference = module if is_default else f"{module}:{function.name}"
-            text = ast.get_docstring(function) or (ast.get_docstring(tree) if is_default else "")
-            first = (text or "").split("\n\n")[0]
+            text = ast.get_docstring(function) or (about_module if is_default else "")
+            description = " ".join(text.split("\n\n")[0].split())
             aliases = tuple(
                 Alias(name, f"{reference}({given})" if given else reference)
-                for name, given in _PAX.findall(text or "")
+                for name, given in _PAX.findall(text)
             )
-            yield Listed(reference, " ".join(first.split()), _required(function), aliases)
+            header = f"{text}\n{about_module}" if is_default else text
+            count, place = _COUNT.search(description), _HARDWARE.search(description)
+            in_text = f"{count[1]} {count[2]}" if count else ""
+            yield Listed(
+                reference,
+                description,
+                _required(function),
+                aliases,
+                parameters=_line(header, "Parameters") or in_text,
+                hardware=_line(header, "Hardware").partition(";")[0] or (place[1] if place else ""),
+                expected=_expected(_line(header, "Expected")),
+            )
+
+
+def _line(header: str, name: str) -> str:
+    """Return an entry of a docstring, without its period; it may continue on indented lines."""
+    found = re.search(rf"^{name}: (.*(?:\n +\S.*)*)", header, re.MULTILINE)
+    return " ".join(found[1].split()).removesuffix(".") if found else ""
+
+
+def _expected(line: str) -> str:
+    """Return the bound of an expected result; of others, what comes before the measurement."""
+    bound = re.match(r"\w+ [<>]= [\d.]*\d on \w+", line)
+    return bound[0] if bound else line.partition(" (")[0]
 
 
 def _is_listed(function: ast.FunctionDef) -> bool:

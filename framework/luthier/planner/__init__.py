@@ -21,7 +21,6 @@ from luthier.planner.planning import checked_program, plan_here
 from luthier.planner.prediction import (
     Measurement,
     Prediction,
-    comparison,
     predict,
     require_fit,
     sharing,
@@ -51,7 +50,6 @@ __all__ = [
     "TpuSlice",
     "checked_program",
     "claimed",
-    "comparison",
     "contradiction",
     "count",
     "count_parameters",

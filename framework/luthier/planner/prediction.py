@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -138,39 +138,6 @@ class Measurement:
             "memory_bytes": self._peak,
             "compiled_bytes_per_device": None if memory is None else memory.needed,
         }
-
-
-def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing: int | None) -> str:
-    """Return a line with the predicted values next to the measured ones.
-
-    Args:
-      prediction: The prediction from shapes.
-      measured: The result of `Measurement.to_dict`.
-      num_sharing: Number of devices that share the process whose memory was measured; None where
-        the memory of a device was measured.
-
-    Returns:
-      The line: time of a step and peak memory, each measured and predicted.
-    """
-    # What can be measured differs. A device reports its own peak, to be compared with bytes of one
-    # device. On CPUs there is only the process, which has the arrays of all its devices, and
-    # Python.
-    took = f"a step took {_time(measured['step_seconds'])} (median of {measured['num_steps']:,})"
-    if prediction.step_seconds is not None:
-        took += f", predicted at least {_time(prediction.step_seconds)} ({prediction.binding})"
-    elif prediction.reason:
-        took += ", too small to estimate beforehand"
-    compiled = measured["compiled_bytes_per_device"]
-    predicted_bytes = (
-        prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
-    )
-    by = "shapes, without activations," if compiled is None else "the compiler"
-    peak, predicted = format_bytes(measured["memory_bytes"]), format_bytes(predicted_bytes)
-    if num_sharing is None:
-        return f"{took}; memory of the device was {peak} at its peak, predicted by {by} {predicted}"
-    predicted = format_bytes(predicted_bytes * num_sharing)
-    held = f"the process, Python and libraries included, held {peak} at its peak"
-    return f"{took}; {held}, predicted by {by} {predicted} for arrays"
 
 
 def sharing(devices: list[Any]) -> int | None:

@@ -23,6 +23,11 @@ from luthier.terminal import Printable, cell, format_bytes, printable
 
 _LEAST_BAR = 6
 _ENTROPIES = (("unigram", "unigram_entropy"), ("bigram", "bigram_entropy"))
+_ENTROPY_LABELS = {key: f"{name} nats per byte" for name, key in _ENTROPIES}
+_MOST_SETS = 4
+# Notes of the header that are not shown: other numbers about the memory, for people who compare
+# the prediction with the measurement. `luthier runs ID` shows both.
+_IN_RUNS = ("plan", "state")
 _NATS_OF = {"nats_per_byte": 1.0, "bits_per_byte": math.log(2.0)}
 
 
@@ -114,21 +119,39 @@ def _entropies(facts: Mapping[str, Any], scale: float = 1.0) -> str:
     return ", ".join(shown)
 
 
-def _facts(facts: Mapping[str, Any]) -> str:
-    """Format the description of a data set as one line."""
-    parts = []
-    for key, value in facts.items():
-        if key in dict(_ENTROPIES).values() or isinstance(value, Mapping | list | tuple):
-            continue
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            shown = format_bytes(value) if key == "bytes" else format_count(value)
-            parts.append(shown if key == "bytes" else f"{shown} {key.replace('_', ' ')}")
-        elif value is not None:
-            parts.append(str(value))
-    entropies = _entropies(facts)
-    if entropies:
-        parts.append(f"entropy {entropies} nats per byte")
-    return ", ".join(parts)
+def _fact(key: str, value: Any) -> str:
+    if key in _ENTROPY_LABELS:
+        return f"{value:.4f}"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return format_bytes(value) if key == "bytes" else format_count(value)
+    return str(value)
+
+
+def _data_rows(header: events.Header) -> list[tuple[str, str]]:
+    """Return the descriptions of the data sets, a column for each and a row for each fact."""
+    sets = {"training": header.data, **header.evaluations}
+    rows: list[tuple[str, str]] = []
+    # A few sets beside each other, so that the lines are not too long.
+    names = [name for name, facts in sets.items() if facts]
+    for start in range(0, len(names), _MOST_SETS):
+        shown = names[start : start + _MOST_SETS]
+        # A mapping holds the parts of a mixture, which `luthier data inspect` shows.
+        keys = dict.fromkeys(
+            key
+            for name in shown
+            for key, value in sets[name].items()
+            if value is not None and not isinstance(value, Mapping | list | tuple)
+        )
+        table = [shown]
+        table += [[_fact(key, sets[name].get(key, "")) for name in shown] for key in keys]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)).rstrip()
+            for row in table
+        ]
+        labels = (_ENTROPY_LABELS.get(key, key.replace("_", " ")) for key in keys)
+        rows += zip(["data", *(f"  {label}" for label in labels)], lines, strict=True)
+    return rows
 
 
 def header_rows(header: events.Header) -> list[tuple[str, str]]:
@@ -142,24 +165,23 @@ def header_rows(header: events.Header) -> list[tuple[str, str]]:
     """
     # Axes of size one say nothing. Texts pass through `cell`: names of experiments and paths come
     # from records, and may hold control characters.
-    mesh = " ".join(f"{axis}={size}" for axis, size in header.mesh.items() if size != 1)
-    parts = [f"{header.total_steps:,} steps" if header.total_steps else ""]
-    if header.step:
-        parts.append(f"resumed at step {header.step:,}")
-    rows = [("run", header.run_directory), ("training", ", ".join(filter(None, parts)))]
-    if header.parameters is not None:
-        rows.append(("parameters", f"{header.parameters:,} ({format_count(header.parameters)})"))
-    rows.append(("devices", f"{header.devices}, mesh {mesh}" if mesh else header.devices))
-    if header.memory_bytes_per_device is not None:
-        rows.append(
-            ("memory", f"{format_bytes(header.memory_bytes_per_device)} of state per device")
-        )
-    if header.flops_per_step is not None:
-        rows.append(("FLOPs", f"{format_count(header.flops_per_step).replace('B', 'G')} per step"))
-    rows.append(("data", _facts(header.data)))
-    rows += [(f"eval {name}", _facts(facts)) for name, facts in header.evaluations.items()]
-    rows += [(str(label), str(text)) for label, text in header.notes.items()]
-    return [(cell(label), cell(text)) for label, text in rows if text]
+    memory, flops = header.memory_bytes_per_device, header.flops_per_step
+    rows = [
+        ("run", header.run_directory),
+        ("steps", f"{header.total_steps:,}" if header.total_steps else ""),
+        ("resumed at step", f"{header.step:,}" if header.step else ""),
+        ("parameters", "" if header.parameters is None else f"{header.parameters:,}"),
+        ("devices", header.devices),
+        ("mesh", " ".join(f"{axis}={size}" for axis, size in header.mesh.items() if size != 1)),
+        (
+            "memory per device",
+            "" if memory is None else f"{format_bytes(memory)} (state and gradients)",
+        ),
+        ("FLOPs per step", "" if flops is None else format_count(flops).replace("B", "G")),
+        *_data_rows(header),
+        *((str(name), str(text)) for name, text in header.notes.items() if name not in _IN_RUNS),
+    ]
+    return [(cell(label), cell(text)) for label, text in rows if text.strip()]
 
 
 class _Pace:
@@ -237,7 +259,7 @@ class ConsoleSink:
             self._header = event
             self._show_header(event)
         elif isinstance(event, events.Evaluation):
-            self._print(self._evaluation_line(event), "bold")
+            self._show_evaluation(event)
         elif isinstance(event, events.Sample):
             self._print(f"sample at step {event.step:,}:")
             lines = printable(event.text).splitlines()
@@ -326,6 +348,27 @@ class ConsoleSink:
             room = min(40, width - 1 - _width(parts) + _LEAST_BAR)
             parts["bar"] = (4, _bar(room, step / total))
         return "  ".join(text for _, text in parts.values())
+
+    def _show_evaluation(self, event: events.Evaluation) -> None:
+        if self._live is None:
+            # One line, which a search in a log finds whole.
+            self._print(self._evaluation_line(event))
+            return
+        improved = {
+            name for name, value in event.values.items() if self._is_best(event, name, value)
+        }
+        table = []
+        for name, value in event.values.items():
+            best = self._best.get((event.name, name))
+            table.append((name, _number(value), "" if best is None else _number(best)))
+        name_width, value_width, best_width = (
+            max((len(row[column]) for row in table), default=0) for column in range(3)
+        )
+        self._print(f"eval {event.name} at step {event.step:,}", "bold")
+        for name, shown, best_shown in table:
+            line = f"  {name.ljust(name_width)}  {shown.rjust(value_width)}"
+            line += f"  best {best_shown.rjust(best_width)}" if best_shown else ""
+            self._print(line, "bold" if name in improved else "")
 
     def _evaluation_line(self, event: events.Evaluation) -> str:
         facts = self._header.evaluations.get(event.name, {}) if self._header else {}

@@ -410,7 +410,7 @@ def _open_loop(
         # may compile.
         watch.beat(loop.position.progress.steps)
         watch.enter(failures.AFTER)
-        _compare(loop, directory, recorder, measured)
+        _record_measured(loop, directory, measured)
         result = _end(loop, opened, recorder, status, command, watcher.samples)
         session.result = dataclasses.replace(result, restored=restored.table)
 
@@ -600,20 +600,18 @@ def _recording_failures(
         raise error from raised
 
 
-def _compare(
-    loop: Loop, directory: RunDirectory, recorder: Recorder, measured: planner.Measurement
-) -> None:
-    """Report and record predictions beside measurements, if steps were taken."""
+def _record_measured(loop: Loop, directory: RunDirectory, measured: planner.Measurement) -> None:
+    """Record measurements beside the predictions, if steps were taken."""
     program = loop.plan.program
     # Packed trials take the steps of a vmapped program: that of a single trial was never compiled.
     compiled = program.compile_step() if isinstance(loop.step, CompiledStep) else None
     found = measured.to_dict(compiled)
     if not found:
         return
-    prediction = planner.predict(loop.plan)
-    num_sharing = planner.sharing(list(program.mesh.devices.flat))
-    recorder.notice(f"plan: {planner.comparison(prediction, found, num_sharing)}")
     if hosts.is_primary():
+        # What can be measured differs: a device reports its own peak; of CPUs there is only the
+        # process, which has the arrays of all its devices, and Python.
+        found["num_sharing"] = planner.sharing(list(program.mesh.devices.flat))
         directory.write_plan({**(directory.read_plan() or {}), "measured": found})
 
 

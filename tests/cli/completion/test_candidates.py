@@ -35,8 +35,24 @@ def test_options_and_their_values(indexed):
     assert words("train --wandb o") == ["off", "offline", "online"]
     assert words("train --wandb=on") == ["--wandb=online"]
     assert words("train --run ") == ["0a1b2c3d"]
-    assert words("help over") in ([], ["overrides"])
+    assert words("help over") == ["overrides"]
+    assert words("help trai") == ["train"]
     assert words("completion ") == ["bash", "zsh", "fish"]
+
+
+def test_actions_have_arguments_of_their_own(indexed, project):
+    assert words("data ") == ["inspect", "prepare", "train-tokenizer"]
+    assert {"--text", "--verify"} < set(words("data prepare --"))
+    assert "--batches" not in words("data prepare --")
+    assert "--batches" in words("data inspect --")
+    assert "configs.toy" in words("data inspect ")
+    assert {"show", "best", "repair"} < set(words("sweep "))
+    assert "--space" in words("sweep --")
+    assert words("sweep best --as ") == ["overrides", "python", "json"]
+    (project / "studies" / "rates").mkdir(parents=True)
+    assert words("sweep best ") == []
+    (project / "studies" / "rates" / "study.json").write_text("{}")
+    assert words("sweep best ") == words("sweep --resume ") == ["rates"]
 
 
 def test_references(indexed):

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from luthier.graph import Graph
 
 
+USAGE = "luthier check REF ... [OPTIONS]\nluthier check --all [OPTIONS]"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(

@@ -1,16 +1,11 @@
 """Prepare a corpus, inspect data, or train a tokenizer.
 
-prepare DIR tokenizes a corpus into DIR, for `luthier.data.Prepared`. It runs
-in parallel; the same command resumes it if it was interrupted. The corpus and
-the tokenizer are those of an experiment (--experiment REF), or files (--text,
---json-lines) and a vocabulary (--tokenizer; default: bytes).
+actions:
+  prepare          tokenize a corpus into a folder, for `luthier.data.Prepared`
+  inspect          show batches, packing, lengths and mixture of an experiment's data
+  train-tokenizer  learn a byte-level BPE vocabulary
 
-inspect REF shows the data of an experiment: the first batches as text, how
-documents are packed into sequences, lengths, the proportions of a mixture, and
-the time of each stage.
-
-train-tokenizer FILE learns a byte-level BPE vocabulary from the training data
-of an experiment, or from files, and writes it to FILE.
+`luthier data ACTION --help` describes one of them.
 
 examples:
   luthier data prepare corpus --text 'books/*.txt' --tokenizer bpe.json
@@ -32,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from luthier.cli import experiments
-from luthier.cli.arguments import Problems, positive
+from luthier.cli.arguments import Action, Problems, positive
 from luthier.errors import EXIT_DONE, Problem
 from luthier.terminal import cell
 
@@ -291,15 +286,61 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-USAGE = {
+USAGE = "luthier data ACTION [ARGUMENTS] [OPTIONS]"
+ACTIONS = {
+    "inspect": Action(
+        "luthier data inspect REF [OVERRIDE ...] [OPTIONS]",
+        """\
+Show the data of an experiment.
+
+It prints the first batches as text, how documents are packed into sequences,
+lengths, the proportions of a mixture, and the time of each stage.
+
+examples:
+  luthier data inspect configs.lm.quickstart
+  luthier data inspect configs.lm.quickstart data.length=256 --batches 2
+""",
+    ),
+    "prepare": Action(
+        "luthier data prepare DIR [OVERRIDE ...] [OPTIONS]",
+        """\
+Tokenize a corpus into DIR, for `luthier.data.Prepared`.
+
+The corpus and the tokenizer are those of an experiment (--experiment), which
+OVERRIDEs change, or files (--text, --json-lines) and a vocabulary
+(--tokenizer; default: bytes). Several processes work at once; the same command
+resumes a preparation that was interrupted.
+
+examples:
+  luthier data prepare corpus --text 'books/*.txt' --tokenizer bpe.json
+  luthier data prepare corpus --experiment configs.lm.quickstart --dry-run
+""",
+    ),
+    "train-tokenizer": Action(
+        "luthier data train-tokenizer FILE [OVERRIDE ...] [OPTIONS]",
+        """\
+Learn a byte-level BPE vocabulary, and write it to FILE.
+
+It learns from the training data of an experiment (--experiment), which
+OVERRIDEs change, or from files (--text, --json-lines).
+
+examples:
+  luthier data train-tokenizer bpe.json --text 'books/*.txt' --vocab-size 8192
+  luthier data train-tokenizer bpe.json --experiment configs.lm.quickstart
+""",
+    ),
+}
+EXAMPLES = {
     "inspect": "write `luthier data inspect configs.lm.quickstart`",
     "prepare": "write `luthier data prepare DIR --text 'books/*.txt'`",
     "train-tokenizer": "write `luthier data train-tokenizer FILE --text 'books/*.txt'`",
 }
-ACTIONS = tuple(USAGE)
 SOURCES = ("--experiment", "--text", "--json-lines")
-# --field is missing, since it has a default: `_check` could not see whether it was given.
 ONLY_FOR = {
+    "--experiment": ("prepare", "train-tokenizer"),
+    "--text": ("prepare", "train-tokenizer"),
+    "--json-lines": ("prepare", "train-tokenizer"),
+    "--field": ("prepare", "train-tokenizer"),
     "--tokenizer": ("prepare",),
     "--processes": ("prepare",),
     "--shards": ("prepare",),
@@ -308,60 +349,66 @@ ONLY_FOR = {
     "--batches": ("inspect",),
     "--vocab-size": ("train-tokenizer",),
     "--json": ("prepare", "inspect"),
-    "--experiment": ("prepare", "train-tokenizer"),
-    "--text": ("prepare", "train-tokenizer"),
-    "--json-lines": ("prepare", "train-tokenizer"),
+}
+_PLACES = {
+    "prepare": ("DIR", "the folder to write"),
+    "inspect": ("REF", "the experiment, as configs.lm.quickstart"),
+    "train-tokenizer": ("FILE", "the file to write"),
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments to `parser`."""
-    parser.add_argument("action", nargs="?", metavar="ACTION", help=", ".join(ACTIONS))
-    parser.add_argument(
-        "file", nargs="?", metavar="DIR|REF|FILE", help="for prepare, inspect, train-tokenizer"
-    )
+def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
+    """Add this command's arguments to `parser`.
+
+    Args:
+      parser: The parser.
+      action: The action whose arguments are added; empty for those of all actions.
+    """
+    if action:
+        metavar, text = _PLACES[action]
+    else:
+        parser.add_argument("action", nargs="?", metavar="ACTION", help=", ".join(ACTIONS))
+        metavar, text = "|".join(each for each, _ in _PLACES.values()), "see the actions"
+    parser.add_argument("file", nargs="?", metavar=metavar, help=text)
     parser.add_argument(
         "overrides", nargs="*", metavar="OVERRIDE", help="a change of the experiment"
     )
-    parser.add_argument(
-        "--vocab-size",
-        type=positive,
-        metavar="N",
-        help="train-tokenizer: tokens to learn (default: 4096)",
+    corpus = parser.add_argument_group("corpus")
+
+    def option(name: str, group: Any = parser, **settings: Any) -> None:
+        if not action:
+            # `luthier data --help` lists the actions, and their help the options.
+            parser.add_argument(name, **(settings | {"help": argparse.SUPPRESS}))
+        elif action in ONLY_FOR[name]:
+            group.add_argument(name, **settings)
+
+    option(
+        *("--experiment", corpus),
+        metavar="REF",
+        help="use data.source and data.tokenizer of an experiment",
     )
-    parser.add_argument(
-        "--experiment", metavar="REF", help="use data.source and data.tokenizer of an experiment"
-    )
-    parser.add_argument("--text", metavar="PATTERN", help="use text files, as 'books/*.txt'")
-    parser.add_argument("--json-lines", metavar="PATTERN", help="use files of JSON lines")
-    parser.add_argument(
-        "--field",
-        default="text",
+    option("--text", corpus, metavar="PATTERN", help="use text files, as 'books/*.txt'")
+    option("--json-lines", corpus, metavar="PATTERN", help="use files of JSON lines")
+    option(
+        *("--field", corpus),
         metavar="NAME",
         help="for --json-lines: the field of the text (default: text)",
     )
-    parser.add_argument("--tokenizer", metavar="FILE", help="prepare: a BPE vocabulary, as JSON")
-    parser.add_argument(
+    option("--tokenizer", corpus, metavar="FILE", help="a BPE vocabulary, as JSON")
+    option(
+        "--vocab-size", type=positive, metavar="N", help="number of tokens to learn (default: 4096)"
+    )
+    option(
         "--processes",
         type=positive,
         metavar="N",
-        help="prepare: number of processes (default: one per core)",
+        help="number of processes (default: one per core)",
     )
-    parser.add_argument(
-        "--shards", type=positive, metavar="N", help="prepare: number of shards (default: by size)"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="prepare: only estimate the size and the time"
-    )
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="prepare: compare the shards in DIR with their digests",
-    )
-    parser.add_argument(
-        "--batches", type=positive, metavar="N", help="inspect: number of batches (default: 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="prepare, inspect: print JSON")
+    option("--shards", type=positive, metavar="N", help="number of shards (default: by size)")
+    option("--dry-run", action="store_true", help="only estimate the size and the time")
+    option("--verify", action="store_true", help="compare the shards in DIR with their digests")
+    option("--batches", type=positive, metavar="N", help="number of batches (default: 1)")
+    option("--json", action="store_true", help="print JSON")
 
 
 # All three actions.
@@ -400,17 +447,15 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     """Add the problems of the action and of options; drop an experiment that conflicts."""
-    # argparse has subparsers for this, but they cannot take options before the action, or report
-    # all problems at once.
     if not arguments.action:
-        problems.add("no action is given", remedy=USAGE["train-tokenizer"])
+        problems.add("no action is given", remedy=EXAMPLES["train-tokenizer"])
         return
     if arguments.action not in ACTIONS:
         nearest = difflib.get_close_matches(arguments.action, ACTIONS)
-        remedy = USAGE[nearest[0]] if nearest else f"the actions are {', '.join(ACTIONS)}"
+        remedy = EXAMPLES[nearest[0]] if nearest else f"the actions are {', '.join(ACTIONS)}"
         problems.add(f"unknown action {arguments.action!r}", remedy, nearest)
         return
-    usage = USAGE[arguments.action]
+    usage = EXAMPLES[arguments.action]
     for option, actions in ONLY_FOR.items():
         if arguments.action not in actions and _value(arguments, option):
             problems.add(f"{option} is an option of {' and '.join(actions)}", remedy=usage)
@@ -453,7 +498,7 @@ def _corpus(arguments: argparse.Namespace, problems: Problems) -> tuple[Any, Any
     if arguments.text:
         source: Any = data.TextFiles(arguments.text)
     else:
-        source = data.JsonLines(arguments.json_lines, arguments.field)
+        source = data.JsonLines(arguments.json_lines, arguments.field or "text")
     path = arguments.tokenizer
     return source, data.Bpe(os.path.abspath(path)) if path else data.Bytes()
 

@@ -42,6 +42,13 @@ _PAIRS_ONLY = {
 }
 
 
+USAGE = (
+    "luthier diff REF REF ... [OPTIONS]\n"
+    "luthier diff BASE..HEAD [OPTIONS]\n"
+    "luthier diff study:NAME [OPTIONS]"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
@@ -50,12 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REF",
         help="the experiments, runs, trials or revisions to compare",
     )
-    parser.add_argument(
+    shown = parser.add_argument_group("what to show")
+    shown.add_argument(
         "--only",
         choices=_ONLY,
         help="show only changes with an effect, values of arguments, or classes and sharing",
     )
-    parser.add_argument(
+    shown.add_argument(
         "--ignore",
         action="append",
         default=[],
@@ -63,36 +71,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out matching paths and everything below them, as '**.name' or records "
         "(may be repeated)",
     )
-    parser.add_argument("--why", action="store_true", help="show what set both sides")
-    parser.add_argument(
+    shown.add_argument("--why", action="store_true", help="show what set both sides")
+    shown.add_argument(
         "--effects",
         action="store_true",
         help="show the effects: parameters, bytes, FLOPs, curves, checkpoint compatibility",
     )
-    parser.add_argument(
+    shown.add_argument(
         "--devices",
         metavar="KIND[:N]",
         help="for --effects (default: as many CPUs as the mesh needs)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
+    formats = parser.add_argument_group("output")
+    formats.add_argument("--json", action="store_true", help="print JSON")
+    formats.add_argument(
         "--markdown",
         action="store_true",
         help="print Markdown for a pull request; of BASE..HEAD, all configs that changed",
     )
-    parser.add_argument(
+    formats.add_argument(
         "--overrides",
         dest="as_overrides",  # `overrides` is a positional argument of other commands
         action="store_true",
         help="print the overrides that turn the first into the second",
     )
-    parser.add_argument(
+    formats.add_argument(
         "--patch", metavar="FILE", help="write a fiddler that does the same; - prints it"
     )
-    parser.add_argument("--html", metavar="FILE", help="write the comparison as a page")
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if anything differs")
-    parser.add_argument(
+    formats.add_argument("--html", metavar="FILE", help="write the comparison as a page")
+    formats.add_argument("--open", action="store_true", help="open the page in a browser")
+    formats.add_argument("--exit-code", action="store_true", help="exit with 1 if anything differs")
+    formats.add_argument(
         "--textconv", action="store_true", help="print one config.json as lines, for `git diff`"
     )
 

@@ -41,6 +41,9 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+USAGE = "luthier doctor [OPTIONS]"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     add_devices(parser)

@@ -27,6 +27,9 @@ from luthier.errors import EXIT_DONE, Problem
 _ORIGINS = ("pax",)
 
 
+USAGE = "luthier import pax FILE [OPTIONS]\nluthier import pax --print-dumper"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(

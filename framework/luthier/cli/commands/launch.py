@@ -39,6 +39,13 @@ ROOTS = ("runs/*/*", "studies/*")
 """Patterns of the folders that can have launches: runs and studies."""
 
 
+USAGE = (
+    "luthier launch --on ENGINE [OPTIONS] -- train REF [OVERRIDE ...]\n"
+    "luthier launch [--list] [--all] [--json]\n"
+    "luthier launch --cancel JOB"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument("words", nargs="*", metavar="COMMAND", help="train REF OVERRIDE ...")
@@ -52,8 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the option that chooses where to run."""
+def add_engine(parser: Any) -> None:
+    """Add the option that chooses where to run.
+
+    Args:
+      parser: A parser, or a group of its options.
+    """
     parser.add_argument(
         "--on",
         metavar="ENGINE[:NAME=VALUE,...]",

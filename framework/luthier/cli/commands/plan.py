@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _LEVELS = ("shapes", "compile")
 
 
+USAGE = "luthier plan REF [OVERRIDE ...] [OPTIONS]"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(

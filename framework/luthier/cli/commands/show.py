@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _ANSWERS = ("params", "sharding", "changes", "why")
 
 
+USAGE = "luthier show REF [PATH] [OVERRIDE ...] [OPTIONS]"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
@@ -46,34 +49,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OVERRIDE|PATH",
         help="a change, as optimizer.b2=0.95; or a part to show, as optimizer",
     )
-    parser.add_argument(
+    formats = parser.add_argument_group("output")
+    formats.add_argument(
         "--to",
         choices=forms.FORMS,
         metavar="FORM",
         help=f"output format: {', '.join(forms.FORMS)} (default: tree)",
     )
-    parser.add_argument(
+    formats.add_argument(
         "--output",
         metavar="FILE",
         help="write to a file, in the format of its suffix: .py, .yaml, .json, .gin or .svg",
     )
-    parser.add_argument("--defaults", action="store_true", help="show default values, too")
-    parser.add_argument(
+    formats.add_argument("--json", action="store_true", help="print JSON")
+    shown = parser.add_argument_group("what to show")
+    shown.add_argument("--defaults", action="store_true", help="show default values, too")
+    shown.add_argument(
         "--why",
         nargs="?",
         const="",
         metavar="PATH",
         help="show what set the value at PATH, or every value",
     )
-    parser.add_argument("--changes", action="store_true", help="show what the OVERRIDEs change")
-    parser.add_argument(
+    shown.add_argument("--changes", action="store_true", help="show what the OVERRIDEs change")
+    shown.add_argument(
         "--params", action="store_true", help="list the parameters of an experiment or recipe"
     )
-    parser.add_argument(
+    shown.add_argument(
         "--sharding", action="store_true", help="list the sharding of every array, and its rule"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
+    shown.add_argument(
         "--devices",
         metavar="KIND[:N]",
         help="for --sharding, and to shard --params: cpu:8 simulates 8 devices",

@@ -2,16 +2,20 @@
 
 REF is a study (sweeps.lm_learning_rate), or an experiment with a search space
 (--space). OVERRIDEs change a study by path (base.training.steps=100
-budget.trials=8), and an experiment as for `luthier train`. DIR is the folder
-of a study, or its name.
+budget.trials=8), and an experiment as for `luthier train`.
+
+actions:
+  show    print the status of a study, or of one trial; write its report
+  best    print the best trial
+  repair  rebuild a damaged journal
+
+`luthier sweep ACTION --help` describes one of them.
 
 examples:
   luthier sweep sweeps.lm_learning_rate --trials 20 --slices 4
   luthier sweep configs.lm.quickstart --space 'optimizer.b2=uniform(0.9,0.999)'
-  luthier sweep show DIR      print the status of a study; DIR/7 prints trial 7
-  luthier sweep best DIR      print the best trial
-  luthier sweep repair DIR    rebuild a damaged journal
-  luthier sweep --resume DIR  resume a study
+  luthier sweep --resume studies/lm_learning_rate
+  luthier sweep best lm_learning_rate
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from luthier import project
 from luthier.cli import arguments as arguments_lib
 from luthier.cli import experiments
-from luthier.cli.arguments import Problems
+from luthier.cli.arguments import Action, Problems
 from luthier.cli.commands import launch
 from luthier.errors import (
     EXIT_BAD_INPUT,
@@ -45,9 +49,79 @@ FORMS = ("overrides", "python", "json")
 # Options that describe a study, so that they would be ignored with a recorded one.
 _NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler", "pruner")
 
+USAGE = (
+    "luthier sweep REF [OVERRIDE ...] [OPTIONS]\n"
+    "luthier sweep --resume STUDY [OVERRIDE ...] [OPTIONS]\n"
+    "luthier sweep show|best|repair STUDY [OPTIONS]"
+)
+ACTIONS = {
+    "show": Action(
+        "luthier sweep show STUDY [OPTIONS]",
+        """\
+Print the status of a study: its best trials, and how the others ended.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments to `parser`."""
+STUDY is the folder of a study, or its name. STUDY/7 prints trial 7, with its
+config and, if it failed, its traceback.
+
+examples:
+  luthier sweep show lm_learning_rate
+  luthier sweep show lm_learning_rate/7
+  luthier sweep show lm_learning_rate --html report.html
+""",
+    ),
+    "best": Action(
+        "luthier sweep best STUDY [OPTIONS]",
+        """\
+Print the best trial of a study, or the Pareto front of several objectives.
+
+STUDY is the folder of a study, or its name.
+
+examples:
+  luthier sweep best lm_learning_rate
+  luthier sweep best lm_learning_rate --as python
+""",
+    ),
+    "repair": Action(
+        "luthier sweep repair STUDY",
+        """\
+Rebuild the damaged journal of a study from the folders of its trials.
+
+STUDY is the folder of a study, or its name. The damaged journal is kept.
+
+examples:
+  luthier sweep repair lm_learning_rate
+""",
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
+    """Add this command's arguments to `parser`.
+
+    Args:
+      parser: The parser.
+      action: The action whose arguments are added; empty for those of all actions, of which those
+        of a sweep alone are in the help.
+    """
+    if action:
+        parser.add_argument("study", metavar="STUDY", help="its name, or its folder")
+    else:
+        _add_sweep(parser)
+
+    def option(owner: str, *names: str, **settings: Any) -> None:
+        if not action:
+            parser.add_argument(*names, **(settings | {"help": argparse.SUPPRESS}))
+        elif action == owner:
+            parser.add_argument(*names, **settings)
+
+    option("best", "--as", dest="form", choices=FORMS, help="the format of the trial")
+    option("show", "--all", action="store_true", help="list all trials")
+    option("show", "--html", metavar="FILE", help="write the report to a file")
+    option("show", "--sync", choices=["wandb"], help="write a summary run to W&B")
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that start or resume a study."""
     parser.add_argument(
         "reference",
         nargs="?",
@@ -55,9 +129,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a study, an experiment, or an action",
     )
     parser.add_argument(
-        "words", nargs="*", metavar="OVERRIDE|DIR", help="a change, as budget.trials=8; or a study"
+        "words",
+        nargs="*",
+        metavar="OVERRIDE|STUDY",
+        help="a change, as budget.trials=8",
     )
-    parser.add_argument(
+    search = parser.add_argument_group("search")
+    search.add_argument(
         "--space",
         action="append",
         default=[],
@@ -65,59 +143,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="search a value: log(1e-4,1e-2), uniform(0,1), int(2,8), pow2(64,512), ordinal(1,3) "
         "or choice(a,@b) (may be repeated)",
     )
-    parser.add_argument(
+    search.add_argument(
         "--when",
         action="append",
         default=[],
         metavar="PATH=OPTION: PATH=DIM",
         help="search a value only when a choice has that option",
     )
-    parser.add_argument(
+    search.add_argument(
         "--sweep", metavar="NAMES", help="use the generators sweep_NAME, and their product"
     )
-    parser.add_argument(
+    search.add_argument(
         "--objective",
         action="append",
         metavar="EVALUATION/METRIC",
         help="the metric to optimize (may be repeated)",
     )
-    parser.add_argument(
+    search.add_argument(
         "--sampler", metavar="NAME", help="the sampler: tpe, random, quasi-random, grid, ..."
     )
-    parser.add_argument(
+    search.add_argument(
         "--pruner",
         metavar="NAME",
         help="the pruner, which ends trials early: median, hyperband, ...",
     )
-    parser.add_argument(
+    search.add_argument(
         "--trials",
         type=arguments_lib.positive,
         metavar="N",
         help="number of trials, with the baseline",
     )
-    parser.add_argument(
+    study = parser.add_argument_group("study")
+    study.add_argument(
         "--name", metavar="NAME", help="name of the study, whose folder is in studies/"
     )
-    parser.add_argument(
+    where = parser.add_argument_group("where to run")
+    where.add_argument(
         "--slices",
         type=arguments_lib.positive,
         metavar="N",
         help="number of device groups, each with a trial",
     )
-    parser.add_argument(
+    where.add_argument(
         "--devices", metavar="KIND[:N]", help="devices to split into the groups: cpu:8, gpu:4"
     )
-    launch.add_engine(parser)
-    parser.add_argument("--resume", metavar="DIR", help="resume a study")
-    parser.add_argument(
+    launch.add_engine(where)
+    study.add_argument("--resume", metavar="STUDY", help="resume a study")
+    study.add_argument(
         "--retry",
         metavar="failed[:REGEX]",
         help="with --resume: rerun failed trials, or those whose reason matches REGEX",
     )
-    parser.add_argument("--as", dest="form", choices=FORMS, help="for best: the format of a trial")
-    parser.add_argument("--all", action="store_true", help="for show: list all trials")
-    parser.add_argument("--html", metavar="FILE", help="for show: write the report to a file")
-    parser.add_argument("--sync", choices=["wandb"], help="for show: write a summary run to W&B")
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
@@ -139,14 +215,14 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     with problems.collected():
         own = project.find()
     if arguments.retry and not arguments.resume:
-        problems.add("--retry needs a study to resume", remedy="add --resume DIR")
+        problems.add("--retry needs a study to resume", remedy="add --resume STUDY")
     graph = None
     if arguments.resume and experiments.is_override(arguments.reference or ""):
         arguments.words.insert(0, arguments.reference)  # a change of the recorded study
         arguments.reference = None
     if arguments.resume and not arguments.reference:
         for option in filter(vars(arguments).get, _NEEDING_REFERENCE):
-            remedy = "give the study too, as `luthier sweep REF --resume DIR`, or an override"
+            remedy = "give the study too, as `luthier sweep REF --resume STUDY`, or an override"
             problems.add(f"--{option} has no effect on a recorded study", remedy=remedy)
     if arguments.reference or not arguments.resume:
         graph = _study(arguments, problems, own.packages)
@@ -330,7 +406,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     # journal is read as far as possible: status and best trial are worth showing, and repair is
     # suggested. Options of the other action (--as for `show`, --all for `best`) have no effect.
     if len(arguments.words) != 1:
-        remedy = f"write luthier sweep {arguments.reference} DIR"
+        remedy = f"write luthier sweep {arguments.reference} STUDY"
         problems.add(f"{arguments.reference} needs one study", remedy=remedy)
     problems.raise_any()
     from luthier.study.driver.directory import StudyDirectory, find_study
@@ -369,7 +445,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
 def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
     """Run `luthier sweep repair`: rebuild the journal of a study."""
     if len(arguments.words) != 1:
-        problems.add("repair needs one study", remedy="write luthier sweep repair DIR")
+        problems.add("repair needs one study", remedy="write luthier sweep repair STUDY")
     problems.raise_any()
     # Only on request, and never by `show`: the driver of the study may be alive and writing.
     from luthier.study.driver.repair import repair_journal

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 WANDB_MODES = ("off", "offline", "online")
 
 
+USAGE = (
+    "luthier train REF [OVERRIDE ...] [OPTIONS]\nluthier train --run ID [OVERRIDE ...] [OPTIONS]"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
@@ -50,48 +55,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OVERRIDE",
         help="a change of the config, as optimizer.b2=0.95",
     )
-    add_devices(parser)
-    parser.add_argument("--run", metavar="ID|DIR", help="resume this run")
-    parser.add_argument(
+    where = parser.add_argument_group("where to run")
+    add_devices(where)
+    launch.add_engine(where)
+    resume = parser.add_argument_group("resuming a run")
+    resume.add_argument("--run", metavar="ID|DIR", help="resume this run")
+    resume.add_argument(
         "--new", action="store_true", help="start a new run, even if there is one to resume"
     )
-    parser.add_argument(
-        "--extend", action="store_true", help="allow resuming with a different training.steps"
-    )
-    parser.add_argument(
-        "--from-scratch",
+    resume.add_argument(
+        *("-y", "--yes", "--extend"),
+        dest="extend",
         action="store_true",
-        help="restart a run from step 0 if its recorded checkpoints are gone",
+        help="allow resuming with a different training.steps",
     )
-    parser.add_argument(
+    resume.add_argument(
         "--accept-changes",
         action="store_true",
         help="resume even if code or data has changed",
     )
-    parser.add_argument("--wandb", choices=WANDB_MODES, help="set the mode of W&B")
-    parser.add_argument(
-        "--profile", metavar="steps=A:B", help="write a profiler trace of the steps A to B - 1"
+    resume.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="restart a run from step 0 if its recorded checkpoints are gone",
     )
-    parser.add_argument(
-        "--operative-gin", action="store_true", help="save the whole config as gin in the run"
-    )
-    parser.add_argument(
+    checks = parser.add_argument_group("checks, instead of training")
+    checks.add_argument(
         "--dry-run",
         action="store_true",
         help="plan, read the first batches, check the run and weights to restore; write nothing",
     )
-    parser.add_argument(
+    checks.add_argument(
         "--check-determinism",
         action="store_true",
         help="run steps twice and compare the results bit for bit",
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="short for --extend")
-    launch.add_engine(parser)
+    records = parser.add_argument_group("records")
+    records.add_argument("--wandb", choices=WANDB_MODES, help="set the mode of W&B")
+    records.add_argument(
+        "--profile", metavar="steps=A:B", help="write a profiler trace of the steps A to B - 1"
+    )
+    records.add_argument(
+        "--operative-gin", action="store_true", help="save the whole config as gin in the run"
+    )
     hosts.add_arguments(parser)
 
 
-def add_devices(parser: argparse.ArgumentParser) -> None:
-    """Add the option that chooses devices."""
+def add_devices(parser: Any) -> None:
+    """Add the option that chooses devices.
+
+    Args:
+      parser: A parser, or a group of its options.
+    """
     parser.add_argument(
         "--devices", metavar="KIND[:N]", help="cpu, gpu, gpu:4 or tpu; cpu:8 simulates 8 devices"
     )
@@ -186,7 +201,7 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
         request = Request(
             run,
             new,
-            extend=arguments.extend or arguments.yes,
+            extend=arguments.extend,
             packages=packages,
             accept_changes=arguments.accept_changes,
         )
@@ -200,7 +215,7 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
         graph,
         run=run,
         new=new,
-        extend=arguments.extend or arguments.yes,
+        extend=arguments.extend,
         profile=arguments.profile,
         operative_gin=arguments.operative_gin,
         from_scratch=arguments.from_scratch,

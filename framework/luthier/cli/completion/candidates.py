@@ -126,7 +126,7 @@ def _read(path: str) -> str:
 # Candidates that need no index: experiments, runs, and pages of the manual.
 
 RUN = "run:"
-RUNS = "runs"
+RUNS, STUDIES = "runs", "studies"
 
 
 def experiments() -> Iterator[Candidate]:
@@ -163,6 +163,13 @@ def runs() -> Iterator[Candidate]:
         for run in _folders(os.path.join(RUNS, name)):
             if os.path.isfile(os.path.join(RUNS, name, run, "config.json")):
                 yield Candidate(run, name)
+
+
+def studies() -> Iterator[Candidate]:
+    """Yield the names of the studies below studies/."""
+    for name in _folders(STUDIES):
+        if os.path.isfile(os.path.join(STUDIES, name, "study.json")):
+            yield Candidate(name)
 
 
 def pages() -> Iterator[Candidate]:
@@ -215,7 +222,8 @@ def commands() -> dict:
     Returns:
       `commands`, their help by name; `flags` of Fiddle and Pax that take a value; `options` of each
       command by name: [takes a value, choices, metavar, help]; `places` of each command, its
-      positional arguments: [metavar, choices].
+      positional arguments: [metavar, choices]. An action of a command, as `data prepare`, has
+      options and places of its own.
     """
     name = f"syntax-{index.digest(_state().encode())}"
     try:
@@ -247,9 +255,12 @@ def _state() -> str:
 def _found() -> dict:
     from luthier.cli import command_line, flags
 
-    options, places = {}, {}
+    parsers = {}
     for command in command_line.COMMANDS:
-        parser = command_line.parser_of(command)
+        parser = parsers[command] = command_line.parser_of(command)
+        parsers |= {f"{command} {name}": each for name, each in parser.actions.items()}
+    options, places = {}, {}
+    for command, parser in parsers.items():
         # `_actions` is private: argparse has no public list of a parser's options. "==SUPPRESS=="
         # is the value of `argparse.SUPPRESS`. It is written out, since this module must not import
         # argparse at its top: a Tab that finds the cache never gets here, where `command_line`
@@ -396,6 +407,11 @@ class _Line:
     # completed, `_prefix` what stands before it in the same word (`--exp=`).
 
     def __init__(self, known: dict, command: str, before: Sequence[str], typed: str):
+        action = next((word for word in before if f"{command} {word}" in known["options"]), None)
+        if action is not None:
+            command = f"{command} {action}"
+            before = [word for word in before if word != action]
+        self._commands = known["commands"]
         self._flags = known["flags"]
         self._options = known["options"][command]
         self._places = known["places"][command]
@@ -475,14 +491,19 @@ class _Line:
             yield from (Candidate(choice) for choice in choices)
         elif "REF" in metavar.split("|"):
             yield from self._references()
-        elif metavar in ("OVERRIDE", "OVERRIDE|PATH"):
+            # The actions of `luthier sweep` are among them.
+            yield from (Candidate(word) for word in metavar.split("|") if word.islower())
+        elif metavar in ("OVERRIDE", "OVERRIDE|PATH", "OVERRIDE|STUDY"):
             yield from self._overrides()
         elif metavar == "PATH":
             yield from self._paths(self._typed, ends="")
         elif metavar in ("ID", "RUN", "ID|DIR"):
             yield from runs()
-        elif metavar == "PAGE":
+        elif metavar == "STUDY":
+            yield from studies()
+        elif metavar == "TOPIC":
             yield from pages()
+            yield from (Candidate(name, text) for name, text in self._commands.items())
 
     def _references(self) -> Iterator[Candidate]:
         if self._typed.startswith("run:"):

@@ -17,7 +17,7 @@ _PLACES = {
     "components": "settings",
     "describe": "settings",
     "duration": "goodput",
-    "entry": "settings",
+    "entry": "entries",
     "lines_of": "differences",
     "matrix_of": "differences",
     "page": "settings",

@@ -213,43 +213,7 @@ def _arguments(docstring: str) -> Iterator[tuple[str, str]]:
             lines.append(line.strip())
 
 
-# The settings of components as text: an entry for the terminal, and the page of the manual.
-
-_INHERITED = "passed down by the component above"
-
-
-def entry(component: Component) -> str:
-    """Return the description of a component, for the terminal.
-
-    Args:
-      component: The component.
-    """
-    lines = [component.name, f"  {component.summary}", ""]
-    for setting in component.settings:
-        lines.append(f"  {_head(setting)}")
-        lines += [f"      {setting.text}"] if setting.text else []
-    if not component.settings:
-        lines.append("  It takes no arguments.")
-    if component.relations:
-        lines += ["", "  Constraints:"]
-        lines += [f"      {relation}" for relation in component.relations]
-    return "\n".join(lines) + "\n"
-
-
-def _head(setting: ComponentSetting) -> str:
-    kind = f": {setting.type}" if setting.type else ""
-    default = f" = {setting.default}" if setting.default is not None else ""
-    notes = [_range(setting), f"in {setting.unit}" if setting.unit else ""]
-    if setting.inherited:
-        notes.append(_INHERITED)
-    elif setting.default is None:
-        notes.append("required")
-    note = "; ".join(filter(None, notes))
-    return f"{setting.name}{kind}{default}" + (f"  ({note})" if note else "")
-
-
-def _range(setting: ComponentSetting) -> str:
-    return re.sub(r"\bx\b", setting.name, setting.range)
+# The settings of components as text: the page of the manual.
 
 
 def page(found: Sequence[Component]) -> str:

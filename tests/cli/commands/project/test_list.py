@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -63,6 +64,77 @@ def test_words_select(folder, capsys):
     assert "wide" in line
     assert main(["list", "nothing"]) == 0
     assert "no experiment contains nothing" in capsys.readouterr().out
+
+
+HEADED = '''"""A small model.
+
+Paper: none.
+Command: luthier train configs.headed
+Parameters: 12,345.
+Hardware: 2 CPU cores, under 3 minutes; the data is
+  elsewhere.
+Expected: loss <= 1.5 on held_out (1.4 on 2026-11-21).
+
+More.
+"""
+
+def experiment() -> "fdl.Config[Experiment]":
+    """Train it on a long text, which takes a long sentence to describe for a narrow terminal."""
+
+def large() -> "fdl.Config[Experiment]":
+    """Train 1.5 billion parameters on 16 chips."""
+'''
+
+
+def test_a_docstring_states_parameters_hardware_and_the_expected_result(folder, capsys):
+    (folder / "configs" / "headed.py").write_text(HEADED)
+    assert main(["list", "headed", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["parameters"], first["expected"]) == ("12,345", "loss <= 1.5 on held_out")
+    assert first["hardware"] == "2 CPU cores, under 3 minutes"
+    assert (second["parameters"], second["hardware"]) == ("1.5 billion", "16 chips")
+    assert main(["list", "headed"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    columns = re.split(r"  +", first)
+    assert columns[:4] == ["configs.headed", "12,345", "2 CPU cores, < 3 min", "loss <= 1.5"]
+    assert columns[4].endswith("a narrow terminal.")
+    assert re.split(r"  +", second)[:3] == ["configs.headed:large", "1.5B", "16 chips"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 132, 200])
+def test_a_terminal_gets_groups_with_lines_that_fit(folder, capsys, monkeypatch, columns):
+    (folder / "configs" / "headed.py").write_text(HEADED)
+    (folder / "configs" / "lm" / "__init__.py").write_text('"""Language models."""')
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0].startswith("experiment")
+    assert "configs.lm: Language models" in lines
+    text = " ".join(out.split())
+    if columns < 200:
+        assert "a long text, which takes a long sentence to describe for a narrow terminal." in text
+    assert "loss <= 1.5" in text
+
+
+def test_experiments_of_pax_are_listed_on_request(folder, capsys):
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    count = re.search(r"^(\d+) experiments of Pax: luthier list pax$", out, re.MULTILINE)
+    assert "configs.pax." not in out
+    assert main(["list", "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("configs.pax.") for line in lines) == int(count[1])
+    assert main(["list", "pax", "c4"]) == 0
+    assert "--exp=C4Spmd1BAdam4Replicas" in capsys.readouterr().out
+    # A folder of the user's own that has this name is the user's.
+    (folder / "configs" / "pax").mkdir()
+    (folder / "configs" / "pax" / "own.py").write_text("def experiment(): pass")
+    assert main(["list"]) == 0
+    assert "configs.pax.own" in capsys.readouterr().out
 
 
 def test_json(folder, capsys):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -261,6 +262,36 @@ def test_the_best_runs_by_a_metric(kept, capsys):
     assert err.startswith(
         "luthier: no run has a metric 'held_out/scor'; did you mean held_out/score?"
     )
+
+
+@pytest.mark.parametrize(
+    ("sharing", "peak", "predicted"),
+    [
+        (2, "700.0 MiB of the process, with Python and libraries", "80.0 MiB for arrays"),
+        (None, "700.0 MiB of a device", "40.0 MiB for arrays"),
+    ],
+)
+def test_a_run_shows_what_was_predicted_and_measured(
+    tmp_path, monkeypatch, capsys, sharing, peak, predicted
+):
+    monkeypatch.chdir(tmp_path)
+    run, mebi = _plain_run("lm", "aa11", [5.0]), 2**20
+    plan = {"held_bytes": 20 * mebi, "gradient_bytes": 10 * mebi, "step_seconds": 0.02}
+    plan = {"predicted": {**plan, "binding": "links", "reason": ""}}
+    run.write_plan(plan)
+    assert main(["runs", "last", "--directory", "kept"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = dict(line.strip().split("  ", 1) for line in lines if "  " in line.strip())
+    assert rows["predicted memory"].strip().startswith("30.0 MiB for arrays of a device, by shapes")
+    measured = {"num_steps": 90, "step_seconds": 0.04, "memory_bytes": 700 * mebi}
+    measured |= {"compiled_bytes_per_device": 40 * mebi, "num_sharing": sharing}
+    run.write_plan({**plan, "measured": measured})
+    assert main(["runs", "last", "--directory", "kept"]) == 0
+    lines = [re.split("  +", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    at = lines.index(["step time", "40 ms (median of 90)"])
+    assert lines[at + 1] == ["predicted", "at least 20 ms (links)"]
+    assert lines[at + 2] == ["peak memory", peak]
+    assert lines[at + 3] == ["predicted", f"{predicted}, by the compiler"]
 
 
 def test_one_run_shows_its_curves(kept, capsys):

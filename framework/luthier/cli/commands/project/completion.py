@@ -21,6 +21,9 @@ from luthier.errors import EXIT_DONE, Problem
 SHELLS = ("bash", "zsh", "fish")
 
 
+USAGE = "luthier completion bash|zsh|fish"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument("shell", nargs="?", metavar="SHELL", help=", ".join(SHELLS))

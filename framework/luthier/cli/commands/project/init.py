@@ -45,6 +45,9 @@ RENAMED = {"gitignore": ".gitignore", "github": ".github"}
 RESERVED = ("configs", "sweeps", "tests", "runs", "studies", "luthier", PACKAGE)
 
 
+USAGE = "luthier init NAME [--from REF]"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(

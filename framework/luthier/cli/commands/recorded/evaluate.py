@@ -28,6 +28,8 @@ from luthier.errors import EXIT_DONE, Problem
 from luthier.folders import HUGGING_FACE
 from luthier.terminal import cell
 
+USAGE = "luthier evaluate RUN [OVERRIDE ...] [OPTIONS]"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""

@@ -20,6 +20,8 @@ from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint, h
 from luthier.errors import EXIT_DONE, Problem
 from luthier.folders import HUGGING_FACE
 
+USAGE = "luthier export RUN [OPTIONS]"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""

@@ -21,48 +21,51 @@ from luthier.cli.arguments import Problems, number_within, positive, token_ids, 
 from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint
 from luthier.errors import EXIT_DONE, Problem
 
+USAGE = "luthier generate RUN [OPTIONS]"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     add_checkpoint(parser)
-    parser.add_argument(
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument(
         "--prompt", action="append", metavar="TEXT", help="the text to continue (may be repeated)"
     )
-    parser.add_argument(
+    sampling.add_argument(
         "--tokens",
         action="append",
         type=token_ids,
         metavar="IDS",
         help="token ids to continue instead of text, as 1,15,7 (may be repeated)",
     )
-    parser.add_argument(
+    sampling.add_argument(
         "--max-new-tokens",
         type=positive,
         default=200,
         metavar="N",
         help="tokens to generate (default: 200)",
     )
-    parser.add_argument(
+    sampling.add_argument(
         "--temperature",
         type=number_within(0, 1000),
         default=1.0,
         metavar="T",
         help="sampling temperature; 0 takes the most likely token (default: 1)",
     )
-    parser.add_argument(
+    sampling.add_argument(
         "--top-k", type=positive, metavar="K", help="sample from the K most likely tokens"
     )
-    parser.add_argument(
+    sampling.add_argument(
         "--top-p",
         type=number_within(0, 1, above=True),
         metavar="P",
         help="sample from the most likely tokens with a total probability of P",
     )
-    parser.add_argument("--stop", default="", metavar="TEXT", help="the text that ends a sample")
-    parser.add_argument(
+    sampling.add_argument("--stop", default="", metavar="TEXT", help="the text that ends a sample")
+    sampling.add_argument(
         "--seed", type=whole, default=0, metavar="N", help="random seed (default: 0)"
     )
-    parser.add_argument(
+    sampling.add_argument(
         "--num-samples",
         type=positive,
         default=1,

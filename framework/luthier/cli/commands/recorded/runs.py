@@ -58,31 +58,36 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
     )
 
 
+USAGE = "luthier runs [OPTIONS]\nluthier runs ID ... [OPTIONS]"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument("runs", nargs="*", metavar="ID", help="the run to show")
-    parser.add_argument("--name", metavar="NAME", help="list runs of this name; `*` is any text")
-    parser.add_argument(
+    which = parser.add_argument_group("listing runs")
+    which.add_argument("--name", metavar="NAME", help="list runs of this name; `*` is any text")
+    which.add_argument(
         "--status", choices=STATUSES, metavar="STATUS", help="list runs of this status, as failed"
     )
-    parser.add_argument("--sort", metavar="METRIC", help="list the best run first")
-    parser.add_argument(
+    which.add_argument("--sort", metavar="METRIC", help="list the best run first")
+    which.add_argument(
         "--best", type=arguments_lib.positive, metavar="N", help="list the N best, by --sort"
     )
-    parser.add_argument(
+    which.add_argument(
         "--last", type=arguments_lib.positive, metavar="N", help="list the N written to last"
     )
-    parser.add_argument(
+    shown = parser.add_argument_group("showing runs")
+    shown.add_argument(
         "--plot",
         nargs="?",
         const="loss",
         metavar="METRIC",
         help="plot a metric of one or more runs in the terminal (default: loss)",
     )
-    parser.add_argument("--log", action="store_true", help="print the console output of a run")
-    parser.add_argument("--diff", action="store_true", help="compare two or more runs")
-    parser.add_argument("--sync", choices=["wandb"], help="rebuild the run in W&B from its record")
-    parser.add_argument(
+    shown.add_argument("--log", action="store_true", help="print the console output of a run")
+    shown.add_argument("--diff", action="store_true", help="compare two or more runs")
+    shown.add_argument("--sync", choices=["wandb"], help="rebuild the run in W&B from its record")
+    shown.add_argument(
         "--goodput",
         action="store_true",
         help="show where the time of the run went, over all restarts",
@@ -412,11 +417,47 @@ def _describe(summary: Run, queued: tuple[Any, Any] | None) -> list[str]:
         for name, text in rows
     ]
     rows += _evaluation_rows(summary)
+    with contextlib.suppress(RunError):  # a record of another version, or a damaged one
+        rows += _plan_rows(directory.read_plan() or {})
     if summary.problem:
         rows.append(("problem", summary.problem))
     rows = [(cell(name), cell(text)) for name, text in rows]
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {text}".rstrip() for name, text in rows]
+
+
+def _plan_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of what a run took, and of what its plan predicted."""
+    measured, predicted = plan.get("measured") or {}, plan.get("predicted") or {}
+    rows = []
+    if measured:
+        seconds = _milliseconds(measured["step_seconds"])
+        rows.append(("step time", f"{seconds} (median of {measured['num_steps']:,})"))
+    if predicted.get("step_seconds") is not None:
+        least = f"at least {_milliseconds(predicted['step_seconds'])} ({predicted['binding']})"
+        rows.append(("  predicted", least))
+    elif measured and predicted.get("reason"):
+        rows.append(("  predicted", str(predicted["reason"])))
+    if not predicted:
+        return rows
+    # On CPUs only the memory of the whole process can be measured, which has the arrays of all its
+    # devices, and Python.
+    sharing = measured.get("num_sharing")
+    compiled = measured.get("compiled_bytes_per_device")
+    by_shapes = predicted["held_bytes"] + predicted["gradient_bytes"]
+    size = (by_shapes if compiled is None else compiled) * (sharing or 1)
+    by = "by shapes, without activations" if compiled is None else "by the compiler"
+    if "num_sharing" in measured:
+        of = "of a device" if sharing is None else "of the process, with Python and libraries"
+        rows.append(("peak memory", f"{_size(measured['memory_bytes'])} {of}"))
+        rows.append(("  predicted", f"{_size(size)} for arrays, {by}"))
+    else:
+        rows.append(("predicted memory", f"{_size(size)} for arrays of a device, {by}"))
+    return rows
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _evaluation_rows(run: Run) -> list[tuple[str, str]]:
