@@ -58,7 +58,11 @@ class Length(Filter):
         return "length"
 
     def start(self) -> Keep:
-        """Return the decision function."""
+        """Return the decision function.
+
+        Returns:
+          A function from a document to whether it is kept.
+        """
 
         # `fromiter` with `len`: one pass without a list of Python integers.
         def keep(documents: Sequence[bytes]) -> np.ndarray:
@@ -86,7 +90,11 @@ class Deduplicate(Filter):
         return "duplicate"
 
     def start(self) -> Keep:
-        """Return the decision function; it remembers 16 bytes for every document kept."""
+        """Return the decision function; it remembers 16 bytes for every document kept.
+
+        Returns:
+          A function from a document to whether it is kept.
+        """
         # The state of a pass is here and not in the filter, which is a frozen node of the config
         # and may serve several sources. 128 bits: among 10**12 documents, a collision has a chance
         # of about 1e-15 (n**2 / 2**129), and hashes of this size need 16 bytes and not a document.
@@ -141,7 +149,11 @@ class Predicate(Filter):
         return self.name
 
     def start(self) -> Keep:
-        """Return the decision function."""
+        """Return the decision function.
+
+        Returns:
+          A function from a document to whether it is kept.
+        """
         function = self.function
         return lambda documents: np.array([bool(function(d)) for d in documents], bool)
 
@@ -265,7 +277,14 @@ class Filtered(Source):
         return self.source[int(self._kept[index])]
 
     def name(self, index: int) -> str:
-        """Return the origin of document `index`."""
+        """Return the origin of document `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.source.name(int(self._kept[index]))
 
 

@@ -169,5 +169,9 @@ class Packed(TokenNode):
         return counts
 
     def entropies(self) -> tuple[float, float]:
-        """Return the unigram and the bigram entropy of the corpus, in nats per byte."""
+        """Return the unigram and the bigram entropy of the corpus, in nats per byte.
+
+        Returns:
+          Two numbers, in nats per byte.
+        """
         return self._byte_counts.unigram_entropy(), self._byte_counts.bigram_entropy()

@@ -165,6 +165,9 @@ class RowPlan:
 
         Args:
           corpus: A fingerprint of the tokens and the length.
+
+        Returns:
+          Hexadecimal digits.
         """
         hasher = hashlib.blake2b(corpus.encode(), digest_size=16)
         for part in (self.row_starts, self.starts, self.lengths, self.ids):
@@ -189,6 +192,9 @@ class Packing(abc.ABC):
           num_targets: The targets of each document, each >= 1; int64 [documents]. In the token
             stream a document takes one place more (the start token in front).
           length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
         """
 
     def rows(
@@ -209,6 +215,9 @@ class Packing(abc.ABC):
           prefix_bytes: The bytes that the first token of a document counts too many.
           corpus: A fingerprint of the tokens, where it is known.
           plan: The result of `plan` for them, if it is known; None computes it.
+
+        Returns:
+          The rows, which are cut from the stream when they are read.
         """
         if plan is None:
             plan = self.plan(stream.num_targets, length)
@@ -222,7 +231,15 @@ class Concatenate(Packing):
     REVISION: ClassVar[int] = 1
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
-        """Return the plan; a document is cut wherever a row ends."""
+        """Return the plan; a document is cut wherever a row ends.
+
+        Args:
+          num_targets: The targets of each document; int64 [documents].
+          length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
+        """
         # Without a loop over documents: corpora have hundreds of millions. Counted in targets, one
         # after another, a chunk begins wherever a document or a row does. Merging two rising
         # sequences of numbers gives all edges; where a document begins with a row, there is one
@@ -264,7 +281,15 @@ class Unpacked(Packing):
     REVISION: ClassVar[int] = 1
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
-        """Return the plan; a document is cut every `length` of its own targets."""
+        """Return the plan; a document is cut every `length` of its own targets.
+
+        Args:
+          num_targets: The targets of each document; int64 [documents].
+          length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
+        """
         starts, lengths = _chunks(num_targets, length)
         return _by_row(starts, lengths, np.arange(len(starts)))
 
@@ -281,7 +306,15 @@ class FirstFit(Packing):
     REVISION: ClassVar[int] = 1
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
-        """Return the plan; full chunks have a row each, the ends of documents share rows."""
+        """Return the plan; full chunks have a row each, the ends of documents share rows.
+
+        Args:
+          num_targets: The targets of each document; int64 [documents].
+          length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
+        """
         starts, lengths = _chunks(num_targets, length)
         rows = np.arange(len(lengths))
         # A full chunk fills a row and can share none: only the ends of documents are packed, which

@@ -111,7 +111,14 @@ class ActivationLayout:
             raise ShardingError(Problem(what, path, remedy=f"set {path}=AUTO"))
 
     def mesh_axes(self, logical: str) -> tuple[str, ...]:
-        """Return the mesh axes, of more than one device, that split a logical axis."""
+        """Return the mesh axes, of more than one device, that split a logical axis.
+
+        Args:
+          logical: A logical axis name.
+
+        Returns:
+          Names of mesh axes.
+        """
         return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
 
     def shard_map(
@@ -126,6 +133,9 @@ class ActivationLayout:
           axes: The mesh axes that are manual in it.
           in_specs: Partition specs of the arguments over `axes`.
           out_specs: Partition specs of the results over `axes`.
+
+        Returns:
+          The mapped function.
 
         Raises:
           ShardingError: The axes of the mesh are explicit, which `shard_map` does not support here.

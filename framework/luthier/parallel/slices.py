@@ -52,7 +52,11 @@ class AcrossSlices:
     tensor: int = 1
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of slices along every axis, in the order of `AXES`."""
+        """Return the number of slices along every axis, in the order of `AXES`.
+
+        Returns:
+          Numbers by axis.
+        """
         return {axis: getattr(self, axis) for axis in AXES}
 
     @property

@@ -132,6 +132,9 @@ class XlaOptions:
         Args:
           platform: `cpu`, `gpu` or `tpu`.
 
+        Returns:
+          Values by option.
+
         Raises:
           ValidationError: One of them names files or tools.
         """
@@ -150,6 +153,9 @@ class XlaOptions:
 
         Args:
           devices: Devices to compile for, local or not.
+
+        Returns:
+          The options, each with the reason.
         """
         # No API lists the options of a compiler, so it is asked: a trivial program is compiled with
         # all of them, and only if that fails with each by itself, to find out which ones are wrong.

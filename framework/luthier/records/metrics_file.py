@@ -559,6 +559,9 @@ class JsonLines:
     def emit(self, event: Event) -> None:
         """Queue an event.
 
+        Args:
+          event: The event.
+
         Raises:
           RunError: The disk has refused for so long that no more events fit into memory.
           LockLost: Another process writes here now.

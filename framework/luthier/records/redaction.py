@@ -181,7 +181,14 @@ class Redacted:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write the lines that are whole now; the rest waits for its end, or for a flush."""
+        """Write the lines that are whole now; the rest waits for its end, or for a flush.
+
+        Args:
+          text: Text, with or without line breaks.
+
+        Returns:
+          The number of characters in `text`.
+        """
         with self._lock:
             # Whole lines only: `print` writes a text and its line break in two calls, and a secret
             # that is split over two writes would be found in neither.
@@ -191,7 +198,11 @@ class Redacted:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write texts one after another."""
+        """Write texts one after another.
+
+        Args:
+          lines: The texts.
+        """
         for line in lines:
             self.write(line)
 

@@ -183,7 +183,11 @@ class Source:
     arguments: tuple[str, ...] = ()
 
     def files(self) -> dict[str, str]:
-        """Return the text of every file that records this, by name."""
+        """Return the text of every file that records this, by name.
+
+        Returns:
+          Texts by file name.
+        """
         record = dataclasses.asdict(self)
         patch = record.pop("patch")
         files = {}

@@ -143,7 +143,11 @@ class StatusFile:
         self._thread.start()
 
     def emit(self, event: events.Event) -> None:
-        """Note an event; the file follows soon."""
+        """Note an event; the file follows soon.
+
+        Args:
+          event: The event.
+        """
         # No write here: the training thread only replaces fields, and the thread of this sink
         # writes the file. Steps and evaluations wait for the next look; beginnings, saves and ends
         # wake it at once, because tools wait for them.

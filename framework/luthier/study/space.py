@@ -63,27 +63,56 @@ class Log:
     high: float
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         yield from _range_problems(self.low, self.high, (int, float))
         if isinstance(self.low, int | float) and self.low <= 0:
             yield f"a logarithmic range begins above zero, not at {self.low!r}"
 
     def value(self, stored: Stored) -> float:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          A float.
+        """
         return float(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return the stored choice for a value of the graph; None outside of the range."""
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
         is_number = type(value) in (int, float)
         return float(value) if is_number and self.low <= value <= self.high else None
 
     def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range.
+        """
         # In the middle a number that is not round: 10.0, of log(1, 100), would fit a whole number.
         return float(self.low), math.sqrt(self.low * self.high) * (1 + 1e-9), float(self.high)
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return the stored choices of a grid with `resolution` points."""
+        """Return the stored choices of a grid with `resolution` points.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
         if resolution == 1:
             return (math.sqrt(self.low * self.high),)
         ratio = self.high / self.low
@@ -105,25 +134,54 @@ class Uniform:
     high: float
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         yield from _range_problems(self.low, self.high, (int, float))
 
     def value(self, stored: Stored) -> float:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          A float.
+        """
         return float(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return the stored choice for a value of the graph; None outside of the range."""
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
         is_number = type(value) in (int, float)
         return float(value) if is_number and self.low <= value <= self.high else None
 
     def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range.
+        """
         low, high = float(self.low), float(self.high)
         return low, low + (high - low) / math.pi, high
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return the stored choices of a grid with `resolution` points."""
+        """Return the stored choices of a grid with `resolution` points.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
         low, high = float(self.low), float(self.high)
         if resolution == 1:
             return ((low + high) / 2,)
@@ -145,7 +203,11 @@ class Int:
     step: int = 1
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         found = list(_range_problems(self.low, self.high, (int,)))
         yield from found
         if type(self.step) is not int or self.step < 1:
@@ -155,20 +217,45 @@ class Int:
             yield f"steps of {self.step} from {self.low} do not meet {self.high}, but {last}"
 
     def value(self, stored: Stored) -> int:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          An integer.
+        """
         return int(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return the stored choice for a value of the graph; None outside of the range."""
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
         is_number = type(value) is int and self.low <= value <= self.high
         return value if is_number and (value - self.low) % self.step == 0 else None
 
     def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range.
+        """
         return self.low, self.high
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return every stored choice, whatever the `resolution`."""
+        """Return every stored choice, whatever the `resolution`.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
         del resolution
         return range(self.low, self.high + 1, self.step)
 
@@ -186,7 +273,11 @@ class Pow2:
     high: int
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         found = list(_range_problems(self.low, self.high, (int,)))
         yield from found
         for end in () if found else (self.low, self.high):
@@ -199,22 +290,47 @@ class Pow2:
         return range(self.low.bit_length() - 1, self.high.bit_length())
 
     def value(self, stored: Stored) -> int:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          A power of two.
+        """
         # An int by shifting: `2.0 ** stored` would be a float, which does not fit a setting that
         # wants a whole number.
         return 1 << int(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return the stored choice for a value of the graph; None outside of the range."""
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
         is_number = type(value) is int and self.low <= value <= self.high
         return value.bit_length() - 1 if is_number and not value & (value - 1) else None
 
     def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range.
+        """
         return self.exponents[0], self.exponents[-1]
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return every stored choice, whatever the `resolution`."""
+        """Return every stored choice, whatever the `resolution`.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
         del resolution
         return self.exponents
 
@@ -247,12 +363,23 @@ class Ordinal(_Listed):
     values: Sequence[Any]
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         if len(self.values) < 2:
             yield "an ordered list needs two values or more"
 
     def value(self, stored: Stored) -> Any:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          One of the values.
+        """
         return self.values[int(stored)]
 
     def __len__(self) -> int:
@@ -298,7 +425,11 @@ class Choice(_Listed):
     options: Sequence[Any]
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         if len(self.options) < 2:
             yield "a choice needs two options or more"
         labels = [option.label for option in self.all_options]
@@ -313,7 +444,14 @@ class Choice(_Listed):
         return tuple(o if isinstance(o, Option) else Option(o) for o in self.options)
 
     def value(self, stored: Stored) -> Option:
-        """Return the option of a stored choice."""
+        """Return the option of a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          One of the options.
+        """
         return self.all_options[int(stored)]
 
     def __len__(self) -> int:
@@ -331,7 +469,11 @@ class Zipped(_Listed):
     rows: Sequence[Mapping[str, Any]]
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         if not self.rows:
             yield "a table needs a row"
         for number, row in enumerate(self.rows, 1):
@@ -339,7 +481,14 @@ class Zipped(_Listed):
                 yield f"row {number} sets {_listed(row)}, but row 1 {_listed(self.rows[0])}"
 
     def value(self, stored: Stored) -> Mapping[str, Any]:
-        """Return the row of a stored choice."""
+        """Return the row of a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          Values by path.
+        """
         return self.rows[int(stored)]
 
     def __len__(self) -> int:
@@ -379,7 +528,15 @@ class Space:
         return any(named.depth for named in self.every())
 
     def every(self, prefix: str = "", depth: int = 0) -> Iterator[Named]:
-        """Yield every dimension there can be, those of sub-spaces too."""
+        """Yield every dimension there can be, those of sub-spaces too.
+
+        Args:
+          prefix: The prefix of the names.
+          depth: Number of options around these dimensions.
+
+        Yields:
+          The name of each dimension, and the dimension.
+        """
         for key, dimension in self.dimensions.items():
             yield Named(prefix + key, key, dimension, depth)
             for option in dimension.all_options if isinstance(dimension, Choice) else ():
@@ -395,6 +552,9 @@ class Space:
         Args:
           chooser: Chooses for one dimension, given its name; None leaves it out.
           prefix: The prefix of the names.
+
+        Returns:
+          Choices by name.
         """
         found: dict[str, Stored] = {}
         for key, dimension in self.dimensions.items():
@@ -416,6 +576,9 @@ class Space:
         Args:
           assignment: Stored choices by name.
           prefix: The prefix of the names.
+
+        Returns:
+          Overrides, in the order of the dimensions.
         """
         found: list[str | tuple[str, Any]] = []
         for key, dimension in self.dimensions.items():

@@ -46,6 +46,9 @@ class Editing:
           overrides: What `Space.overrides` returned.
           origin: What they are called in the history.
 
+        Returns:
+          The changed copy.
+
         Raises:
           OverrideError: One cannot be applied.
         """
@@ -59,6 +62,9 @@ class Editing:
           space: The search space.
           assignment: What was chosen.
           trial: The number of the trial.
+
+        Returns:
+          The changed copy.
         """
         return self.apply(base, space.overrides(assignment), f"trial {trial}:")
 

@@ -94,14 +94,31 @@ class Packing(Protocol):
     """Decides which trials are served by one program, and how many share a device group."""
 
     def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
-        """Return how the trial with `graph` runs on a slice; `base` is the study's."""
+        """Return how the trial with `graph` runs on a slice; `base` is the study's.
+
+        Args:
+          base: The study's experiment graph.
+          graph: The trial's graph.
+          slice: The device group.
+
+        Returns:
+          The leaves that are arguments, and the number of lanes.
+        """
 
 
 class Gate(Protocol):
     """Rejects trials that cannot run on a device group."""
 
     def __call__(self, graph: Graph, slice: SliceInfo) -> str:
-        """Return why the trial with `graph` cannot run on a slice; nothing where it can."""
+        """Return why the trial with `graph` cannot run on a slice; nothing where it can.
+
+        Args:
+          graph: The trial's graph.
+          slice: The device group.
+
+        Returns:
+          A reason, or an empty string.
+        """
 
 
 @dataclasses.dataclass(frozen=True)

@@ -126,7 +126,15 @@ class Shows:
         self._histograms: Any = None
 
     def due(self, before: Progress, now: Progress) -> list[str]:
-        """Return the kinds that are due between two moments."""
+        """Return the kinds that are due between two moments.
+
+        Args:
+          before: Progress at the previous step.
+          now: Progress at this step.
+
+        Returns:
+          Kinds, such as `samples`.
+        """
         return [name for name, (every, _) in self._kinds.items() if is_due(every, before, now)]
 
     def show(

@@ -78,6 +78,9 @@ class Agreeing:
           tokens: Targets that count in the rows of this process.
           give_up: Whether nobody waits for the batch any more.
           batch_seconds: Seconds taken to make these rows.
+
+        Returns:
+          The result of all processes, the same in each.
         """
 
         def decide(
@@ -327,6 +330,9 @@ class Times:
 
         Args:
           batch_seconds: Seconds taken to make the batch.
+
+        Returns:
+          Seconds by name, or None.
         """
         self._batches.append(batch_seconds)
         self._number += 1

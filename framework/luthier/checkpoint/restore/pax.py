@@ -57,7 +57,11 @@ class Pax(Restore):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenedSource]:
-        """Find the arrays. Raises as `Restore.open`."""
+        """Find the arrays. Raises as `Restore.open`.
+
+        Yields:
+          The arrays by name, not read yet.
+        """
         path = pathlib.Path(self.directory).expanduser()
         if not path.exists():
             raise CheckpointError(Problem(f"{path} does not exist", remedy="give its path"))

@@ -40,7 +40,14 @@ class Rule:
             raise BadInput(Problem(what, remedy=remedy)) from error
 
     def claims(self, name: str) -> bool:
-        """Return whether the rule is for what is called `name`."""
+        """Return whether the rule is for what is called `name`.
+
+        Args:
+          name: The name of a parameter.
+
+        Returns:
+          True if it is.
+        """
         return re.search(self.pattern, name) is not None
 
 
@@ -69,7 +76,14 @@ class Take(Rule):
             raise BadInput(Problem(what)) from error
 
     def source_of(self, name: str) -> str:
-        """Return the name in the source of the parameter called `name`."""
+        """Return the name in the source of the parameter called `name`.
+
+        Args:
+          name: The name of the parameter.
+
+        Returns:
+          A name in the source.
+        """
         if self.source is None:
             return name
         # The first match only, as `claims` looks for one.

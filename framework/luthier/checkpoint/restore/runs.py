@@ -236,7 +236,11 @@ class FromRun(Restore):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenedSource]:
-        """Open the checkpoint. Raises as `Restore.open`."""
+        """Open the checkpoint. Raises as `Restore.open`.
+
+        Yields:
+          The arrays by name, not read yet.
+        """
         path = pathlib.Path(self.directory).expanduser()
         if not path.is_dir():
             near = sorted(str(found) for found in pathlib.Path().glob(f"*/*/{path.name}"))

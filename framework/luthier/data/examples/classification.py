@@ -130,7 +130,14 @@ class Classification(DataNode):
         return 1
 
     def batch_spec(self, global_batch_size: int) -> Spec:
-        """Return shape and dtype of every entry of the global batch; no data is read."""
+        """Return shape and dtype of every entry of the global batch; no data is read.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
         return spec(
             global_batch_size,
             inputs=(self.source.shape, np.float32),

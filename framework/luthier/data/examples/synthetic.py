@@ -116,9 +116,20 @@ class Synthetic(DataNode):
         return self.length
 
     def batch_spec(self, global_batch_size: int) -> Spec:
-        """Return shape and dtype of every entry of the global batch; nothing is drawn."""
+        """Return shape and dtype of every entry of the global batch; nothing is drawn.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
         return batch_spec(global_batch_size, self.length)  # type: ignore[return-value]
 
     def describe(self) -> dict[str, int]:
-        """Return `rows`, `length` and `vocab_size`."""
+        """Return `rows`, `length` and `vocab_size`.
+
+        Returns:
+          Sizes by name.
+        """
         return {"rows": self.num_rows, "length": self.length, "vocab_size": self.vocab_size}

@@ -29,7 +29,14 @@ class PairSource(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return the origin of pair `index`."""
+        """Return the origin of pair `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
 
 
 # Sources hand out bytes, as documents do: what is text is up to the tokenizer.
@@ -49,7 +56,14 @@ class PreferenceSource(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return the origin of prompt `index`."""
+        """Return the origin of prompt `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +93,14 @@ class PairFields(PairSource):
         )
 
     def name(self, index: int) -> str:
-        """Return the origin of pair `index`."""
+        """Return the origin of pair `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.records.name(index)
 
 
@@ -113,7 +134,14 @@ class PreferenceFields(PreferenceSource):
         )
 
     def name(self, index: int) -> str:
-        """Return the origin of prompt `index`."""
+        """Return the origin of prompt `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.records.name(index)
 
 
@@ -167,7 +195,14 @@ class Arithmetic(PreferenceSource):
         return f"{a}+{b}=".encode(), f"{a + b}".encode(), f"{wrong}".encode()
 
     def name(self, index: int) -> str:
-        """Return `prompt N`, counted from 1."""
+        """Return `prompt N`, counted from 1.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return f"prompt {index + 1}"
 
 
@@ -237,7 +272,14 @@ class Translation(PairSource):
             attempt += 1
 
     def name(self, index: int) -> str:
-        """Return `pair N`, counted from 1."""
+        """Return `pair N`, counted from 1.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return f"pair {index + 1}"
 
 

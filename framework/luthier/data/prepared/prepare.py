@@ -88,7 +88,14 @@ class PreparedLayout:
         return len(self.bounds) - 1
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """Return the differences from a layout that was written, in words."""
+        """Return the differences from a layout that was written, in words.
+
+        Args:
+          other: A manifest or layout that was read.
+
+        Returns:
+          A phrase for each difference; none if both agree.
+        """
         ours: dict[str, Any] = {"bounds": list(self.bounds), "digest": self.digest}
         # What a tokenizer is called depends on paths, which may differ for one vocabulary.
         ours["tokenizer"] = {**self.tokenizer, "name": other["tokenizer"]["name"]}

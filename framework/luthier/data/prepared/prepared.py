@@ -120,6 +120,9 @@ class Verification:
     def start(self) -> list[Problem]:
         """Read the shards that changed since an earlier start, and return the problems found.
 
+        Returns:
+          The problems; none if the shards are as they were.
+
         Raises:
           DataError: A file is gone.
         """
@@ -413,7 +416,11 @@ class Prepared(TokenNode):
         return self.manifest["digest"]
 
     def entropies(self) -> tuple[float, float]:
-        """Return the unigram and the bigram entropy of the corpus, in nats per byte."""
+        """Return the unigram and the bigram entropy of the corpus, in nats per byte.
+
+        Returns:
+          Two numbers, in nats per byte.
+        """
         return self.manifest["unigram_entropy"], self.manifest["bigram_entropy"]
 
 

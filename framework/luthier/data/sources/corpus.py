@@ -82,11 +82,29 @@ class Split(Source):
         return self.source[int(self._indices[index])] if self._text is None else self._text
 
     def name(self, index: int) -> str:
-        """Return the origin of document `index`."""
+        """Return the origin of document `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.source.name(int(self._indices[index]))
 
     def read(self, start: int, stop: int) -> Sequence[bytes]:
-        """Return the documents start..stop - 1 of this part."""
+        """Return the documents start..stop - 1 of this part.
+
+        Args:
+          start: Number of the first one.
+          stop: Number after the last one.
+
+        Returns:
+          The documents, as bytes.
+
+        Raises:
+          DataError: A document cannot be read.
+        """
         if self._text is not None:
             return super().read(start, stop)
         # Neighbours are read together: a source may open its file once for a block.

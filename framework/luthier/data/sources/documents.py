@@ -40,7 +40,14 @@ class Documents(Source):
         return document if isinstance(document, bytes) else document.encode("utf-8")
 
     def name(self, index: int) -> str:
-        """Return `document N`, counted from 1."""
+        """Return `document N`, counted from 1.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return f"document {index + 1}"
 
 
@@ -72,7 +79,14 @@ class TextFiles(Source):
         return read_file(self.files[index])
 
     def name(self, index: int) -> str:
-        """Return the path of file `index`."""
+        """Return the path of file `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.files[index]
 
 
@@ -124,7 +138,14 @@ class Shakespeare(Source):
         return read_file(self.files[index])
 
     def name(self, index: int) -> str:
-        """Return the name of play `index`, such as `macbeth`."""
+        """Return the name of play `index`, such as `macbeth`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return Path(self.files[index]).stem
 
 
