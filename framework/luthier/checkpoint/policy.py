@@ -140,7 +140,7 @@ class HostCopy(Copying):
           arrays: Arrays by name.
 
         Returns:
-          The same arrays.
+          The arrays by name, not copied.
         """
         return arrays
 

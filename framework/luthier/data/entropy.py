@@ -13,6 +13,13 @@ class ByteCounts:
     """Counts of bytes and of pairs of neighbouring bytes within documents.
 
     A document's first byte is counted after a start symbol, so that every byte has a context.
+
+    Example:
+      >>> from luthier import data
+      >>> counts = data.ByteCounts()
+      >>> counts.add([b"abab"])
+      >>> round(counts.unigram_entropy(), 4)
+      0.6931
     """
 
     def __init__(self) -> None:

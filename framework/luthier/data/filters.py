@@ -44,6 +44,12 @@ class Length(Filter):
     Args:
       min_bytes: The least length that is kept.
       max_bytes: The greatest length that is kept; None keeps all above.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"a longer document"])
+      >>> len(data.Filtered(source, [data.Length(max_bytes=10)]))
+      1
     """
 
     RANGES: ClassVar[dict[str, str]] = {"min_bytes": "0 <= x", "max_bytes": "0 <= x"}
@@ -80,6 +86,12 @@ class Deduplicate(Filter):
     Args:
       normalize: Function from a document to the bytes that are compared, such as `fold`; None
         compares the documents as they are.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"to be"])
+      >>> len(data.Filtered(source, [data.Deduplicate()]))
+      1
     """
 
     normalize: Callable[[bytes], bytes] | None = None
@@ -203,6 +215,12 @@ class Filtered(Source):
     Raises:
       DataError: at first use, when a document cannot be read and `corrupt` does not tolerate it,
         when two filters have one label, or when nothing is kept.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"a longer document", b"to be"])
+      >>> len(data.Filtered(source, [data.Deduplicate()]))
+      2
     """
 
     BLOCK: ClassVar[int] = 256

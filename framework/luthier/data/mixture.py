@@ -353,6 +353,17 @@ class Mixture(DataNode):
       DataError: at first use, when components differ in their entries, or stages or limits name
         components that do not exist, have no weight, or are out of order; in training, when every
         component is used up.
+
+    Example:
+      >>> from luthier import data
+      >>> texts = {"plays": b"to be, or not to be", "notes": b"that is the question"}
+      >>> parts = {
+      ...     name: data.Packed(data.Documents([text]), data.Bytes(), 4, data.Concatenate())
+      ...     for name, text in texts.items()
+      ... }
+      >>> mixture = data.Mixture(parts, [data.Stage({"plays": 0.75, "notes": 0.25})])
+      >>> mixture.num_rows
+      11
     """
 
     components: Mapping[str, DataNode]

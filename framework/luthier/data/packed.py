@@ -133,6 +133,18 @@ class Packed(TokenNode):
 
     Raises:
       DataError: at first use, when the data is missing, unreadable or too small.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or not"])
+      >>> rows = data.Packed(source, data.Bytes(), length=4, packing=data.Concatenate())
+      >>> batch = next(iter(rows.batches(global_batch_size=2)))
+      >>> print(batch["inputs"])
+      [[256 116 111  32]
+       [ 98 101 256 111]]
+      >>> print(batch["targets"])
+      [[116 111  32  98]
+       [101 257 111 114]]
     """
 
     source: Source

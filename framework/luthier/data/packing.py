@@ -226,7 +226,14 @@ class Packing(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Concatenate(Packing):
-    """Documents follow one another and are cut every `length`: only the last row has padding."""
+    """Documents follow one another and are cut every `length`: only the last row has padding.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or not"])
+      >>> data.Packed(source, data.Bytes(), length=8, packing=data.Concatenate()).num_rows
+      2
+    """
 
     REVISION: ClassVar[int] = 1
 
@@ -276,7 +283,14 @@ class Concatenate(Packing):
 
 @dataclasses.dataclass(frozen=True)
 class Unpacked(Packing):
-    """One chunk of at most `length` targets a row, padded: the reference for the other ways."""
+    """One chunk of at most `length` targets a row, padded: the reference for the other ways.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or not"])
+      >>> data.Packed(source, data.Bytes(), length=8, packing=data.Unpacked()).num_rows
+      2
+    """
 
     REVISION: ClassVar[int] = 1
 
@@ -299,6 +313,12 @@ class FirstFit(Packing):
     """Chunks of at most `length` targets, each whole in the first row that has room for it.
 
     The chunks, with their numbers, are those of `Unpacked`.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or"])
+      >>> data.Packed(source, data.Bytes(), length=9, packing=data.FirstFit()).num_rows
+      1
 
     Source: Johnson 1973, Near-optimal bin packing algorithms (first fit).
     """

@@ -47,6 +47,14 @@ class Embedding(nnx.Module):
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> embedding = layers.Embedding(vocab_size=16, dim=8, rngs=nnx.Rngs(0))
+      >>> embedding(jnp.array([[3, 1]]), layers.Tokens.single(batch_size=1, length=2)).shape
+      (1, 2, 8)
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")

@@ -276,6 +276,13 @@ class Normal:
 
     Args:
       stddev: Standard deviation.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.Normal(stddev=0.02)(jax.random.key(0), (8, 4), jnp.float32).shape
+      (8, 4)
     """
 
     RANGES: ClassVar[dict[str, str]] = {"stddev": "0 <= x"}
@@ -352,6 +359,14 @@ class FanIn:
 
     Args:
       scale: Variance of an output per unit of input variance.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> kernel = layers.FanIn()(jax.random.key(0), (400, 100), jnp.float32)
+      >>> round(float(kernel.std()), 2)  # 1 / sqrt(400)
+      0.05
 
     Source: LeCun et al. 1998, Efficient BackProp, section 4.6 (scale 1); He et al. 2015,
       arXiv 1502.01852, equation 10 (scale 2).

@@ -28,6 +28,12 @@ class Tokens:
       positions_BL: int32 [B, L], from 0 in every segment.
       segments_BL: int32 [B, L], 0 for padding, 1 and up for the documents of a row.
 
+    Example:
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> print(tokens.positions_BL, tokens.segments_BL)
+      [[0 1 2]] [[1 1 1]]
+
     Source: Raffel et al. 2019, arXiv 1910.10683, section 3.5.2 (several sequences in one row).
     """
 
@@ -143,8 +149,16 @@ class Rotary:
       scaling: Changes the frequencies; None keeps them.
       fraction: Part of the head that is turned: the first R = fraction K elements.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> query_BLHK = jnp.ones((1, 3, 2, 4))
+      >>> layers.Rotary()(query_BLHK, jnp.arange(3)[None]).shape
+      (1, 3, 2, 4)
+
     Source: Su et al. 2021, arXiv 2104.09864, equations 15 and 34; Black et al. 2022,
       arXiv 2204.06745, section 2.1.1 (a part of the head).
+
     Deviation: Pairs are half a head apart and not neighbours, as in GPT-NeoX and Llama.
     """
 

@@ -43,7 +43,7 @@ class MatmulPrecision(enum.Enum):
 
 
 class Repeatability(enum.Enum):
-    """Whether the same program on the same inputs gives the same bits on every GPU of a kind."""
+    """Determinism of a program on GPUs: with `EXACT`, all GPUs of a kind give the same bits."""
 
     FAST = "fast"
     EXACT = "exact"

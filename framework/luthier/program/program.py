@@ -463,7 +463,7 @@ class Program:
           weights: `parameters` or `ema`.
 
         Returns:
-          A function from (values, leaves, batch) to the task's sums by metric.
+          A function from (values, leaves, batch) to the task's sums by metric, scalars.
         """
 
         def compiled() -> Any:

@@ -57,6 +57,11 @@ class Log:
     Args:
       low: Lower endpoint of the range, inclusive and above zero.
       high: Upper endpoint of the range, inclusive.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Log(1e-4, 1e-2).points(3)
+      (0.0001, 0.001, 0.01)
     """
 
     low: float
@@ -128,6 +133,11 @@ class Uniform:
     Args:
       low: Lower endpoint of the range, inclusive.
       high: Upper endpoint of the range, inclusive.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Uniform(0.0, 0.2).points(3)
+      (0.0, 0.1, 0.2)
     """
 
     low: float
@@ -196,6 +206,11 @@ class Int:
       low: Lower endpoint of the range, inclusive.
       high: Upper endpoint of the range, inclusive.
       step: Difference between neighbouring values.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Int(2, 8, step=2).points(10)
+      range(2, 9, 2)
     """
 
     low: int
@@ -267,6 +282,12 @@ class Pow2:
     Args:
       low: Lower endpoint of the range, a power of two, inclusive.
       high: Upper endpoint of the range, a power of two, inclusive.
+
+    Example:
+      >>> from luthier import study
+      >>> dim = study.Pow2(64, 512)
+      >>> [dim.value(stored) for stored in dim.points(10)]
+      [64, 128, 256, 512]
     """
 
     low: int
@@ -517,6 +538,12 @@ class Space:
         consist of overrides only, may have any name.
       constraints: Conditions that a graph must meet before it is run: expressions such as
         `model.dim % 64 == 0`, or functions of the graph.
+
+    Example:
+      >>> from luthier import study
+      >>> space = study.Space({"optimizer.b2": study.Uniform(0.9, 0.999)})
+      >>> space.overrides({"optimizer.b2": 0.95})
+      ['optimizer.b2=0.95']
     """
 
     dimensions: Mapping[str, Any] = dataclasses.field(default_factory=dict)

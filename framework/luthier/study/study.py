@@ -75,7 +75,7 @@ class Budget:
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """How a trial may be run.
+    """The way in which a trial may run: its runtime arguments and its lanes.
 
     Args:
       key: The same for all trials that one compiled program serves.

@@ -393,6 +393,9 @@ class Importer(Restore):
 
         Yields:
           The arrays by name, not read yet.
+
+        Raises:
+          CheckpointError: It does not exist, or is damaged.
         """
         path = pathlib.Path(self.directory).expanduser()
         if not path.exists() and not pathlib.Path(str(path).partition(":")[0]).exists():

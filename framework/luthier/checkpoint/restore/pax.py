@@ -61,6 +61,9 @@ class Pax(Restore):
 
         Yields:
           The arrays by name, not read yet.
+
+        Raises:
+          CheckpointError: It does not exist, or is damaged.
         """
         path = pathlib.Path(self.directory).expanduser()
         if not path.exists():

@@ -240,6 +240,9 @@ class FromRun(Restore):
 
         Yields:
           The arrays by name, not read yet.
+
+        Raises:
+          CheckpointError: It does not exist, or is damaged.
         """
         path = pathlib.Path(self.directory).expanduser()
         if not path.is_dir():

@@ -187,6 +187,9 @@ class Ucr(ArrayExamples):
 
         Returns:
           Inputs [examples, *shape], and labels [examples].
+
+        Raises:
+          DataError: A line of the file is damaged, or the series have several lengths.
         """
         # After `@data`, a line is a series: channels separated by colons, numbers by commas, the
         # label last. Line numbers in messages count from the top of the file, so the header's are

@@ -58,6 +58,12 @@ class Standardize(Transform):
     Args:
       mean: The number to subtract.
       std: The number to divide by.
+
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> print(data.Standardize(mean=1.0, std=2.0)(np.array([[1.0, 3.0]], np.float32)))
+      [[0. 1.]]
     """
 
     RANGES: ClassVar[dict[str, str]] = {"std": "0 < x"}

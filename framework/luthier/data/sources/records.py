@@ -232,6 +232,14 @@ class JsonLines(Source):
     Raises:
       DataError: at first use, naming `file:line`, when a line is not a JSON object, or the field
         is missing or not text; or naming the file, when it is unreadable or has no records.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import data
+      >>> _ = pathlib.Path("plays.jsonl").write_text('{"text": "To be"}')
+      >>> source = data.JsonLines("plays.jsonl")
+      >>> source[0], source.name(0)
+      (b'To be', 'plays.jsonl:1')
     """
 
     pattern: str

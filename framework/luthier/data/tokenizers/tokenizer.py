@@ -196,6 +196,14 @@ class Bytes(Tokenizer):
     Any bytes can be encoded, UTF-8 or not, and come back as they were. The vocabulary has exactly
     258 tokens; where a mesh needs another multiple, the embedding pads itself (its
     `pad_to_multiple`).
+
+    Example:
+      >>> from luthier import data
+      >>> tokenizer = data.Bytes()
+      >>> tokenizer.encode("To be"), tokenizer.vocab_size
+      ([84, 111, 32, 98, 101], 258)
+      >>> tokenizer.decode([84, 111])
+      'To'
     """
 
     vocab_size: ClassVar[int] = 258  # type: ignore[misc]

@@ -227,6 +227,15 @@ class Attention(nnx.Module):
     Raises:
       BadInput: The heads do not divide evenly.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> attention = layers.Attention(num_heads=2, dim=8, rngs=nnx.Rngs(0))
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> attention(jnp.ones((1, 3, 8)), tokens).shape
+      (1, 3, 8)
+
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.2; Ainslie et al. 2023,
       arXiv 2305.13245.
     """
