@@ -15,7 +15,6 @@ ROOMS_WITH_FORMULAS = ("layers", "losses", "optim", "metrics")
 
 # Modules of those rooms that implement no formula, and what they hold instead.
 WITHOUT_FORMULA = {
-    "layers/attention/masks.py": "who may see whom",
     "layers/declared.py": "what others count",
     "layers/linear.py": "matrix products",
     "layers/parameters.py": "how parameters are made and named",

@@ -310,6 +310,12 @@ class Checkpoints:
       fast: Further checkpoints on a fast disk, made more often; None makes none.
       copying: Protects the arrays of a save from the steps that follow.
       storage: Settings for writing and reading arrays.
+
+    Example:
+      >>> from luthier import checkpoint, durations
+      >>> policy = checkpoint.Checkpoints(every=durations.Steps(100), keep_latest=2)
+      >>> policy.most_kept(steps=1000)
+      3
     """
 
     RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x", "keep_every": "1 <= x"}

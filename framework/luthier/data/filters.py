@@ -150,6 +150,12 @@ class Predicate(Filter):
     Args:
       name: The name of the filter in counts.
       function: Function from a document to True if the document is kept.
+
+    Example:
+      >>> from luthier import data
+      >>> keep = data.Predicate("has_to", lambda document: b"to" in document)
+      >>> len(data.Filtered(data.Documents([b"to be", b"or not"]), [keep]))
+      1
     """
 
     name: str

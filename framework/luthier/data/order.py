@@ -136,6 +136,15 @@ class Shuffled:
     Args:
       num_rows: The rows of an epoch.
       seed: Seed of the order; any integer.
+
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> rows, epochs = data.Shuffled(num_rows=4, seed=0)(np.arange(8))
+      >>> print(epochs)
+      [0 0 0 0 1 1 1 1]
+      >>> sorted(rows[:4].tolist())
+      [0, 1, 2, 3]
     """
 
     num_rows: int

@@ -95,6 +95,12 @@ def tokenize(
 
     Raises:
       DataError: when documents cannot be read, or the tokenizer drops or adds bytes.
+
+    Example:
+      >>> from luthier import data
+      >>> stream = data.tokenize(data.Documents([b"to", b"be"]), data.Bytes())
+      >>> print(stream.tokens, stream.num_targets)
+      [256 116 111 257 256  98 101 257] [3 3]
     """
     # One array for the whole corpus, grown as it fills, since the total is not known beforehand. A
     # list of arrays would need its memory twice when they are joined.

@@ -60,6 +60,14 @@ class ShiftRight(Shift):
     Args:
       start: The token before the first token of a segment (`bos_id`).
 
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> tokens_BL, segments_BL = np.array([[5, 6, 7]]), np.array([[1, 1, 1]])
+      >>> shift = data.ShiftRight(start=1)
+      >>> print(shift.inputs(tokens_BL, segments_BL), shift.targets(tokens_BL, segments_BL))
+      [[1 5 6]] [[5 6 7]]
+
     Source: seqio 0.0.17, `utils.make_autoregressive_inputs`, as `LanguageModelFeatures` of
       Paxml 1.4.0 has it without `reverse_bos_padding`.
     """
@@ -121,7 +129,16 @@ class ShiftLeft(Shift):
     Args:
       end: The last target of a row (`eos_id`).
 
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> tokens_BL, segments_BL = np.array([[5, 6, 7]]), np.array([[1, 1, 1]])
+      >>> shift = data.ShiftLeft(end=1)
+      >>> print(shift.inputs(tokens_BL, segments_BL), shift.targets(tokens_BL, segments_BL))
+      [[5 6 7]] [[6 7 1]]
+
     Source: Paxml 1.4.0, `seqio_input.LanguageModelFeatures` with `reverse_bos_padding`.
+
     Deviation: padding is 0 in all entries; there, a row of padding has one target, without weight.
     """
 

@@ -82,6 +82,12 @@ class LinearScaling:
     Args:
       factor: Factor by which rows become longer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.LinearScaling(factor=2.0)(jnp.array([1.0, 0.5])))
+      [0.5  0.25]
+
     Source: Chen et al. 2023, arXiv 2306.15595, equation 4.
     """
 
@@ -210,6 +216,14 @@ class LearnedPositions(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> positions = layers.LearnedPositions(max_length=16, dim=8, rngs=nnx.Rngs(0))
+      >>> positions(jnp.array([[0, 1, 2]])).shape
+      (1, 3, 8)
+
     Source: Gehring et al. 2017, arXiv 1705.03122, section 3.1.
     """
 
@@ -270,7 +284,14 @@ class Sinusoids(nnx.Module):
       dim: D.
       dtype: Type of the result.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.Sinusoids(dim=4)(jnp.array([[0]])))
+      [[[0. 0. 1. 1.]]]
+
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5, as in tensor2tensor and Pax.
+
     Deviation: From the paper, as in those: halves and not neighbours, and both ends included.
     """
 
@@ -323,6 +344,12 @@ class InterleavedSinusoids(nnx.Module):
       max_timescale: The end of the series of `1 / w_i`, which is not reached, in positions.
       dim: D.
       dtype: Type of the result.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.InterleavedSinusoids(dim=4)(jnp.array([[0]])))
+      [[[0. 1. 0. 1.]]]
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
     """

@@ -229,6 +229,13 @@ class StoredAs:
 
     Raises:
       BadInput: The pattern is not a regular expression, or the type cannot be used for storage.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> rule = optim.StoredAs("mlp", jnp.bfloat16)
+      >>> rule("blocks.mlp.up.kernel"), rule("embedding.table")
+      (True, False)
     """
 
     pattern: str

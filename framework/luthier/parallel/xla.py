@@ -120,6 +120,12 @@ class XlaOptions:
       cpu: Options of programs that run on CPUs.
       gpu: Options of programs that run on GPUs.
       tpu: Options of programs that run on TPUs.
+
+    Example:
+      >>> from luthier import parallel
+      >>> options = parallel.XlaOptions(cpu={"xla_backend_optimization_level": 1})
+      >>> options.of("cpu"), options.of("tpu")
+      ({'xla_backend_optimization_level': 1}, {})
     """
 
     cpu: dict[str, Option] = dataclasses.field(default_factory=dict)

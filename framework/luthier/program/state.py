@@ -121,6 +121,13 @@ def split(module: Any) -> tuple[Structure, dict[str, Any], dict[str, Any]]:
 
     Returns:
       Its structure, its parameters and its other variables, both by dotted name.
+
+    Example:
+      >>> from flax import nnx
+      >>> from luthier import program
+      >>> structure, parameters, variables = program.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+      >>> {name: array.shape for name, array in parameters.items()}
+      {'bias': (3,), 'kernel': (2, 3)}
     """
     graphdef, state = nnx.split(module)
     flat = {".".join(map(str, path)): (path, v) for path, v in nnx.to_flat_state(state)}
@@ -149,6 +156,12 @@ def model_arrays(state: Mapping[str, Any], weights: str = "parameters") -> dict[
 
     Returns:
       The arrays by their names in the model, without the prefix of the state.
+
+    Example:
+      >>> from luthier import program
+      >>> state = {"step": 0, "parameters/kernel": 1.0, "variables/mean": 2.0}
+      >>> program.model_arrays(state)
+      {'kernel': 1.0, 'mean': 2.0}
     """
     parameters = below("parameters", state) | below(weights, state)
     return parameters | below("variables", state)

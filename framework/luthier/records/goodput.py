@@ -59,6 +59,14 @@ class Goodput:
 
     Args:
       clock: Returns seconds; monotonic.
+
+    Example:
+      >>> from luthier import records
+      >>> goodput = records.Goodput()
+      >>> with goodput.span("evaluation"):
+      ...     pass
+      >>> list(goodput.seconds())
+      ['evaluation']
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):

@@ -285,6 +285,15 @@ def read_metrics(
 
     Returns:
       One dict per row: `step`, `time` and the values by name.
+
+    Example:
+      >>> import json
+      >>> from luthier import records
+      >>> record = records.encode_event(records.Step(10, {"loss": 2.5}), time=0.0, step=10)
+      >>> with open("metrics.jsonl", "w") as file:
+      ...     print(json.dumps(record), file=file)
+      >>> records.read_metrics("metrics.jsonl")
+      [{'step': 10, 'time': 0.0, 'loss': 2.5}]
     """
     rows = []
     for at, step, event in read_events(path, report):

@@ -113,6 +113,13 @@ def write_atomically(
 
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import storage
+      >>> storage.write_atomically("note.txt", "To be")
+      >>> pathlib.Path("note.txt").read_text()
+      'To be'
     """
     write_bytes_atomically(path, text.encode("utf-8"), fence)
 
@@ -195,6 +202,12 @@ def write_json(
 
     Raises:
       RunError: See `write_atomically`.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.write_json("status.json", {"step": 10})
+      >>> storage.read_json("status.json")
+      {'step': 10}
     """
     text = json_text(value)
     write_atomically(path, text if redact is None else redact(text), fence)

@@ -49,7 +49,13 @@ class Over(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Last:
-    """The last evaluation."""
+    """The last evaluation.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Last()([3.0, 1.0, 2.0], "lower")
+      2.0
+    """
 
     def __call__(self, values: Sequence[float], direction: Direction) -> float:
         """Return the last of `values`, whatever the `direction`.
@@ -67,7 +73,13 @@ class Last:
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The best evaluation; evaluations that are not a number do not count."""
+    """The best evaluation; evaluations that are not a number do not count.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Best()([3.0, 1.0, 2.0], "lower")
+      1.0
+    """
 
     def __call__(self, values: Sequence[float], direction: Direction) -> float:
         """Return the best of `values` in the `direction`.
@@ -91,6 +103,11 @@ class MeanOfLast:
 
     Args:
       count: Number of evaluations; all of them, if there are fewer.
+
+    Example:
+      >>> from luthier import study
+      >>> study.MeanOfLast(2)([3.0, 1.0, 2.0], "lower")
+      1.5
     """
 
     count: int

@@ -379,6 +379,12 @@ class Ordinal(_Listed):
 
     Args:
       values: The values, in their order; `Option`s where they are written as overrides.
+
+    Example:
+      >>> from luthier import study
+      >>> depth = study.Ordinal([2, 4, 8])
+      >>> depth.value(1)
+      4
     """
 
     values: Sequence[Any]
@@ -485,6 +491,12 @@ class Zipped(_Listed):
 
     Args:
       rows: Value by path, the same paths in every row.
+
+    Example:
+      >>> from luthier import study
+      >>> table = study.Zipped([{"model.dim": 64, "seed": 0}, {"model.dim": 128, "seed": 1}])
+      >>> table.value(1)
+      {'model.dim': 128, 'seed': 1}
     """
 
     rows: Sequence[Mapping[str, Any]]

@@ -79,6 +79,14 @@ def locate(base: Graph, space: Space, editing: Editing) -> dict[str, Stored] | N
 
     Returns:
       Values by name, as of `grid_points`; or None.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b2=uniform(0.9,0.999)"])
+      >>> study.locate(config, space, study.Editing())
+      {'optimizer.b2': 0.98}
     """
     return _locate(base, space, editing, "")
 
@@ -146,6 +154,14 @@ def check_space(base: Graph, space: Space, editing: Editing) -> list[Problem]:
 
     Returns:
       The problems, each with the path that it is about; none if the space fits.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b3=uniform(0.9,0.999)"])
+      >>> [problem.path for problem in study.check_space(config, space, study.Editing())]
+      ['optimizer.b3']
     """
     problems: list[Problem] = []
     if not space.dimensions:

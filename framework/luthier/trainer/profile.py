@@ -13,7 +13,13 @@ from luthier.errors import BadInput, Problem
 
 @dataclasses.dataclass(frozen=True)
 class ProfiledSteps:
-    """Steps to trace: `first` up to, not including, `last`."""
+    """Steps to trace: `first` up to, not including, `last`.
+
+    Example:
+      >>> from luthier import trainer
+      >>> trainer.ProfiledSteps.parse("steps=10:15")
+      ProfiledSteps(first=10, last=15)
+    """
 
     first: int
     last: int

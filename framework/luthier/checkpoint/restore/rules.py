@@ -60,6 +60,12 @@ class Take(Rule):
       source: Replacement for the match, which gives the name in the source, with `\1` for the first
         group; None where the source has the same name. `Take(r"^encoder\.", "")` restores
         `encoder.norm.scale` from `norm.scale`.
+
+    Example:
+      >>> from luthier import checkpoint
+      >>> rule = checkpoint.Take("^encoder")
+      >>> rule.claims("encoder.norm.scale"), rule.claims("head.kernel")
+      (True, False)
     """
 
     source: str | None = None

@@ -162,6 +162,17 @@ def shampoo(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import optimizers
+      >>> optimizer = optimizers.shampoo(learning_rate=0.1)
+      >>> parameters = {"kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> updates["kernel"].shape
+      (2, 2)
+
     Source: Gupta et al., 2018, arXiv:1802.09568, algorithm 1; Anil et al., 2020, arXiv:2002.09018.
     """
     # `b2` is only for the size of the update, `statistics_decay` for its direction; they are

@@ -188,6 +188,17 @@ def soap(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import optimizers
+      >>> optimizer = optimizers.soap(learning_rate=0.1)
+      >>> parameters = {"kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> updates["kernel"].shape
+      (2, 2)
+
     Source: Vyas et al., 2024, arXiv:2409.11321, algorithm 3.
     """
     # The same moments for both parts, as a kernel beyond `largest_dim` on both sides is Adam's too,

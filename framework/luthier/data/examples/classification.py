@@ -104,6 +104,12 @@ class Classification(DataNode):
 
     Raises:
       DataError: at first use, when the data is missing, damaged or too small.
+
+    Example:
+      >>> from luthier import data
+      >>> digits = data.Classification(data.Digits(split="train"))
+      >>> digits.batch_spec(8)["inputs"][0]
+      (8, 8, 8, 1)
     """
 
     source: ExampleSource

@@ -84,6 +84,12 @@ class Synthetic(DataNode):
       length: L, the targets of a row.
       num_rows: The rows of an epoch.
       seed: Seed of the tokens; the order of the rows is that of the run.
+
+    Example:
+      >>> from luthier import data
+      >>> rows = data.Synthetic(vocab_size=16, length=4, num_rows=8)
+      >>> rows.describe()
+      {'rows': 8, 'length': 4, 'vocab_size': 16}
     """
 
     RANGES: ClassVar[dict[str, str]] = {

@@ -161,6 +161,12 @@ class Arithmetic(PreferenceSource):
       largest: Largest summand.
       seed: Seed of the numbers.
       split: `train` or `test`.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Arithmetic(count=8)
+      >>> len(source)
+      8
     """
 
     RANGES: ClassVar[dict[str, str]] = {"count": "1 <= x", "largest": "9 <= x", "seed": "0 <= x"}
@@ -243,6 +249,12 @@ class Translation(PairSource):
       count: The number of pairs; a sentence may come more than once.
       seed: Seed of the sentences.
       split: `train` or `test`.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Translation(count=8)
+      >>> len(source)
+      8
     """
 
     RANGES: ClassVar[dict[str, str]] = {"count": "1 <= x", "seed": "0 <= x"}

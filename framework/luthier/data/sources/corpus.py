@@ -177,6 +177,14 @@ def corpus(path: str, field: str = "", fraction: float = 0.1) -> tuple[Source, S
 
     Raises:
       DataError: when there is no such file, no text in it, or the field is unclear.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import data
+      >>> _ = pathlib.Path("hamlet.txt").write_text("To be, or not to be." * 10)
+      >>> train, held_out = data.corpus("hamlet.txt")
+      >>> len(train), len(held_out)
+      (1, 1)
     """
     folder = os.path.expanduser(path)
     if is_remote(path) or not os.path.isdir(folder):

@@ -74,7 +74,13 @@ class Decode(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class JsonObject:
-    """Decodes a record that is one JSON object."""
+    """Decodes a record that is one JSON object.
+
+    Example:
+      >>> from luthier import data
+      >>> data.JsonObject()(b'{"text": "To be"}')
+      {'text': 'To be'}
+    """
 
     def __call__(self, record: bytes) -> Mapping[str, Any]:
         """Return the fields of a record that is one JSON object.

@@ -123,6 +123,12 @@ class Part(Source):
       source: All documents.
       start: Index of the first document, from 0.
       stop: End of the range, exclusive; None goes to the end.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or", b"not"])
+      >>> len(data.Part(source, start=1))
+      2
     """
 
     RANGES: ClassVar[dict[str, str]] = {"start": "0 <= x", "stop": "0 <= x"}

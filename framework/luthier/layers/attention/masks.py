@@ -76,6 +76,8 @@ class Causal:
       [[[1 0 0]
         [1 1 0]
         [1 1 1]]]
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
     """
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
@@ -119,6 +121,8 @@ class Window:
       [[[1 0 0]
         [1 1 0]
         [0 1 1]]]
+
+    Source: Beltagy et al. 2020, arXiv:2004.05150, section 3.1.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"size": "1 <= x"}

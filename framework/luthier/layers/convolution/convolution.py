@@ -113,6 +113,14 @@ class DepthwiseConvolution(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> convolution = layers.DepthwiseConvolution(kernel_size=(3,), dim=4, rngs=nnx.Rngs(0))
+      >>> convolution(jnp.ones((2, 5, 4))).shape
+      (2, 5, 4)
+
     Source: Chollet 2016, arXiv:1610.02357, section 2.
     """
 
