@@ -159,8 +159,8 @@ def user_file(environment: Mapping[str, str] | None = None) -> pathlib.Path:
 
     Example:
       >>> from luthier import launch
-      >>> launch.user_file({"XDG_CONFIG_HOME": "/home/me/.config"}).as_posix()
-      '/home/me/.config/luthier/launch.toml'
+      >>> launch.user_file({"XDG_CONFIG_HOME": "/config"}).as_posix()
+      '/config/luthier/launch.toml'
     """
     given = os.environ if environment is None else environment
     root = given.get("XDG_CONFIG_HOME") or pathlib.Path.home() / ".config"
