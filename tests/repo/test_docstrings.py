@@ -241,3 +241,51 @@ def test_summaries_are_sentences_and_no_bare_clauses(public_nodes):
         if _CLAUSE.match(first := (ast.get_docstring(node) or "What?").partition("\n")[0])
     ]
     assert not problems, "\n".join(problems)
+
+
+# Exported functions without an example, and the reason: each takes seconds, or needs more than one
+# process on one machine has. A file of `SIZES` shows one for all sizes of its family.
+SIZES = ("recipes/decoders/", "recipes/encoders/", "recipes/vision.py", "recipes/published.py")
+COMPILES = "compiles a program, or trains"
+NEEDS_RUN = "needs a recorded run, a study or a launch"
+NEEDS_OTHERS = "needs other processes, hosts or W&B"
+NEEDS_PACKAGE = "needs an optional package"
+SETS_PROCESS = "changes the process for good"
+WITHOUT_EXAMPLE = {
+    COMPILES: {
+        *("checked_program", "comparison", "cpu_chip", "device_facts", "evaluate_step"),
+        *("export", "generate", "gradient_of", "host_bytes", "init_state", "make", "materialize"),
+        *("not_reused", "part_without_cache", "plan", "plan_apart", "plan_here", "predict"),
+        *("query_and_others", "require_fit", "response_log_probabilities", "scale_to"),
+        *("substitutions", "train_step", "transduce", "check_repeatable", "check_shows"),
+        *("check_place", "check_data", "module_of", "can_generate", "transduces", "sample_text"),
+        "final_sample",
+    },
+    NEEDS_RUN: {
+        *("find", "header_rows", "summarize", "read_source", "load", "load_run", "load_weights"),
+        *("evaluate_run", "sample_run", "sample_tokens", "export_run", "open_run", "open_session"),
+        *("run", "next_steps", "check_continuation", "plot", "trial_graph", "rerun", "resume"),
+        *("sweep", "check_study", "fence", "engine_of", "make_launch"),
+    },
+    NEEDS_OTHERS: {"examine", "check_same", "rebuild", "mirror_summary"},
+    NEEDS_PACKAGE: {"int8", "int8_weights", "fp8", "without_quantization"},
+    SETS_PROCESS: {"configure", "redact_output"},
+}
+
+
+@pytest.mark.full
+def test_public_functions_show_an_example(public_nodes):
+    """What runs in under a second on its own has a doctest, which `test_doctests.py` runs."""
+    excused = set().union(*WITHOUT_EXAMPLE.values())
+    own = [(place, node) for place, node in _functions(public_nodes) if "." not in place.split()[1]]
+    shown = {place for place, node in own if ">>> " in (ast.get_docstring(node) or "")}
+    files = {place.partition(":")[0] for place in shown}
+    without = {
+        node.name: place
+        for place, node in own
+        if place not in shown and not (place.startswith(SIZES) and place.partition(":")[0] in files)
+    }
+    missing = [place for name, place in without.items() if name not in excused]
+    assert not missing, "no `Example:` in\n" + "\n".join(missing)
+    current = sorted(excused - set(without))
+    assert not current, f"remove from WITHOUT_EXAMPLE, as they have one or are gone: {current}"

@@ -25,6 +25,10 @@ def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
 
     Raises:
       CheckpointError: Less than that is free.
+
+    Example:
+      >>> from luthier import checkpoint
+      >>> checkpoint.require_space(".", bytes_needed=1)
     """
     place = pathlib.Path(directory).absolute()
     while not place.exists():

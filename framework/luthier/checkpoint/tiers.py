@@ -36,6 +36,13 @@ def open_checkpoints(
 
     Raises:
       CheckpointError: The fast tier cannot be made, or not every process sees it.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import checkpoint
+      >>> store = checkpoint.open_checkpoints(pathlib.Path("checkpoints"), checkpoint.Checkpoints())
+      >>> store.latest() is None
+      True
     """
     fast = None
     if (tier := policy.fast) is not None:

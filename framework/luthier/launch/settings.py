@@ -181,6 +181,11 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
 
     Raises:
       BadInput: A name or a value is wrong; all problems are in it.
+
+    Example:
+      >>> from luthier import launch
+      >>> launch.choose("slurm:nodes=2,partition=gpu", ".").name
+      'slurm'
     """
     name, _, words = text.partition(":")
     problems: list[Problem] = []
@@ -227,6 +232,11 @@ def of_site(engine: str, project: str | os.PathLike[str]) -> Chosen:
 
     Raises:
       BadInput: A name or a value in a file is wrong; all problems are in it.
+
+    Example:
+      >>> from luthier import launch
+      >>> launch.of_site("slurm", ".").name
+      'slurm'
     """
     problems: list[Problem] = []
     known_here = _Known(engine, problems)

@@ -323,6 +323,16 @@ def cut_back(path: str | os.PathLike[str], step: int) -> CutBack:
 
     Raises:
       RunError: The file cannot be read or written.
+
+    Example:
+      >>> import json
+      >>> from luthier import records
+      >>> with open("metrics.jsonl", "w") as file:
+      ...     for step in (10, 20):
+      ...         record = records.encode_event(records.Step(step, {"loss": 2.5}), 0.0, step)
+      ...         print(json.dumps(record), file=file)
+      >>> records.cut_back("metrics.jsonl", step=10)
+      CutBack(kept=1, dropped=1, damaged=0)
     """
     path = pathlib.Path(path)
     try:

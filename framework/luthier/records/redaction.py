@@ -101,6 +101,10 @@ def require_none(values: Any, what: str) -> None:
 
     Raises:
       RecordError: They hold secrets; each is named by its path and not shown.
+
+    Example:
+      >>> from luthier import records
+      >>> records.require_none({"path": "data/train"}, "the config")
     """
     remedy = "leave it out, and give it by the environment or ~/.netrc where it is used"
     problems = [
@@ -236,6 +240,14 @@ def write_json(
 
     Args:
       path: The file.
+      value: A plain value: dicts with text as keys, lists, text, finite numbers, booleans and None.
       fence: Raises where another process writes here now; called just before the file changes.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import records
+      >>> records.write_json("note.json", {"source": "https://me:secret@example.com/data"})
+      >>> "secret" in pathlib.Path("note.json").read_text()
+      False
     """
     storage.write_json(path, value, redact, fence)

@@ -273,6 +273,11 @@ def hash_package(name: str) -> str:
 
     Returns:
       Hexadecimal digits, or "" if there is no such package on the path.
+
+    Example:
+      >>> from luthier import records
+      >>> len(records.hash_package("luthier"))
+      64
     """
     try:
         spec = importlib.util.find_spec(name)

@@ -95,6 +95,12 @@ def write_status(
 
     Raises:
       RunError: The file cannot be written.
+
+    Example:
+      >>> from luthier import records
+      >>> records.write_status("status.json", records.Status(step=10))
+      >>> records.read_status("status.json").step
+      10
     """
     write_json(path, status_fields(status), fence)
 

@@ -406,6 +406,10 @@ def require_known_format(path: str | os.PathLike[str], newest: int = FORMAT) -> 
     Raises:
       VersionError: One of its processes wrote a newer format.
       RunError: The file cannot be read.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.require_known_format("missing.jsonl")
     """
     try:
         with open(path, "rb") as file:

@@ -248,6 +248,12 @@ def write_result(directory: str | os.PathLike[str], ended: TrialEnded) -> None:
     Args:
       directory: `TrialWork.directory`.
       ended: The event that the driver will receive.
+
+    Example:
+      >>> from luthier import study
+      >>> study.write_result(".", study.TrialEnded(slice=0, trial=3, fence=0, outcome="complete"))
+      >>> study.read_result(".").trial
+      3
     """
     # Whole or not at all, and on the disk: the driver may read it at any moment, and goes by it
     # after a crash.

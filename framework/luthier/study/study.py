@@ -195,6 +195,14 @@ def build(graph: Graph, packages: Sequence[str] = ()) -> Study:
 
     Returns:
       The study.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b2=uniform(0.9,0.999)"])
+      >>> study.build(study.study_of("betas", config, space, study.sampler("random"), [])).space
+      Space(dimensions={'optimizer.b2': Uniform(low=0.9, high=0.999)}, constraints=())
     """
     # These stay nodes of the graph: the base is edited for each trial, and sampler and pruner are
     # built anew, with seeds.
@@ -303,6 +311,13 @@ def check(graph: Graph, packages: Sequence[str] = ()) -> None:
 
     Raises:
       ValidationError: Something is wrong; every problem is in it.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b2=uniform(0.9,0.999)"])
+      >>> study.check(study.study_of("betas", config, space, study.sampler("random"), []))
     """
     # The study's own graph and the experiment are validated apart: the experiment belongs to
     # `base`, but its problems are those of a whole graph, with paths of their own that get the

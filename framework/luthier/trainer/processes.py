@@ -137,6 +137,10 @@ def check_devices() -> None:
 
     Raises:
       BadInput: Processes differ.
+
+    Example:
+      >>> from luthier import trainer
+      >>> trainer.check_devices()  # in a single process, there is nothing to compare with
     """
     if distributed.is_several():
         local = jax.local_devices()
@@ -393,6 +397,14 @@ def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
 
     Returns:
       Lines by the index of the process; empty where all are alike.
+
+    Example:
+      >>> from luthier import trainer
+      >>> fast = trainer.HostTimes(0, "host-0", 1.0, 0.1, 0.01)
+      >>> other = trainer.HostTimes(1, "host-1", 1.0, 0.1, 0.01)
+      >>> slow = trainer.HostTimes(2, "host-2", 1.0, 0.9, 0.01)
+      >>> list(trainer.stragglers([fast, other, slow]))
+      [2]
     """
     lines = {}
     for own in times:

@@ -432,6 +432,11 @@ def made_plans(data: Any) -> Sequence[str]:
 
     Returns:
       The lines; none where nothing took long. They are about the nodes as they were used so far.
+
+    Example:
+      >>> from luthier import data
+      >>> data.made_plans(data.Synthetic(vocab_size=16, length=4))
+      []
     """
     # Collected in the nodes, because data knows no recorder; the run asks and reports.
     return [line for node in nodes_of(data, Prepared) for line in node._plan_notices]
