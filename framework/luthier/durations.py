@@ -49,6 +49,11 @@ class Steps:
 
     Args:
       count: Number of steps.
+
+    Example:
+      >>> from luthier import durations
+      >>> durations.Steps(100).measure(durations.Progress(steps=30))
+      30
     """
 
     count: int

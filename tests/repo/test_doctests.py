@@ -18,6 +18,7 @@ PLACES = sorted(
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("place", PLACES)
 def test_examples_print_what_they_show(place, tmp_path, monkeypatch):
     """Each docstring runs alone, in an empty folder, with the names that it imports itself."""

@@ -25,6 +25,10 @@ def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
 
     Raises:
       CheckpointError: Less than that is free.
+
+    Example:
+      >>> from luthier import checkpoint
+      >>> checkpoint.require_space(".", bytes_needed=1)
     """
     place = pathlib.Path(directory).absolute()
     while not place.exists():
@@ -71,7 +75,11 @@ class Directory:
         self.path = path
 
     def committed(self) -> dict[int, pathlib.Path]:
-        """Return the checkpoints by step; one that is being replaced counts until it is."""
+        """Return the checkpoints by step; one that is being replaced counts until it is.
+
+        Returns:
+          Folders by step.
+        """
         found = {}
         # The longest names first, so that `900` overwrites `900.replaced` where both are committed:
         # the new one is whole, and only the deletion of the old one is missing.
@@ -82,7 +90,11 @@ class Directory:
         return found
 
     def saved(self) -> list[SavedCheckpoint]:
-        """Return steps and metrics of the checkpoints; without metrics where they are damaged."""
+        """Return steps and metrics of the checkpoints; without metrics where they are damaged.
+
+        Returns:
+          Steps and metrics, in order.
+        """
         saved = []
         for step, path in self.committed().items():
             try:
@@ -95,7 +107,11 @@ class Directory:
         return saved
 
     def unsealed(self) -> list[int]:
-        """Return the steps of folders that hold all of Orbax's files and no commit file."""
+        """Return the steps of folders that hold all of Orbax's files and no commit file.
+
+        Returns:
+          Steps, in order.
+        """
         committed = self.committed()
         return sorted(
             int(path.name)
@@ -114,6 +130,9 @@ class Directory:
         Args:
           step: Optimizer steps done.
           token: Random; the same in all processes of the run.
+
+        Returns:
+          The folder, which does not exist yet.
         """
         return self.path / f"{step}.saving-{token}"
 
@@ -121,11 +140,14 @@ class Directory:
     # (see `committed`), and from the commit file on the new one counts. There is no moment without
     # one.
     def put_in_place(self, saving: pathlib.Path, step: int) -> pathlib.Path:
-        """Give a finished save its name, and return it; a checkpoint of that step is moved aside.
+        """Give a finished save its name; a checkpoint of that step is moved aside.
 
         Args:
           saving: The result of `saving`; all of its files are on the disk.
           step: Its step.
+
+        Returns:
+          The folder of the checkpoint.
         """
         path = self.path / str(step)
         if (path / commit_lib.FILE).is_file():
@@ -139,6 +161,9 @@ class Directory:
         """Remove what a save wrote that may not be committed, and what it made to hold that.
 
         Where the run's folder was moved, TensorStore has made the old path again.
+
+        Args:
+          saving: The folder of the save.
         """
         for path in self.path.glob(f"{saving.name}*"):
             _delete(path)
@@ -166,19 +191,32 @@ class Directory:
 
     # A disk that is full stays full while the remains of the save that filled it lie there.
     def remove_failed(self, step: int) -> None:
-        """Remove what a save of this process left, which failed."""
+        """Remove what a save of this process left, which failed.
+
+        Args:
+          step: Step of the checkpoint.
+        """
         for path in self._entries():
             ours = _OURS.fullmatch(path.name) and int(path.name.split(".")[0]) == step
             if ours and not (path / commit_lib.FILE).is_file():
                 _delete(path)
 
     def move_to_trash(self, step: int, reason: str) -> None:
-        """Move a checkpoint aside; it is removed when a later step is committed."""
+        """Move a checkpoint aside; it is removed when a later step is committed.
+
+        Args:
+          step: Step of the checkpoint.
+          reason: The reason, in one line.
+        """
         if path := self.committed().get(step):
             move_to_trash(path, reason)
 
     def empty_trash(self, step: int) -> None:
-        """Remove from the trash what belongs to earlier steps than one that is committed now."""
+        """Remove from the trash what belongs to earlier steps than one that is committed now.
+
+        Args:
+          step: Step of the checkpoint.
+        """
         empty_before_step(self.path, step)
 
     # A folder with all of Orbax's files, later than every checkpoint, may be hours of work whose
@@ -191,12 +229,20 @@ class Directory:
             _delete(path)
 
     def delete(self, step: int) -> None:
-        """Delete the checkpoint of that step."""
+        """Delete the checkpoint of that step.
+
+        Args:
+          step: Step of the checkpoint.
+        """
         if path := self.committed().get(step):
             _delete(path)
 
     def delete_replaced(self, step: int) -> None:
-        """Delete the former checkpoint of a step, once the new one is committed."""
+        """Delete the former checkpoint of a step, once the new one is committed.
+
+        Args:
+          step: Step of the checkpoint.
+        """
         _delete(self._replaced(step))
 
     def _replaced(self, step: int) -> pathlib.Path:

@@ -42,7 +42,11 @@ class Storage:
     broadcast_axis: str | None = None
 
     def saving(self) -> Any:
-        """Return the Orbax context to save in."""
+        """Return the Orbax context to save in.
+
+        Returns:
+          A context manager.
+        """
         from orbax.checkpoint import v1 as ocp
 
         context = ocp.Context()
@@ -61,6 +65,9 @@ class Storage:
 
         Args:
           arrays: Shape, dtype and sharding of what is wanted.
+
+        Returns:
+          A context manager.
 
         Raises:
           CheckpointError: `broadcast_axis` is not an axis of the mesh, or an array is split over
@@ -127,7 +134,14 @@ class HostCopy(Copying):
         return False
 
     def __call__(self, arrays: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
-        """Return the arrays as they are: Orbax copies them before `save` returns."""
+        """Return the arrays as they are: Orbax copies them before `save` returns.
+
+        Args:
+          arrays: Arrays by name.
+
+        Returns:
+          The arrays by name, not copied.
+        """
         return arrays
 
 
@@ -144,7 +158,14 @@ class DeviceCopy(Copying):
         return True
 
     def __call__(self, arrays: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
-        """Return copies, which the device makes in the order of its work."""
+        """Return copies, which the device makes in the order of its work.
+
+        Args:
+          arrays: Arrays by name.
+
+        Returns:
+          Arrays of the same shapes and shardings.
+        """
         import jax.numpy as jnp
 
         # Dispatched before the next step, whose donation then waits for the copies on the device.
@@ -184,6 +205,9 @@ class FastTier:
         Args:
           checkpoints: Where the run keeps its other checkpoints.
           primary: Whether this process makes it; the others come after it.
+
+        Returns:
+          The folder.
 
         Raises:
           CheckpointError: It cannot be made, or this process does not see it.
@@ -286,6 +310,12 @@ class Checkpoints:
       fast: Further checkpoints on a fast disk, made more often; None makes none.
       copying: Protects the arrays of a save from the steps that follow.
       storage: Settings for writing and reading arrays.
+
+    Example:
+      >>> from luthier import checkpoint, durations
+      >>> policy = checkpoint.Checkpoints(every=durations.Steps(100), keep_latest=2)
+      >>> policy.most_kept(steps=1000)
+      3
     """
 
     RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x", "keep_every": "1 <= x"}
@@ -299,7 +329,14 @@ class Checkpoints:
     storage: Storage = Storage()
 
     def best(self, saved: Sequence[SavedCheckpoint]) -> int | None:
-        """Return the step with the best metric; the earliest among equals, None without any."""
+        """Return the step with the best metric; the earliest among equals, None without any.
+
+        Args:
+          saved: Steps and metrics of the checkpoints that are there.
+
+        Returns:
+          A step, or None.
+        """
         # Strictly better, so that the earliest of equals stays: a tie must not replace a
         # checkpoint.
         best: tuple[int, float] | None = None
@@ -309,7 +346,14 @@ class Checkpoints:
         return None if best is None else best[0]
 
     def kept(self, saved: Sequence[SavedCheckpoint]) -> set[int]:
-        """Return the steps to keep of those that are there."""
+        """Return the steps to keep of those that are there.
+
+        Args:
+          saved: Steps and metrics of the checkpoints that are there.
+
+        Returns:
+          Steps.
+        """
         # The rules only add: a checkpoint goes when no rule wants it, and one that could not be
         # read is kept, because nobody knows what it is worth.
         steps = sorted(checkpoint.step for checkpoint in saved if checkpoint.is_known)
@@ -336,6 +380,9 @@ class Checkpoints:
 
         Args:
           steps: Steps of the whole run, for what `keep_every` keeps.
+
+        Returns:
+          A number of checkpoints.
         """
         for_good = (steps or 0) // self.keep_every if self.keep_every is not None else 0
         # One more for the save in progress: the old checkpoint goes only after the new one is

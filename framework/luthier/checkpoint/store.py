@@ -153,19 +153,37 @@ class Store:
     # What there is.
 
     def steps(self) -> list[int]:
-        """Return the steps of all committed checkpoints, in order."""
+        """Return the steps of all committed checkpoints, in order.
+
+        Returns:
+          Steps, in order.
+        """
         return sorted(self._directory.committed())
 
     def latest(self) -> int | None:
-        """Return the step of the newest committed checkpoint; killed saves do not count."""
+        """Return the step of the newest committed checkpoint; killed saves do not count.
+
+        Returns:
+          A step; None without checkpoints.
+        """
         return max(self._directory.committed(), default=None)
 
     def best(self) -> int | None:
-        """Return the step of the checkpoint with the best metric, of those saved with one."""
+        """Return the step of the checkpoint with the best metric, of those saved with one.
+
+        Returns:
+          A step; None without metrics.
+        """
         return self._policy.best(self._directory.saved())
 
     def read(self, step: int) -> Commit:
         """Return the commit of a checkpoint: its description, without the arrays.
+
+        Args:
+          step: Step of the checkpoint.
+
+        Returns:
+          The commit.
 
         Raises:
           CheckpointError: There is no checkpoint of that step, or it is damaged or unreadable.
@@ -184,15 +202,35 @@ class Store:
             ) from error
 
     def read_extra(self, step: int) -> dict[str, Any]:
-        """Return the JSON facts saved beside the arrays. Raises as `read`."""
+        """Return the JSON facts saved beside the arrays. Raises as `read`.
+
+        Args:
+          step: Step of the checkpoint.
+
+        Returns:
+          JSON values by name.
+        """
         return dict(self.read(step).extra)
 
     def notices(self, step: int) -> list[str]:
-        """Return one line for each package that is of another version now. Raises as `read`."""
+        """Return one line for each package that is of another version now. Raises as `read`.
+
+        Args:
+          step: Step of the checkpoint.
+
+        Returns:
+          Lines for the user.
+        """
         return version_notices(self.read(step).versions)
 
     def check(self, step: int) -> list[Problem]:
         """Read every file of a checkpoint and return what is damaged; empty when it is whole.
+
+        Args:
+          step: Step of the checkpoint.
+
+        Returns:
+          The problems; none if it is whole.
 
         Raises:
           CheckpointError: A file of it is there and cannot be read now, which says nothing about
@@ -218,6 +256,9 @@ class Store:
 
         Reads everything of the checkpoints that it looks at. Raises as `check`: what may be whole
         is never passed over.
+
+        Returns:
+          A step or None, and the problems of later ones.
         """
         problems: list[Problem] = []
         # Everything is read, since Orbax restores flipped bits without an error; usually only the
@@ -231,7 +272,11 @@ class Store:
         return None, problems
 
     def unsealed(self) -> list[int]:
-        """Return the steps of folders that look like checkpoints, but have no commit file."""
+        """Return the steps of folders that look like checkpoints, but have no commit file.
+
+        Returns:
+          Steps, in order.
+        """
         return self._directory.unsealed()
 
     def trust(self, step: int) -> None:
@@ -307,6 +352,9 @@ class Store:
 
     def committed(self) -> list[int]:
         """Return the steps committed since the last call, without waiting.
+
+        Returns:
+          Steps, in order.
 
         Raises:
           CheckpointError: The last save failed.
@@ -405,6 +453,9 @@ class Store:
         Args:
           step: Step of the checkpoint.
           abstract: Shape, dtype and sharding by name.
+
+        Returns:
+          Arrays by name.
         """
         return arrays_lib.load(self._directory.committed()[step], abstract)
 

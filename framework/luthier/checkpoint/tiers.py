@@ -36,6 +36,13 @@ def open_checkpoints(
 
     Raises:
       CheckpointError: The fast tier cannot be made, or not every process sees it.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import checkpoint
+      >>> store = checkpoint.open_checkpoints(pathlib.Path("checkpoints"), checkpoint.Checkpoints())
+      >>> store.latest() is None
+      True
     """
     fast = None
     if (tier := policy.fast) is not None:
@@ -105,13 +112,20 @@ class Tiers:
 
     # Of the durable tier only: this is what a record may promise, see `committed`.
     def latest(self) -> int | None:
-        """Return the step of the newest checkpoint that is durable; see `Store.latest`."""
+        """Return the step of the newest checkpoint that is durable; see `Store.latest`.
+
+        Returns:
+          A step; None without checkpoints.
+        """
         return self._durable.latest()
 
     def newest_whole(self) -> tuple[int | None, list[Problem]]:
         """Return the newest step that is whole in either tier, and what is wrong with later ones.
 
         A damaged checkpoint of the fast tier moves to its trash, so that nothing reads it any more.
+
+        Returns:
+          A step or None, and the problems of later ones.
         """
         problems: list[Problem] = []
         for step in sorted({s for store in self._stores() for s in store.steps()}, reverse=True):
@@ -129,19 +143,41 @@ class Tiers:
         return None, problems
 
     def unsealed(self) -> list[int]:
-        """Return steps of folders without a commit file; see `Store.unsealed`."""
+        """Return steps of folders without a commit file; see `Store.unsealed`.
+
+        Returns:
+          Steps, in order.
+        """
         return self._durable.unsealed()
 
     def trust(self, step: int) -> None:
-        """Take a checkpoint as whole; see `Store.trust`."""
+        """Take a checkpoint as whole; see `Store.trust`.
+
+        Args:
+          step: Step of the checkpoint.
+        """
         self._store_of(step).trust(step)
 
     def read_extra(self, step: int) -> dict[str, Any]:
-        """Return the JSON facts saved beside the arrays; see `Store.read_extra`."""
+        """Return the JSON facts saved beside the arrays; see `Store.read_extra`.
+
+        Args:
+          step: Step of the checkpoint.
+
+        Returns:
+          JSON values by name.
+        """
         return self._store_of(step).read_extra(step)
 
     def notices(self, step: int) -> list[str]:
-        """Return one line for each package that is of another version now; see `Store.notices`."""
+        """Return one line for each package that is of another version now; see `Store.notices`.
+
+        Args:
+          step: Step of the checkpoint.
+
+        Returns:
+          Lines for the user.
+        """
         return self._store_of(step).notices(step)
 
     # Saving.
@@ -201,6 +237,9 @@ class Tiers:
 
         Those of the fast tier are left out. They are lost with the machine, and a record that said
         that they are saved would have the next start look for them in vain.
+
+        Returns:
+          Steps, in order.
         """
         if self._saving is not None:
             if not self._saving.done():
@@ -248,13 +287,26 @@ class Tiers:
     def restore(
         self, step: int, abstract: Mapping[str, jax.ShapeDtypeStruct], iterator: Any = None
     ) -> dict[str, jax.Array]:
-        """Read arrays from the nearest tier that has the step; see `Store.restore`."""
+        """Read arrays from the nearest tier that has the step; see `Store.restore`.
+
+        Args:
+          step: Step of the checkpoint.
+          abstract: Shape, dtype and sharding by name.
+          iterator: The data iterator, whose position is restored in place.
+
+        Returns:
+          Arrays by name.
+        """
         return self._store_of(step).restore(step, abstract, iterator)
 
     # Both tiers, because `newest_whole` looks at both: a later step that stayed in one of them
     # would be what the next start resumes from.
     def cut_back(self, step: int | None) -> None:
-        """Move every later checkpoint of both tiers into the trash; see `Store.cut_back`."""
+        """Move every later checkpoint of both tiers into the trash; see `Store.cut_back`.
+
+        Args:
+          step: The last step that stays; None for none.
+        """
         self._wait_for_start()
         for store in self._stores():
             store.cut_back(step)

@@ -146,6 +146,14 @@ def model_output(
 
     Returns:
       The output of the model [B, D].
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import contrastive
+      >>> def model(inputs, dropout):
+      ...     return inputs.mean(axis=1)
+      >>> print(contrastive.model_output(model, jnp.ones((2, 3, 4)), None).shape)
+      (2, 4)
     """
     return model(inputs, dropout=dropout)
 

@@ -13,6 +13,13 @@ class ByteCounts:
     """Counts of bytes and of pairs of neighbouring bytes within documents.
 
     A document's first byte is counted after a start symbol, so that every byte has a context.
+
+    Example:
+      >>> from luthier import data
+      >>> counts = data.ByteCounts()
+      >>> counts.add([b"abab"])
+      >>> round(counts.unigram_entropy(), 4)
+      0.6931
     """
 
     def __init__(self) -> None:
@@ -32,7 +39,11 @@ class ByteCounts:
         self._pairs_xy += pairs
 
     def add(self, documents: Sequence[bytes]) -> None:
-        """Count documents; many in one call are faster."""
+        """Count documents; many in one call are faster.
+
+        Args:
+          documents: Documents, as bytes.
+        """
         # All documents as one run of bytes, so that NumPy counts millions of pairs in a few calls
         # instead of one call a document. That counts, besides, the pairs across the seams (the last
         # byte of one document, the first of the next), which are known and taken off again.
@@ -69,11 +80,19 @@ class ByteCounts:
         return int(self._pairs_xy.sum())
 
     def unigram_entropy(self) -> float:
-        """Return H(X) = -sum_x p(x) ln p(x), in nats per byte; 0 without bytes."""
+        """Return H(X) = -sum_x p(x) ln p(x), in nats per byte; 0 without bytes.
+
+        Returns:
+          Nats per byte; 0 without bytes.
+        """
         return _entropy(self._pairs_xy.sum(axis=0, keepdims=True))
 
     def bigram_entropy(self) -> float:
-        """Return H(X | Y) = -sum_yx p(y, x) ln p(x | y), y the byte before, in nats per byte."""
+        """Return H(X | Y) = -sum_yx p(y, x) ln p(x | y), y the byte before, in nats per byte.
+
+        Returns:
+          Nats per byte; 0 without bytes.
+        """
         return _entropy(self._pairs_xy)
 
 

@@ -44,6 +44,12 @@ class Length(Filter):
     Args:
       min_bytes: The least length that is kept.
       max_bytes: The greatest length that is kept; None keeps all above.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"a longer document"])
+      >>> len(data.Filtered(source, [data.Length(max_bytes=10)]))
+      1
     """
 
     RANGES: ClassVar[dict[str, str]] = {"min_bytes": "0 <= x", "max_bytes": "0 <= x"}
@@ -58,7 +64,11 @@ class Length(Filter):
         return "length"
 
     def start(self) -> Keep:
-        """Return the decision function."""
+        """Return the decision function.
+
+        Returns:
+          A function from a document to whether it is kept.
+        """
 
         # `fromiter` with `len`: one pass without a list of Python integers.
         def keep(documents: Sequence[bytes]) -> np.ndarray:
@@ -76,6 +86,12 @@ class Deduplicate(Filter):
     Args:
       normalize: Function from a document to the bytes that are compared, such as `fold`; None
         compares the documents as they are.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"to be"])
+      >>> len(data.Filtered(source, [data.Deduplicate()]))
+      1
     """
 
     normalize: Callable[[bytes], bytes] | None = None
@@ -86,7 +102,11 @@ class Deduplicate(Filter):
         return "duplicate"
 
     def start(self) -> Keep:
-        """Return the decision function; it remembers 16 bytes for every document kept."""
+        """Return the decision function; it remembers 16 bytes for every document kept.
+
+        Returns:
+          A function from a document to whether it is kept.
+        """
         # The state of a pass is here and not in the filter, which is a frozen node of the config
         # and may serve several sources. 128 bits: among 10**12 documents, a collision has a chance
         # of about 1e-15 (n**2 / 2**129), and hashes of this size need 16 bytes and not a document.
@@ -130,6 +150,12 @@ class Predicate(Filter):
     Args:
       name: The name of the filter in counts.
       function: Function from a document to True if the document is kept.
+
+    Example:
+      >>> from luthier import data
+      >>> keep = data.Predicate("has_to", lambda document: b"to" in document)
+      >>> len(data.Filtered(data.Documents([b"to be", b"or not"]), [keep]))
+      1
     """
 
     name: str
@@ -141,7 +167,11 @@ class Predicate(Filter):
         return self.name
 
     def start(self) -> Keep:
-        """Return the decision function."""
+        """Return the decision function.
+
+        Returns:
+          A function from a document to whether it is kept.
+        """
         function = self.function
         return lambda documents: np.array([bool(function(d)) for d in documents], bool)
 
@@ -191,6 +221,12 @@ class Filtered(Source):
     Raises:
       DataError: at first use, when a document cannot be read and `corrupt` does not tolerate it,
         when two filters have one label, or when nothing is kept.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"a longer document", b"to be"])
+      >>> len(data.Filtered(source, [data.Deduplicate()]))
+      2
     """
 
     BLOCK: ClassVar[int] = 256
@@ -265,7 +301,14 @@ class Filtered(Source):
         return self.source[int(self._kept[index])]
 
     def name(self, index: int) -> str:
-        """Return the origin of document `index`."""
+        """Return the origin of document `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.source.name(int(self._kept[index]))
 
 

@@ -354,6 +354,17 @@ class Mixture(DataNode):
       DataError: at first use, when components differ in their entries, or stages or limits name
         components that do not exist, have no weight, or are out of order; in training, when every
         component is used up.
+
+    Example:
+      >>> from luthier import data
+      >>> texts = {"plays": b"to be, or not to be", "notes": b"that is the question"}
+      >>> parts = {
+      ...     name: data.Packed(data.Documents([text]), data.Bytes(), 4, data.Concatenate())
+      ...     for name, text in texts.items()
+      ... }
+      >>> mixture = data.Mixture(parts, [data.Stage({"plays": 0.75, "notes": 0.25})])
+      >>> mixture.num_rows
+      11
     """
 
     components: Mapping[str, DataNode]
@@ -382,12 +393,26 @@ class Mixture(DataNode):
         return tokenizers[0] if same else None
 
     def batch_spec(self, global_batch_size: int) -> Mapping[str, tuple[tuple[int, ...], np.dtype]]:
-        """Return shape and dtype of every entry of the global batch; no data is read."""
+        """Return shape and dtype of every entry of the global batch; no data is read.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
         _raise(self._settings())
         return next(iter(self.components.values())).batch_spec(global_batch_size)
 
     def problems(self, global_batch_size: int) -> list[Problem]:
-        """Return the problems of training on this data in batches of this size."""
+        """Return the problems of training on this data in batches of this size.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          The problems; none if training can start.
+        """
         return self._settings() or [
             Problem(f"component {name!r} has no rows", remedy="add data, or leave it out")
             for name, node in self.components.items()
@@ -400,6 +425,9 @@ class Mixture(DataNode):
         Args:
           seed: Seed of the order; any integer.
           global_batch_size: The rows of a step: stages begin at steps.
+
+        Returns:
+          A function from positions to rows and epochs.
         """
         # Steps become positions here, once: the order itself knows rows only. A component gets a
         # seed of its own by its name, and the limit of epochs is rounded up to whole rows, so that

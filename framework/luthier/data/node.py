@@ -77,11 +77,22 @@ class DataNode(abc.ABC):
 
     @abc.abstractmethod
     def batch_spec(self, global_batch_size: int) -> Mapping[str, tuple[tuple[int, ...], np.dtype]]:
-        """Return shape and dtype of every entry of the global batch; no data is read."""
+        """Return shape and dtype of every entry of the global batch; no data is read.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return the size of the data, by name, as JSON-able values."""
+        """Return the size of the data, by name, as JSON-able values.
+
+        Returns:
+          JSON values by name.
+        """
 
     @property
     def num_rows(self) -> int:
@@ -99,11 +110,21 @@ class DataNode(abc.ABC):
         Args:
           seed: Seed of the order; any integer.
           global_batch_size: The rows of a step, for orders that change at a step.
+
+        Returns:
+          A function from positions to rows and epochs.
         """
         return Shuffled(self.num_rows, seed)
 
     def problems(self, global_batch_size: int) -> list[Problem]:
-        """Return the problems of training on this data in batches of this size."""
+        """Return the problems of training on this data in batches of this size.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          The problems; none if training can start.
+        """
         # An epoch shorter than a batch would put one row into a batch twice.
         if self.num_rows >= max(global_batch_size, 1):
             return []
@@ -175,6 +196,9 @@ class DataNode(abc.ABC):
           process_count: Number of processes; each has as many batches as the others.
           rows: The numbers of its rows within the global batch, int64 [n], where they are not an
             equal part of it; they replace `process_index` and `process_count`.
+
+        Returns:
+          An iterator over batches: arrays [n, ...] by name, n being the rows of this process.
 
         Raises:
           DataError: when the batch is not a multiple of the processes, or rows are not of it.

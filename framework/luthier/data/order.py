@@ -50,6 +50,9 @@ class Draws:
         Args:
           *shape: The shape for one example.
 
+        Returns:
+          Float64 [B, *shape].
+
         Source: Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators
           (SplitMix64).
         """
@@ -69,6 +72,9 @@ class Draws:
 
         Args:
           *shape: The shape for one example.
+
+        Returns:
+          Float64 [B, *shape].
 
         Source: Box and Muller 1958, A note on the generation of random normal deviates.
         """
@@ -113,7 +119,14 @@ class Order(Protocol):
         """A fingerprint of all that decides the order beside seed and rows; often empty."""
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows and their epochs, int64 [n], at positions of the order, int64 [n]."""
+        """Return the rows at positions of the order, and their epochs.
+
+        Args:
+          positions: Positions of the order, int64 [n].
+
+        Returns:
+          Two arrays, int64 [n].
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +136,15 @@ class Shuffled:
     Args:
       num_rows: The rows of an epoch.
       seed: Seed of the order; any integer.
+
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> rows, epochs = data.Shuffled(num_rows=4, seed=0)(np.arange(8))
+      >>> print(epochs)
+      [0 0 0 0 1 1 1 1]
+      >>> sorted(rows[:4].tolist())
+      [0, 1, 2, 3]
     """
 
     num_rows: int
@@ -131,7 +153,14 @@ class Shuffled:
     rule: str = dataclasses.field(default="", init=False)
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows and their epochs, int64 [n], at positions of the order, int64 [n]."""
+        """Return the rows at positions of the order, and their epochs.
+
+        Args:
+          positions: Positions of the order, int64 [n].
+
+        Returns:
+          Two arrays, int64 [n].
+        """
         return shuffled_rows(positions, self.num_rows, self.seed), positions // self.num_rows
 
 

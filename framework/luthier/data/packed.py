@@ -133,6 +133,18 @@ class Packed(TokenNode):
 
     Raises:
       DataError: at first use, when the data is missing, unreadable or too small.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or not"])
+      >>> rows = data.Packed(source, data.Bytes(), length=4, packing=data.Concatenate())
+      >>> batch = next(iter(rows.batches(global_batch_size=2)))
+      >>> print(batch["inputs"])
+      [[256 116 111  32]
+       [ 98 101 256 111]]
+      >>> print(batch["targets"])
+      [[116 111  32  98]
+       [101 257 111 114]]
     """
 
     source: Source
@@ -169,5 +181,9 @@ class Packed(TokenNode):
         return counts
 
     def entropies(self) -> tuple[float, float]:
-        """Return the unigram and the bigram entropy of the corpus, in nats per byte."""
+        """Return the unigram and the bigram entropy of the corpus, in nats per byte.
+
+        Returns:
+          Two numbers, in nats per byte.
+        """
         return self._byte_counts.unigram_entropy(), self._byte_counts.bigram_entropy()

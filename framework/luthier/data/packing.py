@@ -95,6 +95,12 @@ def tokenize(
 
     Raises:
       DataError: when documents cannot be read, or the tokenizer drops or adds bytes.
+
+    Example:
+      >>> from luthier import data
+      >>> stream = data.tokenize(data.Documents([b"to", b"be"]), data.Bytes())
+      >>> print(stream.tokens, stream.num_targets)
+      [256 116 111 257 256  98 101 257] [3 3]
     """
     # One array for the whole corpus, grown as it fills, since the total is not known beforehand. A
     # list of arrays would need its memory twice when they are joined.
@@ -165,6 +171,9 @@ class RowPlan:
 
         Args:
           corpus: A fingerprint of the tokens and the length.
+
+        Returns:
+          Hexadecimal digits.
         """
         hasher = hashlib.blake2b(corpus.encode(), digest_size=16)
         for part in (self.row_starts, self.starts, self.lengths, self.ids):
@@ -189,6 +198,9 @@ class Packing(abc.ABC):
           num_targets: The targets of each document, each >= 1; int64 [documents]. In the token
             stream a document takes one place more (the start token in front).
           length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
         """
 
     def rows(
@@ -209,6 +221,9 @@ class Packing(abc.ABC):
           prefix_bytes: The bytes that the first token of a document counts too many.
           corpus: A fingerprint of the tokens, where it is known.
           plan: The result of `plan` for them, if it is known; None computes it.
+
+        Returns:
+          The rows, which are cut from the stream when they are read.
         """
         if plan is None:
             plan = self.plan(stream.num_targets, length)
@@ -217,12 +232,27 @@ class Packing(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Concatenate(Packing):
-    """Documents follow one another and are cut every `length`: only the last row has padding."""
+    """Documents follow one another and are cut every `length`: only the last row has padding.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or not"])
+      >>> data.Packed(source, data.Bytes(), length=8, packing=data.Concatenate()).num_rows
+      2
+    """
 
     REVISION: ClassVar[int] = 1
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
-        """Return the plan; a document is cut wherever a row ends."""
+        """Return the plan; a document is cut wherever a row ends.
+
+        Args:
+          num_targets: The targets of each document; int64 [documents].
+          length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
+        """
         # Without a loop over documents: corpora have hundreds of millions. Counted in targets, one
         # after another, a chunk begins wherever a document or a row does. Merging two rising
         # sequences of numbers gives all edges; where a document begins with a row, there is one
@@ -259,12 +289,27 @@ class Concatenate(Packing):
 
 @dataclasses.dataclass(frozen=True)
 class Unpacked(Packing):
-    """One chunk of at most `length` targets a row, padded: the reference for the other ways."""
+    """One chunk of at most `length` targets a row, padded: the reference for the other ways.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or not"])
+      >>> data.Packed(source, data.Bytes(), length=8, packing=data.Unpacked()).num_rows
+      2
+    """
 
     REVISION: ClassVar[int] = 1
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
-        """Return the plan; a document is cut every `length` of its own targets."""
+        """Return the plan; a document is cut every `length` of its own targets.
+
+        Args:
+          num_targets: The targets of each document; int64 [documents].
+          length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
+        """
         starts, lengths = _chunks(num_targets, length)
         return _by_row(starts, lengths, np.arange(len(starts)))
 
@@ -275,13 +320,27 @@ class FirstFit(Packing):
 
     The chunks, with their numbers, are those of `Unpacked`.
 
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or"])
+      >>> data.Packed(source, data.Bytes(), length=9, packing=data.FirstFit()).num_rows
+      1
+
     Source: Johnson 1973, Near-optimal bin packing algorithms (first fit).
     """
 
     REVISION: ClassVar[int] = 1
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
-        """Return the plan; full chunks have a row each, the ends of documents share rows."""
+        """Return the plan; full chunks have a row each, the ends of documents share rows.
+
+        Args:
+          num_targets: The targets of each document; int64 [documents].
+          length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
+        """
         starts, lengths = _chunks(num_targets, length)
         rows = np.arange(len(lengths))
         # A full chunk fills a row and can share none: only the ends of documents are packed, which

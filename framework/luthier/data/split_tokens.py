@@ -60,6 +60,14 @@ class ShiftRight(Shift):
     Args:
       start: The token before the first token of a segment (`bos_id`).
 
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> tokens_BL, segments_BL = np.array([[5, 6, 7]]), np.array([[1, 1, 1]])
+      >>> shift = data.ShiftRight(start=1)
+      >>> print(shift.inputs(tokens_BL, segments_BL), shift.targets(tokens_BL, segments_BL))
+      [[1 5 6]] [[5 6 7]]
+
     Source: seqio 0.0.17, `utils.make_autoregressive_inputs`, as `LanguageModelFeatures` of
       Paxml 1.4.0 has it without `reverse_bos_padding`.
     """
@@ -70,7 +78,15 @@ class ShiftRight(Shift):
     start: int = 0
 
     def inputs(self, tokens_BL: np.ndarray, segments_BL: np.ndarray) -> np.ndarray:
-        """Return the tokens, one later; the start token begins each segment, 0 is padding."""
+        """Return the tokens, one later; the start token begins each segment, 0 is padding.
+
+        Args:
+          tokens_BL: Tokens, int32 [B, L].
+          segments_BL: Number of the document of each token, 0 for padding, int32 [B, L].
+
+        Returns:
+          Int32 [B, L].
+        """
         # A shift over the whole row would give a segment's first token the last one of the segment
         # before as its input; wherever the number changes, the start token comes instead.
         before = np.zeros_like(segments_BL)
@@ -80,11 +96,26 @@ class ShiftRight(Shift):
         return np.where(before == segments_BL, later, self.start) * (segments_BL > 0)
 
     def targets(self, tokens_BL: np.ndarray, segments_BL: np.ndarray) -> np.ndarray:
-        """Return the tokens."""
+        """Return the tokens.
+
+        Args:
+          tokens_BL: Tokens, int32 [B, L].
+          segments_BL: Number of the document of each token, 0 for padding, int32 [B, L].
+
+        Returns:
+          Int32 [B, L].
+        """
         return tokens_BL
 
     def of_targets(self, values_BL: np.ndarray) -> np.ndarray:
-        """Return the values."""
+        """Return the values.
+
+        Args:
+          values_BL: A value of each token [B, L].
+
+        Returns:
+          [B, L].
+        """
         return values_BL
 
 
@@ -98,7 +129,16 @@ class ShiftLeft(Shift):
     Args:
       end: The last target of a row (`eos_id`).
 
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> tokens_BL, segments_BL = np.array([[5, 6, 7]]), np.array([[1, 1, 1]])
+      >>> shift = data.ShiftLeft(end=1)
+      >>> print(shift.inputs(tokens_BL, segments_BL), shift.targets(tokens_BL, segments_BL))
+      [[5 6 7]] [[6 7 1]]
+
     Source: Paxml 1.4.0, `seqio_input.LanguageModelFeatures` with `reverse_bos_padding`.
+
     Deviation: padding is 0 in all entries; there, a row of padding has one target, without weight.
     """
 
@@ -108,11 +148,27 @@ class ShiftLeft(Shift):
     end: int = 1
 
     def inputs(self, tokens_BL: np.ndarray, segments_BL: np.ndarray) -> np.ndarray:
-        """Return the tokens."""
+        """Return the tokens.
+
+        Args:
+          tokens_BL: Tokens, int32 [B, L].
+          segments_BL: Number of the document of each token, 0 for padding, int32 [B, L].
+
+        Returns:
+          Int32 [B, L].
+        """
         return tokens_BL
 
     def targets(self, tokens_BL: np.ndarray, segments_BL: np.ndarray) -> np.ndarray:
-        """Return the tokens, one earlier, and the end at the end of each row."""
+        """Return the tokens, one earlier, and the end at the end of each row.
+
+        Args:
+          tokens_BL: Tokens, int32 [B, L].
+          segments_BL: Number of the document of each token, 0 for padding, int32 [B, L].
+
+        Returns:
+          Int32 [B, L].
+        """
         # Shifted over the whole row, segments included: that is what Paxml does, and a model
         # trained there expects it. Rows of padding must stay zero, so only real rows get the end.
         earlier = self.of_targets(tokens_BL)
@@ -120,7 +176,14 @@ class ShiftLeft(Shift):
         return earlier
 
     def of_targets(self, values_BL: np.ndarray) -> np.ndarray:
-        """Return the values, one earlier."""
+        """Return the values, one earlier.
+
+        Args:
+          values_BL: A value of each token [B, L].
+
+        Returns:
+          [B, L].
+        """
         earlier = np.zeros_like(values_BL)
         earlier[:, :-1] = values_BL[:, 1:]
         return earlier
@@ -275,7 +338,15 @@ class SplitTokens(ShiftedPacking):
     documents_per_group: int = 4096
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
-        """Return the plan; places count the tokens of documents, one after another."""
+        """Return the plan; places count the tokens of documents, one after another.
+
+        Args:
+          num_targets: The targets of each document; int64 [documents].
+          length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
+        """
         # Places here count the tokens of documents only. In the stream each document has two more,
         # its start and its end token, and the start comes first: `begins + 2 * document + 1`.
         ends = np.cumsum(num_targets - 1)
@@ -317,7 +388,15 @@ class TrimTokens(ShiftedPacking):
     shift: Shift = ShiftLeft()
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
-        """Return the plan; what is beyond `length` is never seen."""
+        """Return the plan; what is beyond `length` is never seen.
+
+        Args:
+          num_targets: The targets of each document; int64 [documents].
+          length: The number of targets in a row.
+
+        Returns:
+          The plan: the documents, or parts of them, of each row.
+        """
         # Behind the start token; the end token, which is one of the targets, is not among the
         # tokens.
         starts = np.cumsum(num_targets + 1) - num_targets
@@ -422,7 +501,11 @@ class Pretokenized(TokenNode):
         return self.tokenizer.prefix_bytes
 
     def entropies(self) -> tuple[float, float]:
-        """Return the unigram and the bigram entropy of the decoded text, in nats per byte."""
+        """Return the unigram and the bigram entropy of the decoded text, in nats per byte.
+
+        Returns:
+          Two numbers, in nats per byte.
+        """
         stream, counts = self.stream, ByteCounts()
         for stop, size in zip(np.cumsum(stream.num_targets + 1), stream.num_targets, strict=True):
             tokens = stream.tokens[stop - size : stop - 1]

@@ -38,6 +38,13 @@ def culprit_of(error: BaseException, graph: Graph) -> Culprit:
     Returns:
       The path and the class or function of the node. The path is empty, or a file and line of the
       user's, where no node of the graph has the frame.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.adamw, learning_rate=0.1)
+      >>> graph.culprit_of(ValueError("of luthier itself"), config)
+      Culprit(path='', component=None)
     """
     with contextlib.suppress(Exception):  # this is an extra: nothing of it may hide the error
         # From the traceback back to the graph. A method is recognized by the class of its `self`, a

@@ -213,6 +213,11 @@ def findings(examinations: Sequence[Examination]) -> list[str]:
 
     Returns:
       The lines; empty where no host differs.
+
+    Example:
+      >>> from luthier import launch
+      >>> launch.findings([])
+      []
     """
     # A host is compared with the median of the others and not with a table of devices: what is
     # normal here is known only from its neighbours, and a fault of one host does not move their

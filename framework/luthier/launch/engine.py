@@ -96,6 +96,9 @@ class ProcessGroup:
 
         Args:
           rank: Which process, from 0; or what an engine replaces by that number.
+
+        Returns:
+          The path.
         """
         return pathlib.Path(self.directory, LOGS, f"{self.name}-rank-{rank}.log")
 
@@ -155,6 +158,9 @@ class Engine(Protocol):
         Args:
           groups: What would be started.
           directory: Where the files would be; all hosts see it.
+
+        Returns:
+          Texts by file name.
         """
 
     def command(self, directory: str) -> Sequence[str]:
@@ -162,6 +168,9 @@ class Engine(Protocol):
 
         Args:
           directory: Where the files are.
+
+        Returns:
+          The command and its arguments.
         """
 
     def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
@@ -170,6 +179,9 @@ class Engine(Protocol):
         Args:
           groups: What is started.
           directory: Where the files go; all hosts see it.
+
+        Returns:
+          A job for each group.
 
         Raises:
           RunError: The site rejects them; the message has its reason.
@@ -180,6 +192,9 @@ class Engine(Protocol):
 
         Args:
           jobs: Jobs of an engine of this name, perhaps submitted by another process.
+
+        Returns:
+          A status for each job.
         """
 
     def cancel(self, jobs: Sequence[Job]) -> None:

@@ -98,6 +98,9 @@ class Here:
         Args:
           groups: What would be started.
           directory: Where the script would be.
+
+        Returns:
+          Texts by file name.
         """
         check_script(self.name, groups, directory)
         # All groups of one submission share directory and environment.
@@ -129,6 +132,9 @@ class Here:
 
         Args:
           directory: Where it is.
+
+        Returns:
+          The command and its arguments.
         """
         # A session of its own: it outlives the terminal, and Ctrl-C does not reach it.
         return ["setsid", "bash", f"{directory}/{SCRIPT}"]
@@ -139,6 +145,9 @@ class Here:
         Args:
           groups: What is started.
           directory: Where the script goes.
+
+        Returns:
+          A job for each group.
         """
         write_files(self.files(groups, directory), directory)
         with open(pathlib.Path(directory, LOGS, "script.log"), "ab") as log:
@@ -160,6 +169,9 @@ class Here:
 
         Args:
           jobs: Jobs of this engine.
+
+        Returns:
+          A status for each job.
         """
         return [_standing(job) for job in jobs]
 

@@ -318,6 +318,9 @@ class Kubernetes:
         Args:
           groups: What would be started.
           directory: Where the file would be.
+
+        Returns:
+          Texts by file name.
         """
         check_script(self.name, groups, directory)
         documents = [job_set(group, self._pods) for group in groups]
@@ -330,6 +333,9 @@ class Kubernetes:
 
         Args:
           directory: Where the file is.
+
+        Returns:
+          The command and its arguments.
         """
         return ["kubectl", "apply", "--server-side", "-f", f"{directory}/{MANIFESTS}"]
 
@@ -339,6 +345,9 @@ class Kubernetes:
         Args:
           groups: What is started.
           directory: Where the file goes; pods see it under the same path.
+
+        Returns:
+          A job for each group.
 
         Raises:
           RunError: There is no kubectl, or the cluster refuses.
@@ -357,6 +366,9 @@ class Kubernetes:
 
         Args:
           jobs: Jobs of this engine.
+
+        Returns:
+          A status for each job.
         """
         return [_standing(job) for job in jobs]
 

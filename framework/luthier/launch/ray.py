@@ -104,6 +104,9 @@ class Ray:
         Args:
           groups: What would be started.
           directory: Where the file would be.
+
+        Returns:
+          Texts by file name.
         """
         check_script(self.name, groups, directory)
         contents = {
@@ -118,6 +121,9 @@ class Ray:
 
         Args:
           directory: Where the file is.
+
+        Returns:
+          The command and its arguments.
         """
         return ["python", "-m", "luthier.launch.ray", f"{directory}/{GROUPS}"]
 
@@ -127,6 +133,9 @@ class Ray:
         Args:
           groups: What is started.
           directory: Where the file goes.
+
+        Returns:
+          A job for each group.
 
         Raises:
           RunError: Ray is not installed, or its cluster does not answer.
@@ -139,6 +148,9 @@ class Ray:
 
         Args:
           jobs: Jobs of this engine.
+
+        Returns:
+          A status for each job.
         """
         return [_standing(job) for job in jobs]
 

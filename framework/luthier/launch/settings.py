@@ -159,8 +159,8 @@ def user_file(environment: Mapping[str, str] | None = None) -> pathlib.Path:
 
     Example:
       >>> from luthier import launch
-      >>> launch.user_file({"XDG_CONFIG_HOME": "/etc/xdg"}).as_posix()
-      '/etc/xdg/luthier/launch.toml'
+      >>> launch.user_file({"XDG_CONFIG_HOME": "/config"}).as_posix()
+      '/config/luthier/launch.toml'
     """
     given = os.environ if environment is None else environment
     root = given.get("XDG_CONFIG_HOME") or pathlib.Path.home() / ".config"
@@ -181,6 +181,11 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
 
     Raises:
       BadInput: A name or a value is wrong; all problems are in it.
+
+    Example:
+      >>> from luthier import launch
+      >>> launch.choose("slurm:nodes=2,partition=gpu", ".").name
+      'slurm'
     """
     name, _, words = text.partition(":")
     problems: list[Problem] = []
@@ -227,6 +232,11 @@ def of_site(engine: str, project: str | os.PathLike[str]) -> Chosen:
 
     Raises:
       BadInput: A name or a value in a file is wrong; all problems are in it.
+
+    Example:
+      >>> from luthier import launch
+      >>> launch.of_site("slurm", ".").name
+      'slurm'
     """
     problems: list[Problem] = []
     known_here = _Known(engine, problems)

@@ -113,6 +113,12 @@ class Slices:
         This waits for the first worker, as long as its job may be in the queue. Slices without a
         worker count as away.
 
+        Args:
+          directory: The directory of the study.
+
+        Returns:
+          The device groups, in their order.
+
         Raises:
           RunError: The engine refuses, or no worker comes any more.
         """
@@ -158,25 +164,54 @@ class Slices:
         return [self._infos.get(index, named[index]) for index in range(self._num_slices)]
 
     def start(self, slice: int, work: Work) -> None:
-        """Start work on a slice."""
+        """Start work on a slice.
+
+        Args:
+          slice: Number of the device group.
+          work: The trials, and how they run.
+        """
         self._send(slice, work)
 
     def refill(self, slice: int, trial: TrialWork) -> None:
-        """Put one more trial on a free lane of the work that a slice is busy with, or was last."""
+        """Put one more trial on a free lane of the work that a slice is busy with, or was last.
+
+        Args:
+          slice: Number of the device group.
+          trial: The trial.
+        """
         self._send(slice, Refill(trial))
 
     def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
-        """Answer a report of work that `asks`."""
+        """Answer a report of work that `asks`.
+
+        Args:
+          slice: Number of the device group.
+          trial: Number of the trial.
+          fence: Number of the attempt, as in the event.
+          go_on: True to continue the trial, False to prune it.
+        """
         self._send(slice, Answer(trial, fence, go_on))
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
-        """End a trial at its next step: it is saved, and comes back as nothing."""
+        """End a trial at its next step: it is saved, and comes back as nothing.
+
+        Args:
+          slice: Number of the device group.
+          trial: Number of the trial.
+          fence: Number of the attempt, as in the event.
+        """
         self._send(slice, Stop(trial, fence))
 
     def events(self, timeout: float) -> Sequence[Event]:
         """Return new events; wait up to `timeout` seconds for the first.
 
         A slice for which no worker will come any more is lost for good, until one comes after all.
+
+        Args:
+          timeout: The longest time to wait, in seconds.
+
+        Returns:
+          The events in order; none where the time has passed.
         """
         deadline = time.monotonic() + timeout
         while True:

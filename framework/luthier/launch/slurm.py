@@ -366,6 +366,9 @@ class Slurm:
         Args:
           groups: What would be started.
           directory: Where the script would be.
+
+        Returns:
+          Texts by file name.
         """
         check_script(self.name, groups, directory)
         # GPUs are requested for the node, and divided among its processes by JAX's local device ids
@@ -389,6 +392,9 @@ class Slurm:
 
         Args:
           directory: Where it is.
+
+        Returns:
+          The command and its arguments.
         """
         return ["sbatch", "--parsable", f"{directory}/{SCRIPT}"]
 
@@ -398,6 +404,9 @@ class Slurm:
         Args:
           groups: What is started.
           directory: Where the script goes.
+
+        Returns:
+          A job for each group.
 
         Raises:
           RunError: sbatch refuses.
@@ -421,6 +430,9 @@ class Slurm:
 
         Args:
           jobs: Jobs of SLURM.
+
+        Returns:
+          A status for each job.
         """
         return standings([job.id for job in jobs])
 

@@ -44,6 +44,9 @@ class TpuVm:
         Args:
           groups: What would be started.
           directory: Not used: nothing is written.
+
+        Returns:
+          Texts by file name.
         """
         check_script(self.name, groups, directory)
         return {f"{group.name}.sh": shlex.join(self._words(group)) + "\n" for group in groups}
@@ -53,6 +56,9 @@ class TpuVm:
 
         Args:
           directory: Not used.
+
+        Returns:
+          The command and its arguments.
         """
         return []
 
@@ -62,6 +68,9 @@ class TpuVm:
         Args:
           groups: What would be started.
           directory: Not used.
+
+        Returns:
+          Nothing: it always raises.
 
         Raises:
           RunError: Always.
@@ -74,6 +83,9 @@ class TpuVm:
 
         Args:
           jobs: Jobs, of which there are none.
+
+        Returns:
+          A status for each job.
         """
         return [Standing("unknown")] * len(jobs)
 

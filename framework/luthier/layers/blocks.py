@@ -209,6 +209,22 @@ class PreNormBlock(_Residual):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import functools
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> block = layers.PreNormBlock(
+      ...     attention=functools.partial(layers.Attention, num_heads=2),
+      ...     mlp=functools.partial(layers.Mlp, hidden_dim=16),
+      ...     norm=layers.RMSNorm,
+      ...     dim=8,
+      ...     rngs=nnx.Rngs(0),
+      ... )
+      >>> block(jnp.ones((1, 3, 8)), tokens).shape
+      (1, 3, 8)
+
     Source: Xiong et al. 2020, arXiv 2002.04745, figure 1(b).
     """
 

@@ -98,6 +98,11 @@ def abstract_forms() -> Iterator[None]:
 
     Yields:
       Nothing; use it as `with abstract_forms():` around a trace.
+
+    Example:
+      >>> from luthier import layers
+      >>> with layers.abstract_forms():
+      ...     pass  # trace a program for a device that is absent
     """
     token = _is_abstract.set(True)
     try:

@@ -103,6 +103,13 @@ class Dropout(nnx.Module):
     Args:
       rate: Probability of zero; may be traced.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.Dropout(0.5)(jnp.ones((1, 2, 3)), None))  # no keys: evaluation
+      [[[1. 1. 1.]
+        [1. 1. 1.]]]
+
     Source: Srivastava et al. 2014, Dropout: a simple way to prevent neural networks from
       overfitting, section 10 (inverted scaling).
     """

@@ -47,6 +47,14 @@ class Embedding(nnx.Module):
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> embedding = layers.Embedding(vocab_size=16, dim=8, rngs=nnx.Rngs(0))
+      >>> embedding(jnp.array([[3, 1]]), layers.Tokens.single(batch_size=1, length=2)).shape
+      (1, 2, 8)
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
@@ -190,6 +198,15 @@ class Unembedding(nnx.Module):
       dtype: Type of the factors of the product.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> unembedding = layers.Unembedding(vocab_size=16, dim=8, rngs=nnx.Rngs(0))
+      >>> embedding = layers.Embedding(vocab_size=16, dim=8, rngs=nnx.Rngs(0))
+      >>> unembedding(jnp.ones((1, 3, 8)), embedding).shape
+      (1, 3, 16)
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")

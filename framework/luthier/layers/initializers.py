@@ -236,7 +236,15 @@ def _uniform(key: jax.Array, shape: Sequence[int], limit: Any, dtype: DType) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Zeros:
-    """All zeros."""
+    """All zeros.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.Zeros()(jax.random.key(0), (8, 4), jnp.float32).shape
+      (8, 4)
+    """
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
         """Return zeros.
@@ -254,7 +262,15 @@ class Zeros:
 
 @dataclasses.dataclass(frozen=True)
 class Ones:
-    """All ones."""
+    """All ones.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.Ones()(jax.random.key(0), (8, 4), jnp.float32).shape
+      (8, 4)
+    """
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
         """Return ones.
@@ -276,6 +292,13 @@ class Normal:
 
     Args:
       stddev: Standard deviation.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.Normal(stddev=0.02)(jax.random.key(0), (8, 4), jnp.float32).shape
+      (8, 4)
     """
 
     RANGES: ClassVar[dict[str, str]] = {"stddev": "0 <= x"}
@@ -301,6 +324,13 @@ class TruncatedNormal:
 
     Args:
       stddev: Standard deviation of the result, after truncation.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.TruncatedNormal(stddev=0.02)(jax.random.key(0), (8, 4), jnp.float32).shape
+      (8, 4)
     """
 
     RANGES: ClassVar[dict[str, str]] = {"stddev": "0 <= x"}
@@ -327,6 +357,13 @@ class Uniform:
 
     Args:
       limit: The largest absolute value.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.Uniform(limit=0.1)(jax.random.key(0), (8, 4), jnp.float32).shape
+      (8, 4)
     """
 
     RANGES: ClassVar[dict[str, str]] = {"limit": "0 <= x"}
@@ -352,6 +389,14 @@ class FanIn:
 
     Args:
       scale: Variance of an output per unit of input variance.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> kernel = layers.FanIn()(jax.random.key(0), (400, 100), jnp.float32)
+      >>> round(float(kernel.std()), 2)  # 1 / sqrt(400)
+      0.05
 
     Source: LeCun et al. 1998, Efficient BackProp, section 4.6 (scale 1); He et al. 2015,
       arXiv 1502.01852, equation 10 (scale 2).
@@ -380,6 +425,13 @@ class FanAverage:
 
     Args:
       scale: Variance of the matrix elements, in units of `2 / (fan_in + fan_out)`.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.FanAverage()(jax.random.key(0), (8, 4), jnp.float32).shape
+      (8, 4)
 
     Source: Glorot and Bengio 2010, Understanding the difficulty of training deep feedforward
       neural networks, equation 16.

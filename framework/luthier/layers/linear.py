@@ -39,6 +39,20 @@ class Linear(nnx.Module):
       dtype: Dtype of the computation, and of the result.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> linear = layers.Linear(
+      ...     inputs=(8,),
+      ...     outputs=(2, 4),
+      ...     input_axes=("embed",),
+      ...     output_axes=("heads", "head_dim"),
+      ...     rngs=nnx.Rngs(0),
+      ... )
+      >>> linear(jnp.ones((3, 8))).shape
+      (3, 2, 4)
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = (

@@ -55,6 +55,16 @@ class LoraLinear(Linear):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> linear = layers.LoraLinear(
+      ...     rank=2, inputs=(8,), outputs=(4,), input_axes=("embed",), output_axes=("mlp",),
+      ...     rngs=nnx.Rngs(0),
+      ... )
+      >>> linear.lora_a.shape, linear.lora_b.shape
+      ((8, 2), (2, 4))
+
     Source: Hu et al. 2021, arXiv 2106.09685, equation 3.
     """
 
@@ -161,6 +171,8 @@ def merge_adapters(model: nnx.Module) -> dict[str, jax.Array]:
       ... )
       >>> {name: array.shape for name, array in layers.merge_adapters(linear).items()}
       {'kernel': (8, 4)}
+
+    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
     """
     parameters = {
         ".".join(map(str, path)): variable.get_value()

@@ -33,6 +33,14 @@ class Mlp(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> mlp = layers.Mlp(hidden_dim=16, dim=8, rngs=nnx.Rngs(0))
+      >>> mlp(jnp.ones((2, 3, 8))).shape
+      (2, 3, 8)
+
     Source: Vaswani et al. 2017, arXiv 1706.03762, equation 2.
     """
 
@@ -85,6 +93,15 @@ class GatedMlp(nnx.Module):
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> mlp = layers.GatedMlp(hidden_dim=16, activation=jax.nn.silu, dim=8, rngs=nnx.Rngs(0))
+      >>> mlp(jnp.ones((2, 3, 8))).shape
+      (2, 3, 8)
 
     Source: Shazeer 2020, arXiv 2002.05202, equation 6.
     """

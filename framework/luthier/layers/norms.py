@@ -30,6 +30,15 @@ class LayerNorm(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> norm = layers.LayerNorm(dim=2, rngs=nnx.Rngs(0))
+      >>> print(np.asarray(norm(jnp.array([3.0, 5.0]))).round(3))
+      [-1.  1.]
+
     Source: Ba, Kiros and Hinton 2016, arXiv 1607.06450, equation 4.
     """
 
@@ -82,6 +91,15 @@ class RMSNorm(nnx.Module):
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> norm = layers.RMSNorm(dim=2, rngs=nnx.Rngs(0))
+      >>> print(np.asarray(norm(jnp.array([3.0, 4.0]))).round(3))
+      [0.849 1.131]
 
     Source: Zhang and Sennrich 2019, arXiv 1910.07467, equation 4.
     """

@@ -94,6 +94,14 @@ def outlined() -> Iterator[None]:
 
     Yields:
       Nothing; use it as `with outlined():` around the constructor of a model.
+
+    Example:
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> with layers.outlined():
+      ...     norm = layers.RMSNorm(dim=2, rngs=nnx.Rngs(0))
+      >>> print(norm.scale[...])
+      [0. 0.]
     """
     # A context variable, because the constructors in between are the user's, and take no such
     # argument. Shapes, types and metadata are those of the real model.

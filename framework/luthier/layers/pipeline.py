@@ -61,6 +61,11 @@ class PipelineSchedule(Protocol):
 class GPipe:
     """Every microbatch goes through once: a stage has one block of consecutive layers.
 
+    Example:
+      >>> from luthier import layers
+      >>> layers.bubble_fraction(layers.GPipe(), stages=4, microbatches=13)
+      0.1875
+
     Source: Huang et al. 2018, arXiv 1811.06965, section 2.3.
     """
 
@@ -91,6 +96,11 @@ class Circular:
 
     Args:
       repeats: Number of times that a microbatch visits each stage, R.
+
+    Example:
+      >>> from luthier import layers
+      >>> layers.bubble_fraction(layers.Circular(repeats=4), stages=4, microbatches=13)
+      0.05454545454545454
 
     Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2 (interleaved schedule).
     """

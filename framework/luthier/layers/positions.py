@@ -28,6 +28,12 @@ class Tokens:
       positions_BL: int32 [B, L], from 0 in every segment.
       segments_BL: int32 [B, L], 0 for padding, 1 and up for the documents of a row.
 
+    Example:
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> print(tokens.positions_BL, tokens.segments_BL)
+      [[0 1 2]] [[1 1 1]]
+
     Source: Raffel et al. 2019, arXiv 1910.10683, section 3.5.2 (several sequences in one row).
     """
 
@@ -75,6 +81,12 @@ class LinearScaling:
 
     Args:
       factor: Factor by which rows become longer.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.LinearScaling(factor=2.0)(jnp.array([1.0, 0.5])))
+      [0.5  0.25]
 
     Source: Chen et al. 2023, arXiv 2306.15595, equation 4.
     """
@@ -143,8 +155,16 @@ class Rotary:
       scaling: Changes the frequencies; None keeps them.
       fraction: Part of the head that is turned: the first R = fraction K elements.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> query_BLHK = jnp.ones((1, 3, 2, 4))
+      >>> layers.Rotary()(query_BLHK, jnp.arange(3)[None]).shape
+      (1, 3, 2, 4)
+
     Source: Su et al. 2021, arXiv 2104.09864, equations 15 and 34; Black et al. 2022,
       arXiv 2204.06745, section 2.1.1 (a part of the head).
+
     Deviation: Pairs are half a head apart and not neighbours, as in GPT-NeoX and Llama.
     """
 
@@ -195,6 +215,14 @@ class LearnedPositions(nnx.Module):
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> positions = layers.LearnedPositions(max_length=16, dim=8, rngs=nnx.Rngs(0))
+      >>> positions(jnp.array([[0, 1, 2]])).shape
+      (1, 3, 8)
 
     Source: Gehring et al. 2017, arXiv 1705.03122, section 3.1.
     """
@@ -256,7 +284,14 @@ class Sinusoids(nnx.Module):
       dim: D.
       dtype: Type of the result.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.Sinusoids(dim=4)(jnp.array([[0]])))
+      [[[0. 0. 1. 1.]]]
+
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5, as in tensor2tensor and Pax.
+
     Deviation: From the paper, as in those: halves and not neighbours, and both ends included.
     """
 
@@ -309,6 +344,12 @@ class InterleavedSinusoids(nnx.Module):
       max_timescale: The end of the series of `1 / w_i`, which is not reached, in positions.
       dim: D.
       dtype: Type of the result.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.InterleavedSinusoids(dim=4)(jnp.array([[0]])))
+      [[[0. 1. 0. 1.]]]
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
     """

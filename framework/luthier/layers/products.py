@@ -46,7 +46,15 @@ class Product(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MatrixProduct:
-    """The product as it is, in the type of its factors."""
+    """The product as it is, in the type of its factors.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.MatrixProduct()(jnp.ones((2, 3)), jnp.ones((3, 1))))
+      [[3.]
+       [3.]]
+    """
 
     def __call__(self, x_TI: jax.Array, kernel_IO: jax.Array) -> jax.Array:
         """Return the product.

@@ -58,6 +58,12 @@ class Chunked:
 
     Args:
       length: Positions in a chunk.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> print(losses.Chunked(2).map(lambda x_BL: 2 * x_BL, jnp.arange(4.0)[None]))
+      [[0. 2. 4. 6.]]
     """
 
     RANGES: ClassVar[dict[str, str]] = {"length": "1 <= x"}

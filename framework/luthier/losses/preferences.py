@@ -52,6 +52,13 @@ class DPO:
       beta: Strength of the tie to the reference, $\beta$.
       label_smoothing: Probability s that a label is wrong; None leaves the term out.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import numpy as np
+      >>> from luthier import losses
+      >>> print(np.asarray(losses.DPO(beta=0.1)(jnp.array([0.0, 10.0]))).round(3))
+      [0.693 0.313]
+
     Source: Rafailov et al. 2023, arXiv:2305.18290, equation 7; the smoothing: Mitchell 2023, "A
       note on DPO with noisy preferences".
     """
@@ -100,6 +107,12 @@ class IPO:
     Args:
       beta: Strength of the tie to the reference, the paper's $\tau$.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> print(losses.IPO(beta=0.1)(jnp.array([0.0, 5.0])))
+      [25.  0.]
+
     Source: Azar et al. 2023, arXiv:2310.12036, equation 17.
     """
 
@@ -137,7 +150,14 @@ class PreferenceHinge:
     Args:
       beta: Strength of the tie to the reference, $\beta$.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> print(losses.PreferenceHinge(beta=0.1)(jnp.array([0.0, 10.0])))
+      [1. 0.]
+
     Source: Zhao et al. 2023, arXiv:2305.10425, equation 5, on the margin of Rafailov et al. 2023.
+
     Deviation: The margin is of log ratios to the reference, and not of log probabilities.
     """
 

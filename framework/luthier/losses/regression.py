@@ -43,6 +43,12 @@ class RegressionLoss(Protocol):
 class SquaredError:
     """The squared error `(y - t)^2`: its best prediction is the mean.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> print(losses.SquaredError()(jnp.array([1.0, 3.0]), jnp.array([1.0, 1.0])))
+      [0. 4.]
+
     Source: Legendre 1805, Nouvelles méthodes pour la détermination des orbites des comètes.
     """
 
@@ -73,6 +79,12 @@ class SquaredError:
 @dataclasses.dataclass(frozen=True)
 class AbsoluteError:
     """The absolute error `|y - t|`: its best prediction is the median.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> print(losses.AbsoluteError()(jnp.array([1.0, 3.0]), jnp.array([1.0, 1.0])))
+      [0. 2.]
 
     Source: Koenker and Bassett 1978, Econometrica 46(1), page 33.
     """
@@ -109,6 +121,12 @@ class Huber:
 
     Args:
       delta: Error at which one turns into the other, in the unit of the targets.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> print(losses.Huber(delta=1.0)(jnp.array([1.5, 3.0]), jnp.array([1.0, 1.0])))
+      [0.125 1.5  ]
 
     Source: Huber 1964, Annals of Mathematical Statistics 35(1), page 73.
     """
@@ -153,6 +171,13 @@ class Quantiles:
     Args:
       levels: The quantiles q, each between 0 and 1; the model gives one output for each, in
         this order.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> loss = losses.Quantiles((0.25, 0.75))
+      >>> print(loss(jnp.array([[1.0, 2.0]]), jnp.array([1.0])))
+      [0.125]
 
     Source: Koenker and Bassett 1978, Econometrica 46(1), equation 1.1.
     """

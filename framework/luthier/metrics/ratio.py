@@ -21,6 +21,11 @@ class Ratio:
     Args:
       numerator: Sum of the weighted values, a scalar.
       denominator: Sum of the weights, a scalar.
+
+    Example:
+      >>> from luthier import metrics
+      >>> (metrics.Ratio(2.0, 1.0) + metrics.Ratio(4.0, 2.0)).value()
+      2.0
     """
 
     numerator: Any

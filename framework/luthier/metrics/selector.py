@@ -20,6 +20,12 @@ class Selector:
       metric: Name of the metric that the task reports there.
       direction: Direction of optimization, `lower` or `higher`; `check` compares it with the
         metric's own.
+
+    Example:
+      >>> from luthier import metrics
+      >>> selector = metrics.Selector("held_out", "loss")
+      >>> selector.better(1.0, 2.0), selector.better(float("nan"), 2.0)
+      (True, False)
     """
 
     evaluation: str

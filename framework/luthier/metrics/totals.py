@@ -21,6 +21,15 @@ class Totals:
     Args:
       num_pending: Number of batches that may still be on the device; older ones are fetched, which
         also keeps the host from running further ahead than that.
+
+    Example:
+      >>> from luthier import metrics
+      >>> loss = metrics.Metric("loss", "lower")
+      >>> totals = metrics.Totals()
+      >>> totals.add({loss: metrics.Ratio(2.0, 1.0)})
+      >>> totals.add({loss: metrics.Ratio(4.0, 2.0)})
+      >>> totals.values()[loss]
+      2.0
     """
 
     def __init__(self, num_pending: int = 2):

@@ -65,6 +65,27 @@ class Decoder(nnx.Module):
       dtype: Dtype of the computation, in all parts that do not set their own.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import functools
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers, models
+      >>> block = functools.partial(
+      ...     layers.PreNormBlock,
+      ...     attention=functools.partial(layers.Attention, num_heads=2),
+      ...     mlp=functools.partial(layers.Mlp, hidden_dim=16),
+      ...     norm=layers.RMSNorm,
+      ... )
+      >>> def make():
+      ...     return models.Decoder(
+      ...         vocab_size=16, dim=8, num_layers=2, block=block, norm=layers.RMSNorm,
+      ...         rngs=nnx.Rngs(0),
+      ...     )
+      >>> model = nnx.eval_shape(make)  # the shapes alone; `make()` makes the arrays
+      >>> tokens_BL = jnp.array([[3, 1, 2]])
+      >>> nnx.eval_shape(lambda model, tokens_BL: model(tokens_BL), model, tokens_BL).shape
+      (1, 3, 16)
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("rngs",)

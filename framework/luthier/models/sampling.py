@@ -21,7 +21,7 @@ def restrict(logits_BV: jax.Array, top_k: Any = None, top_p: Any = None) -> jax.
         None keeps all. The likeliest is always kept.
 
     Returns:
-      The logits, -inf for excluded tokens.
+      The logits [B, V], -inf for excluded tokens.
 
     Example:
       >>> import jax.numpy as jnp

@@ -25,6 +25,14 @@ class Ema:
       decay: The decay after the warmup, $d$.
       warmup_steps: Time constant of the rise of the decay, $W$; 0 for a constant decay.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> ema = optim.Ema(decay=0.5)
+      >>> average = ema.init({"bias": jnp.zeros(2)})
+      >>> print(ema.update(average, {"bias": jnp.ones(2)}, step=jnp.int32(0))["bias"])
+      [0.9 0.9]
+
     Source: Polyak and Juditsky, 1992, SIAM J. Control Optim. 30(4); the warmup is that of
       TensorFlow's `ExponentialMovingAverage`.
     """

@@ -44,6 +44,11 @@ class Layout:
       axes: A logical axis name, or None, for every dimension; None where they are unknown.
       num_inputs: For a kernel, the number of dimensions that are summed over when it is applied,
         after the stacked ones; None for parameters other than kernels (a bias, a scale, a table).
+
+    Example:
+      >>> from luthier import optim
+      >>> optim.Layout((12, 8, 4), ("layers", "embed", "mlp"), num_inputs=1).num_stacked
+      1
     """
 
     shape: tuple[int, ...]
@@ -124,7 +129,7 @@ class Layout:
           x: An array of the parameter's shape.
 
         Returns:
-          Of the rank of `x`; reduced dimensions are 1.
+          An array of the rank of `x`, whose shape is 1 in the reduced dimensions.
         """
         return jnp.mean(x * x, axis=self.own_dims, keepdims=True)
 
@@ -135,7 +140,7 @@ class Layout:
           x: An array of the parameter's shape.
 
         Returns:
-          Of the rank of `x`; reduced dimensions are 1.
+          An array of the rank of `x`, whose shape is 1 in the reduced dimensions.
         """
         return jnp.sqrt(jnp.sum(x * x, axis=self.own_dims, keepdims=True))
 
@@ -224,6 +229,13 @@ class StoredAs:
 
     Raises:
       BadInput: The pattern is not a regular expression, or the type cannot be used for storage.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> rule = optim.StoredAs("mlp", jnp.bfloat16)
+      >>> rule("blocks.mlp.up.kernel"), rule("embedding.table")
+      (True, False)
     """
 
     pattern: str

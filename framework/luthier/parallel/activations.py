@@ -47,6 +47,12 @@ def result_sharding(like: jax.Array, kept: int, axes: Sequence[str | None]) -> N
 
     Returns:
       The sharding; None where the axes of the mesh are automatic, or there is no mesh.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> print(parallel.result_sharding(jnp.ones((2, 3)), 1, ["mlp"]))  # outside of a trace
+      None
     """
     layout = current_layout()
     if layout is None or not layout.is_explicit:
@@ -111,7 +117,14 @@ class ActivationLayout:
             raise ShardingError(Problem(what, path, remedy=f"set {path}=AUTO"))
 
     def mesh_axes(self, logical: str) -> tuple[str, ...]:
-        """Return the mesh axes, of more than one device, that split a logical axis."""
+        """Return the mesh axes, of more than one device, that split a logical axis.
+
+        Args:
+          logical: A logical axis name.
+
+        Returns:
+          Names of mesh axes.
+        """
         return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
 
     def shard_map(
@@ -126,6 +139,9 @@ class ActivationLayout:
           axes: The mesh axes that are manual in it.
           in_specs: Partition specs of the arguments over `axes`.
           out_specs: Partition specs of the results over `axes`.
+
+        Returns:
+          The mapped function.
 
         Raises:
           ShardingError: The axes of the mesh are explicit, which `shard_map` does not support here.
@@ -159,6 +175,14 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
 
     Raises:
       ShardingError: Rules name mesh axes that do not exist.
+
+    Example:
+      >>> import jax
+      >>> from luthier import parallel
+      >>> mesh = parallel.Mesh().arrange(jax.devices()[:1])
+      >>> with parallel.activation_rules(mesh, parallel.Rules()):
+      ...     parallel.current_layout() is not None
+      True
     """
     problems = table_problems(rules.activations, dict(mesh.shape), "parallelism.rules.activations")
     if problems:

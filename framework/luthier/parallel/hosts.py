@@ -124,6 +124,9 @@ class Share:
             One without an argument `rows` can read an equal part of the batch or all of it, and its
             share is the smaller of these that holds the rows of the devices. None means that it has
             the argument.
+
+        Returns:
+          The share.
         """
         # From the sharding, not from `process_index / process_count`: every process computes for
         # all of them which rows their devices hold, so that they agree, without a message, on which
@@ -161,6 +164,9 @@ class Share:
 
         Args:
           batch: The entries of this process's rows, [n, ...] each.
+
+        Returns:
+          Arrays by name.
         """
         if self.counted.all():
             return batch
@@ -174,6 +180,9 @@ class Share:
         Args:
           batch: The entries of this process's rows, [n, ...] each; other entries are ignored.
           entries: The entries of the global batch, with their shardings.
+
+        Returns:
+          Arrays [rows, ...] by name.
         """
         return {name: self._global_array(batch[name], entry) for name, entry in entries.items()}
 
@@ -196,6 +205,9 @@ class Share:
           rows: The entry's rows that were read, [n, ...].
           place: Index of the piece within the global array: a tuple with a slice of every
             axis, as JAX has it.
+
+        Returns:
+          The piece [m, ...].
         """
         start, stop, _ = place[0].indices(self.num_rows)
         # All rows from start to stop were read, and rows ascend: so they are contiguous.

@@ -52,6 +52,11 @@ class Mesh:
         chosen.
 
     One of the sizes may be -1: it fills the mesh up to the devices there are.
+
+    Example:
+      >>> from luthier import parallel
+      >>> parallel.Mesh(data=-1, fsdp=4).sizes(8)
+      {'stage': 1, 'replica': 1, 'data': 2, 'fsdp': 4, 'expert': 1, 'sequence': 1, 'tensor': 1}
     """
 
     RANGES: ClassVar[dict[str, str]] = dict.fromkeys(AXES, "-1 <= x")

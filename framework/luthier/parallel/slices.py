@@ -39,6 +39,11 @@ class AcrossSlices:
       expert: Slices along `expert`.
       sequence: Slices along `sequence`.
       tensor: Slices along `tensor`.
+
+    Example:
+      >>> from luthier import parallel
+      >>> {axis: size for axis, size in parallel.AcrossSlices(data=2).sizes().items() if size > 1}
+      {'data': 2}
     """
 
     RANGES: ClassVar[dict[str, str]] = dict.fromkeys(AXES, "1 <= x")
@@ -52,7 +57,11 @@ class AcrossSlices:
     tensor: int = 1
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of slices along every axis, in the order of `AXES`."""
+        """Return the number of slices along every axis, in the order of `AXES`.
+
+        Returns:
+          Numbers by axis.
+        """
         return {axis: getattr(self, axis) for axis in AXES}
 
     @property

@@ -39,6 +39,13 @@ class ArrayInfo:
       dtype: Its type.
       axes: A logical axis name, or None, for every dimension. None instead of names: the array
         declares none, and `fsdp` splits its largest dimension (see `place`).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> array = parallel.ArrayInfo((128, 256), jnp.float32, ("embed", "mlp"))
+      >>> parallel.place({"kernel": array}, {"embed": ("fsdp",)}, {"fsdp": 4})["kernel"].spec
+      P('fsdp', None)
     """
 
     shape: tuple[int, ...]

@@ -120,6 +120,12 @@ class XlaOptions:
       cpu: Options of programs that run on CPUs.
       gpu: Options of programs that run on GPUs.
       tpu: Options of programs that run on TPUs.
+
+    Example:
+      >>> from luthier import parallel
+      >>> options = parallel.XlaOptions(cpu={"xla_backend_optimization_level": 1})
+      >>> options.of("cpu"), options.of("tpu")
+      ({'xla_backend_optimization_level': 1}, {})
     """
 
     cpu: dict[str, Option] = dataclasses.field(default_factory=dict)
@@ -131,6 +137,9 @@ class XlaOptions:
 
         Args:
           platform: `cpu`, `gpu` or `tpu`.
+
+        Returns:
+          Values by option.
 
         Raises:
           ValidationError: One of them names files or tools.
@@ -150,6 +159,9 @@ class XlaOptions:
 
         Args:
           devices: Devices to compile for, local or not.
+
+        Returns:
+          The options, each with the reason.
         """
         # No API lists the options of a compiler, so it is asked: a trivial program is compiled with
         # all of them, and only if that fails with each by itself, to find out which ones are wrong.

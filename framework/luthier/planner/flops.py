@@ -50,6 +50,14 @@ def model_flops(forward: jex_core.ClosedJaxpr, parameters: int, tokens: int) -> 
 
     Returns:
       FLOPs of a step in three conventions: `full`, `causal` and `six_n`.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import planner
+      >>> forward = jax.make_jaxpr(lambda a, b: a @ b)(jnp.ones((2, 3)), jnp.ones((3, 4)))
+      >>> planner.model_flops(forward, parameters=12, tokens=2)
+      ModelFlops(full=144, causal=144, six_n=144)
     """
     once = count(forward)
     return ModelFlops(

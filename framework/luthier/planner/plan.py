@@ -62,11 +62,21 @@ class Plan:
 
         Args:
           graph: The other graph; see `luthier.program.Program.of`.
+
+        Returns:
+          The plan.
         """
         return dataclasses.replace(self, program=self.program.of(graph))
 
     def placements(self, kind: str = "parameters") -> dict[str, Placement]:
-        """Return where every array of a kind lives, by name without the kind."""
+        """Return where every array of a kind lives, by name without the kind.
+
+        Args:
+          kind: `parameters`, `optimizer`, `variables`, or another first part of names in the state.
+
+        Returns:
+          Placements by name.
+        """
         start = kind + "/"
         return {
             name[len(start) :]: placement
@@ -75,7 +85,11 @@ class Plan:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, as in `plan.json`."""
+        """Return the plan as plain values, as in `plan.json`.
+
+        Returns:
+          JSON values by name.
+        """
         # A file format: readers of old runs know these keys.
         devices = list(self.program.mesh.devices.flat)
         return {

@@ -56,7 +56,11 @@ class Prediction:
         return f"{text}; a step takes at least {_time(self.step_seconds)} ({self.binding})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as plain values, as in `plan.json`."""
+        """Return the prediction as plain values, as in `plan.json`.
+
+        Returns:
+          JSON values by name.
+        """
         return dataclasses.asdict(self)
 
 
@@ -111,6 +115,9 @@ class Measurement:
 
         Args:
           emit: Takes the events of a run.
+
+        Returns:
+          The callback.
         """
 
         def take(event: Any) -> None:
@@ -128,6 +135,9 @@ class Measurement:
 
         Args:
           compiled: The compiled step; None where this run did not compile one.
+
+        Returns:
+          JSON values by name.
         """
         if not self._seconds:
             return {}

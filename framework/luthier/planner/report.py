@@ -147,7 +147,11 @@ class Report:
         return self.memory.fits
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values, `fits` among them."""
+        """Return the report as plain values, `fits` among them.
+
+        Returns:
+          JSON values by name.
+        """
         return {**dataclasses.asdict(self), "fits": self.fits}
 
     @classmethod
@@ -156,6 +160,9 @@ class Report:
 
         Args:
           values: Plain values.
+
+        Returns:
+          The report.
         """
         kept = {name: value for name, value in values.items() if name != "fits"}
         kept |= {"subject": Subject(**kept["subject"]), "memory": MemoryUse(**kept["memory"])}
@@ -167,6 +174,9 @@ class Report:
 
         Args:
           fields: Values by the names of the fields.
+
+        Returns:
+          The report.
         """
         # Each phase of planning adds to one flat dictionary, whichever part a field belongs to;
         # this is where it is sorted. Field names are unique over the three classes.

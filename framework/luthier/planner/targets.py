@@ -82,6 +82,9 @@ class Chip:
         Args:
           dtype: Dtype of the operands.
           precision: Precision of float32 products: `default`, `high` or `highest`.
+
+        Returns:
+          FLOPs per second.
         """
         known, best = self.peak_flops, self.peak_flops.get("bfloat16", 0.0)
         if dtype != "float32":

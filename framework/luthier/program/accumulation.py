@@ -35,7 +35,8 @@ def additive_gradient(
         parameter but not below float32.
 
     Returns:
-      The sums of the whole batch, and the gradient in the types that it is summed in.
+      The sums of the whole batch, and the gradient by name, of the shapes of the parameters, in the
+      types that it is summed in.
 
     Example:
       >>> import jax.numpy as jnp
@@ -78,7 +79,7 @@ def counted_gradient(
       kinds: As for `additive_gradient`.
 
     Returns:
-      As `additive_gradient`.
+      The sums of the whole batch, and the gradient by name, as of `additive_gradient`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -133,7 +134,7 @@ def coupled_gradient(
       kinds: As for `additive_gradient`.
 
     Returns:
-      As `additive_gradient`.
+      The sums of the whole batch, and the gradient by name, as of `additive_gradient`.
 
     Example:
       >>> import jax.numpy as jnp

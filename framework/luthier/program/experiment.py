@@ -32,7 +32,14 @@ class Data(Protocol):
         """Rows in one pass over the data."""
 
     def batch_spec(self, global_batch_size: int) -> Mapping[str, tuple[tuple[int, ...], Any]]:
-        """Return shape and dtype of every entry of a global batch; reads no data."""
+        """Return shape and dtype of every entry of a global batch; reads no data.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
 
     def iterator(
         self,
@@ -42,12 +49,31 @@ class Data(Protocol):
         process_index: int = 0,
         process_count: int = 1,
     ) -> Any:
-        """Return an endless iterator over this process's rows, with `get_state`, `set_state`."""
+        """Return an endless iterator over this process's rows, with `get_state`, `set_state`.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+          seed: Seed of the order; any integer.
+          process_index: Index of the process.
+          process_count: Number of processes.
+
+        Returns:
+          An iterator over batches: arrays [n, ...] by name, n being the rows of this process.
+        """
 
     def batches(
         self, *, global_batch_size: int, process_index: int = 0, process_count: int = 1
     ) -> Any:
-        """Return an iterator over all rows once, the last batch padded with weight zero."""
+        """Return an iterator over all rows once, the last batch padded with weight zero.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+          process_index: Index of the process.
+          process_count: Number of processes.
+
+        Returns:
+          An iterator over batches, as of `iterator`.
+        """
 
 
 class Weights(enum.Enum):

@@ -92,6 +92,13 @@ class Scalar:
     Args:
       value: The hyperparameter, a weakly typed float scalar.
       complement: `1 - value`, computed in double, rounded once; None where that is not known.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import program
+      >>> b2 = program.Scalar(jnp.asarray(0.999), jnp.asarray(0.001))
+      >>> print((1 - b2).value)
+      0.001
     """
 
     value: jax.Array

@@ -43,7 +43,7 @@ class MatmulPrecision(enum.Enum):
 
 
 class Repeatability(enum.Enum):
-    """Whether the same program on the same inputs gives the same bits on every GPU of a kind."""
+    """Determinism of a program on GPUs: with `EXACT`, all GPUs of a kind give the same bits."""
 
     FAST = "fast"
     EXACT = "exact"
@@ -81,12 +81,23 @@ class Precision:
     repeatability: Repeatability = Repeatability.FAST
 
     def compiler_options(self) -> dict[str, bool]:
-        """Return XLA's options for the program, beside the defaults."""
+        """Return XLA's options for the program, beside the defaults.
+
+        Returns:
+          Values by option.
+        """
         is_exact = self.repeatability is Repeatability.EXACT
         return {"xla_gpu_deterministic_ops": True} if is_exact else {}
 
     def stored(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return parameters as they are stored."""
+        """Return parameters as they are stored.
+
+        Args:
+          parameters: Parameters by name.
+
+        Returns:
+          Arrays by name, in the types of the rules.
+        """
         return {n: x.astype(_of(self.parameters, n, x.dtype)) for n, x in parameters.items()}
 
     def masters_of(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -94,6 +105,9 @@ class Precision:
 
         Args:
           parameters: Parameters as the model made them, before they are stored, by name.
+
+        Returns:
+          Arrays by name.
         """
         masters = {}
         for name, array in parameters.items():
@@ -109,6 +123,9 @@ class Precision:
 
         Args:
           state: Arrays by their names in the state, below `optimizer/`.
+
+        Returns:
+          Arrays by name.
         """
 
         def stored(name: str, array: jax.Array) -> jax.Array:
@@ -124,6 +141,9 @@ class Precision:
 
         Args:
           parameters: Parameters as they are stored, by name.
+
+        Returns:
+          Types by name.
         """
         return {
             name: _of(self.accumulation, name, jnp.promote_types(array.dtype, jnp.float32))

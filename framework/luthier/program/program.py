@@ -156,6 +156,9 @@ class Program:
 
         Args:
           graph: The other graph.
+
+        Returns:
+          The program.
         """
         # Building data opens files and may count rows, so the built ones are put in.
         read = {"data": self.experiment.data, "evaluations": self.experiment.evaluations}
@@ -164,7 +167,15 @@ class Program:
         return dataclasses.replace(self, graph=graph, resolved=resolved, experiment=experiment)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the result of the first call of `make` with `key`, cached for all programs."""
+        """Return the result of the first call of `make` with `key`, cached for all programs.
+
+        Args:
+          key: Any hashable key.
+          make: Computes the result.
+
+        Returns:
+          The result.
+        """
         if key not in self.compiled:
             self.compiled[key] = make()
         return self.compiled[key]
@@ -200,7 +211,14 @@ class Program:
         return options | self.experiment.precision.compiler_options()
 
     def values(self, graph: Any | None = None) -> Values:
-        """Return the hoisted leaves of `graph` (default: the program's own) as arguments."""
+        """Return the hoisted leaves of `graph` (default: the program's own) as arguments.
+
+        Args:
+          graph: A graph that differs in hoisted leaves only.
+
+        Returns:
+          Scalars; see `values_of`.
+        """
         arrays = hoisting.values_of(self.resolved if graph is None else graph, self.hoist)
         # A compiled function takes arguments only in the sharding that it was compiled for.
         return tuple(jax.device_put(array, self.replicated) for array in arrays)
@@ -227,7 +245,14 @@ class Program:
             yield experiment
 
     def init(self, values: Values) -> Leaves:
-        """Return the state before the first step, bit-identical on every mesh."""
+        """Return the state before the first step, bit-identical on every mesh.
+
+        Args:
+          values: The hoisted scalars.
+
+        Returns:
+          Arrays in the order of `names`.
+        """
 
         # One jitted function with sharded outputs: each device makes its own shards, and no device
         # ever holds the whole model. The bits do not depend on the mesh because JAX's random bits
@@ -279,6 +304,9 @@ class Program:
         Args:
           function: Returns arrays of the state.
           shardings: Shardings of the arrays.
+
+        Returns:
+          The jitted function.
         """
         options = self.compiler_options
         if self.mesh.devices.flat[0].platform == "cpu":
@@ -297,6 +325,9 @@ class Program:
         Args:
           what: The action that fails, for the message.
           batch: The entries of the batch that the function takes.
+
+        Returns:
+          A context manager.
         """
         return components_at_fault(what, "model", self.graph, batch, self.hoist)
 
@@ -354,6 +385,9 @@ class Program:
 
         Args:
           traced: The function, as `traced_step` or `traced_evaluation`.
+
+        Returns:
+          The compiled function.
         """
         return traced.lower().compile(self.compiler_options)
 
@@ -403,6 +437,9 @@ class Program:
         Args:
           batch: Shape, dtype and sharding of every entry.
           weights: `parameters` or `ema`.
+
+        Returns:
+          The traced function.
         """
 
         def evaluate(values: Values, leaves: Leaves, batch: Mapping[str, jax.Array]) -> Any:
@@ -426,7 +463,7 @@ class Program:
           weights: `parameters` or `ema`.
 
         Returns:
-          A function from (values, leaves, batch) to the task's sums by metric.
+          A function from (values, leaves, batch) to the task's sums by metric, scalars.
         """
 
         def compiled() -> Any:
@@ -445,6 +482,9 @@ class Program:
           path: Path of the batch size in the graph, for the message.
           accumulation: Microbatches that the batch is cut into.
 
+        Returns:
+          Entries by name.
+
         Raises:
           ValidationError: The rows cannot be divided over the devices.
         """
@@ -454,7 +494,14 @@ class Program:
             )
 
     def named(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """Return the leaves of a state by name."""
+        """Return the leaves of a state by name.
+
+        Args:
+          leaves: The flat state: arrays in the order of `names`.
+
+        Returns:
+          Arrays by name.
+        """
         return dict(zip(self.names, leaves, strict=True))
 
 

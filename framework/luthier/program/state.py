@@ -43,7 +43,14 @@ class Structure:
     variables: Mapping[str, tuple[tuple[Any, ...], nnx.Variable]]
 
     def merge(self, arrays: Mapping[str, Any]) -> Any:
-        """Return the module with `arrays` in it, by variable name."""
+        """Return the module with `arrays` in it, by variable name.
+
+        Args:
+          arrays: Arrays by name.
+
+        Returns:
+          The module.
+        """
         flat = [(path, v.replace(arrays[name])) for name, (path, v) in self.variables.items()]
         module = nnx.merge(self.graphdef, nnx.from_flat_state(flat))
         gather_unnamed(module, stacked=False)  # a stack gathers those of a layer where it runs
@@ -51,6 +58,9 @@ class Structure:
 
     def axes(self) -> dict[str, tuple[str | None, ...]]:
         """Return the logical axes of every variable that declares them.
+
+        Returns:
+          Axis names by variable.
 
         Raises:
           BadInput: An annotation of Flax cannot be read; all of them at once.
@@ -70,17 +80,29 @@ class Structure:
         return found
 
     def initializers(self) -> dict[str, str]:
-        """Return the initializer of every variable as text, for those that record it."""
+        """Return the initializer of every variable as text, for those that record it.
+
+        Returns:
+          Texts by variable.
+        """
         texts = {n: v.get_metadata().get("initializer") for n, (_, v) in self.variables.items()}
         return {name: text for name, text in texts.items() if text is not None}
 
     def active_shares(self) -> dict[str, float]:
-        """Return the share of a parameter that one token uses, for those of experts."""
+        """Return the share of a parameter that one token uses, for those of experts.
+
+        Returns:
+          Numbers from 0 to 1 by parameter.
+        """
         shares = {n: v.get_metadata().get(ACTIVE_SHARE) for n, (_, v) in self.variables.items()}
         return {name: share for name, share in shares.items() if share is not None}
 
     def layouts(self) -> dict[str, Layout]:
-        """Return the shape, axes and number of input dimensions of every parameter."""
+        """Return the shape, axes and number of input dimensions of every parameter.
+
+        Returns:
+          Layouts by parameter.
+        """
         # Optimizers get flat arrays: which dimensions of `(embed, heads, head_dim)` are inputs of
         # the matrix, and which axis stacks layers, is known to the model alone.
         axes = self.axes()
@@ -99,6 +121,13 @@ def split(module: Any) -> tuple[Structure, dict[str, Any], dict[str, Any]]:
 
     Returns:
       Its structure, its parameters and its other variables, both by dotted name.
+
+    Example:
+      >>> from flax import nnx
+      >>> from luthier import program
+      >>> structure, parameters, variables = program.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+      >>> {name: array.shape for name, array in parameters.items()}
+      {'bias': (3,), 'kernel': (2, 3)}
     """
     graphdef, state = nnx.split(module)
     flat = {".".join(map(str, path)): (path, v) for path, v in nnx.to_flat_state(state)}
@@ -127,6 +156,12 @@ def model_arrays(state: Mapping[str, Any], weights: str = "parameters") -> dict[
 
     Returns:
       The arrays by their names in the model, without the prefix of the state.
+
+    Example:
+      >>> from luthier import program
+      >>> state = {"step": 0, "parameters/kernel": 1.0, "variables/mean": 2.0}
+      >>> program.model_arrays(state)
+      {'kernel': 1.0, 'mean': 2.0}
     """
     parameters = below("parameters", state) | below(weights, state)
     return parameters | below("variables", state)

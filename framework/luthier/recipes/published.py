@@ -244,6 +244,12 @@ def pax_c4_adam(peak: Any = 1e-3) -> fdl.Config[optim.Optimizer]:
     Returns:
       A node that builds an `optim.Optimizer`.
 
+    Example:
+      >>> from luthier import graph
+      >>> from luthier.recipes import published
+      >>> graph.head_text(published.pax_c4_adam())
+      'luthier.optim.capped_adamw'
+
     Source: paxml 1.4.0, `tasks/lm/params/c4.py` (`TransformerLmSpmdAdam`).
     """
     return fdl.Config(

@@ -62,6 +62,12 @@ def resnet50(num_classes: int = 1000) -> fdl.Partial[models.ResNet]:
 
     Returns:
       A template of `models.ResNet`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import vision
+      >>> planner.count_parameters(planner.model_parameters(vision.resnet50())).total
+      25557032
     """
     return resnet(num_classes, (3, 4, 6, 3))
 

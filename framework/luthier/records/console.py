@@ -55,7 +55,15 @@ class Console:
     def open(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> ConsoleSink:
-        """Return the sink that shows a run on `stream`, or on the standard output."""
+        """Return the sink that shows a run on `stream`, or on the standard output.
+
+        Args:
+          stream: The stream; None means the standard output.
+          clock: Returns the time in seconds.
+
+        Returns:
+          The sink.
+        """
         return ConsoleSink(self, stream, clock)
 
 
@@ -252,7 +260,11 @@ class ConsoleSink:
             self._live = _TerminalLine(self._console)
 
     def emit(self, event: events.Event) -> None:
-        """Show an event; most steps only take note of it, so that they cost next to nothing."""
+        """Show an event; most steps only take note of it, so that they cost next to nothing.
+
+        Args:
+          event: The event.
+        """
         if isinstance(event, events.Step):
             self._take_step(event)
         elif isinstance(event, events.Header):

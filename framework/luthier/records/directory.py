@@ -95,6 +95,9 @@ class Configuration:
     def files(self) -> dict[str, str]:
         """Return the text of every file, by name.
 
+        Returns:
+          Texts by file name.
+
         Raises:
           RecordError: The graph holds a secret; it is recorded as it is, or not at all.
         """
@@ -178,6 +181,9 @@ class RunDirectory:
           source: The source that will run.
           plan: The predicted cost of the run.
 
+        Returns:
+          The directory, not locked yet.
+
         Raises:
           RunError: The run exists, a name cannot name a directory, or the disk refuses.
         """
@@ -217,6 +223,14 @@ class RunDirectory:
     def locate(root: str | os.PathLike[str], name: str, id: str) -> pathlib.Path:
         """Return where a run's directory is, or would be.
 
+        Args:
+          root: Where runs are kept.
+          name: The name of the experiment.
+          id: The id of the run.
+
+        Returns:
+          The path, which need not exist.
+
         Raises:
           RunError: `name` or `id` cannot name a directory, or `root` is not on a disk.
         """
@@ -233,6 +247,12 @@ class RunDirectory:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
         """Return the run's directory at `path`.
+
+        Args:
+          path: The path.
+
+        Returns:
+          The directory.
 
         Raises:
           RunError: There is no such run.
@@ -301,6 +321,9 @@ class RunDirectory:
     def read_config(self) -> str:
         """Return the recorded graph as JSON text.
 
+        Returns:
+          JSON text, for `luthier.graph.from_json`.
+
         Raises:
           RunError: It cannot be read.
         """
@@ -312,23 +335,43 @@ class RunDirectory:
             raise RunError(Problem(f"{self.config_path} is damaged: {error}")) from None
 
     def read_history(self) -> dict[str, Any]:
-        """Return where each value of the graph was set; empty where that was not recorded."""
+        """Return where each value of the graph was set; empty where that was not recorded.
+
+        Returns:
+          A record, for `luthier.graph.restore_history`.
+        """
         return read_json(self.path / "config.history.json", default={})
 
     def read_values(self) -> dict[str, Any]:
-        """Return the graph's values as nested plain data; empty where they were not recorded."""
+        """Return the graph's values as nested plain data; empty where they were not recorded.
+
+        Returns:
+          Nested dicts and lists.
+        """
         return read_json(self.path / "config.values.json", default={})
 
     def read_source(self) -> dict[str, Any]:
-        """Return the record of the source that ran last; empty if it was not recorded."""
+        """Return the record of the source that ran last; empty if it was not recorded.
+
+        Returns:
+          Plain values by name.
+        """
         return read_json(self.path / "source.json", default={})
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Return the plan, or None if it was not recorded."""
+        """Return the plan, or None if it was not recorded.
+
+        Returns:
+          Plain values, or None.
+        """
         return read_json(self.path / "plan.json")
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
-        """Record the plan: the predicted cost of the run."""
+        """Record the plan: the predicted cost of the run.
+
+        Args:
+          plan: The plan, as plain values.
+        """
         self.fence()
         write_json(self.path / "plan.json", plan)
 
@@ -347,19 +390,35 @@ class RunDirectory:
         write_atomically(self.restored_path, redact(table))
 
     def read_restored(self) -> dict[str, Any]:
-        """Return the files of settings that came with restored weights, by name."""
+        """Return the files of settings that came with restored weights, by name.
+
+        Returns:
+          The content of each file.
+        """
         return read_json(self.path / "restored.json", default={})
 
     def write_source(self, source: Source) -> None:
-        """Record what source runs from now on."""
+        """Record what source runs from now on.
+
+        Args:
+          source: The source.
+        """
         self._replace(source.files())
 
     def write_code(self, packages: Sequence[str]) -> None:
-        """Keep the user's code that runs from now on; the earlier list stays as `code.1.json`."""
+        """Keep the user's code that runs from now on; the earlier list stays as `code.1.json`.
+
+        Args:
+          packages: Import names of the packages.
+        """
         self._replace({source_lib.FILE: source_lib.keep_code(self.path, packages)})
 
     def write_configuration(self, configuration: Configuration) -> None:
-        """Record the graph of a resumed run; the earlier one stays as `config.1.json`."""
+        """Record the graph of a resumed run; the earlier one stays as `config.1.json`.
+
+        Args:
+          configuration: The graph as it is recorded.
+        """
         self._replace(configuration.files())
 
     def _replace(self, files: Mapping[str, str]) -> None:
@@ -389,6 +448,9 @@ class RunDirectory:
     def read_status(self) -> Status:
         """Return the status of the run: `running` only if a process really holds its lock.
 
+        Returns:
+          The status.
+
         Raises:
           RunError: status.json is damaged.
         """
@@ -413,6 +475,9 @@ class RunDirectory:
 
     def write_status(self, status: Status) -> None:
         """Write the status of the run.
+
+        Args:
+          status: The status.
 
         Raises:
           LockLost: Another process writes the run now.
@@ -440,11 +505,18 @@ class RunDirectory:
         return fence(self.lock_path)
 
     def writer(self) -> Holder | None:
-        """Return the live process that writes here, if any."""
+        """Return the live process that writes here, if any.
+
+        Returns:
+          The process, or None.
+        """
         return holder(self.lock_path)
 
     def lock(self) -> Lock:
         """Become the one writer of this directory; release it, or use it in a `with`.
+
+        Returns:
+          The lock, held.
 
         Raises:
           RunError: Another process is; the message names it.
@@ -455,6 +527,12 @@ class RunDirectory:
         """Drop what was recorded after the restored `step` (None: nothing was restored).
 
         What is dropped stays in the trash, until a later step than it reached is saved.
+
+        Args:
+          step: The restored step; None where nothing was restored.
+
+        Returns:
+          What was dropped.
 
         Raises:
           RunError: The file cannot be read or written.
@@ -492,11 +570,19 @@ class RunDirectory:
         return copy, reached
 
     def empty_trash(self, saved_step: int) -> None:
-        """Remove what restarts cut off before a step that is durably saved now."""
+        """Remove what restarts cut off before a step that is durably saved now.
+
+        Args:
+          saved_step: The step that is saved.
+        """
         empty_before_step(self.path, saved_step)
 
     def recorded_save(self) -> int:
-        """Return the step of the last save that is recorded; 0 where none is."""
+        """Return the step of the last save that is recorded; 0 where none is.
+
+        Returns:
+          Optimizer steps.
+        """
         saved = read_last(self.metrics_path, events.Saved)
         # Both are asked: status.json is written by a thread and may lag behind, and lines may have
         # been cut off metrics.jsonl by a restart.
@@ -507,7 +593,11 @@ class RunDirectory:
         self.write_status(dataclasses.replace(self.read_status(), saved_step=None))
 
     def size(self) -> int:
-        """Return the bytes of all its files; what vanishes meanwhile is not counted."""
+        """Return the bytes of all its files; what vanishes meanwhile is not counted.
+
+        Returns:
+          Bytes.
+        """
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:

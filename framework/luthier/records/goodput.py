@@ -59,6 +59,14 @@ class Goodput:
 
     Args:
       clock: Returns seconds; monotonic.
+
+    Example:
+      >>> from luthier import records
+      >>> goodput = records.Goodput()
+      >>> with goodput.span("evaluation"):
+      ...     pass
+      >>> list(goodput.seconds())
+      ['evaluation']
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
@@ -75,7 +83,14 @@ class Goodput:
 
     @contextlib.contextmanager
     def span(self, kind: str) -> Iterator[None]:
-        """Count the time inside the `with` block as `kind`, in a piece of its own."""
+        """Count the time inside the `with` block as `kind`, in a piece of its own.
+
+        Args:
+          kind: The kind of work, such as `step`.
+
+        Yields:
+          Nothing.
+        """
         self._border(kind)
         try:
             yield
@@ -112,7 +127,12 @@ class Goodput:
         self._piece, self._piece_start, self._piece_step = {}, now, self._step
 
     def add(self, kind: str, seconds: float) -> None:
-        """Count `seconds`, which have just passed, as `kind`: not as the span that is open."""
+        """Count `seconds`, which have just passed, as `kind`: not as the span that is open.
+
+        Args:
+          kind: The kind of work, such as `step`.
+          seconds: The time, in seconds.
+        """
         with self._lock:
             if self._open:
                 self._count(kind, seconds)
@@ -126,26 +146,42 @@ class Goodput:
             self._pieces.append(piece)
 
     def reached(self, step: int) -> None:
-        """Note the number of optimizer steps done."""
+        """Note the number of optimizer steps done.
+
+        Args:
+          step: Optimizer steps done.
+        """
         with self._lock:
             self._step = step
             if not self._open:
                 self._piece_step = step
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces since the last call; what is open is cut here."""
+        """Return the pieces since the last call; what is open is cut here.
+
+        Returns:
+          The pieces in order.
+        """
         with self._lock:
             self._cut(self._turn())
             pieces, self._pieces = self._pieces, []
         return pieces
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of every kind; open spans count up to where an inner one began."""
+        """Return the seconds of every kind; open spans count up to where an inner one began.
+
+        Returns:
+          Seconds by kind.
+        """
         with self._lock:
             return dict(self._seconds)
 
     def summary(self) -> dict[str, float]:
-        """Return `goodput/<kind>_seconds`, and as `goodput/fraction` the share of steps."""
+        """Return `goodput/<kind>_seconds`, and as `goodput/fraction` the share of steps.
+
+        Returns:
+          Seconds, and a number from 0 to 1, by name.
+        """
         seconds = self.seconds()
         if not seconds:
             return {}
@@ -220,7 +256,11 @@ class Spans:
             self._thread.start()
 
     def emit(self, event: events.Event) -> None:
-        """Note steps, and write the beginning and the end."""
+        """Note steps, and write the beginning and the end.
+
+        Args:
+          event: The event.
+        """
         if isinstance(event, events.Step):
             self._goodput.reached(event.step)
         elif isinstance(event, events.Header):

@@ -147,6 +147,9 @@ class MediaFiles:
         Args:
           image: An image with pixels.
 
+        Returns:
+          The image without pixels, with its path.
+
         Raises:
           RunError: The disk refuses.
           ValueError: The pixels are not an image, or the name cannot name a folder.
@@ -173,6 +176,9 @@ class MediaFiles:
         Args:
           step: The restored step.
           reason: The reason, in one line.
+
+        Returns:
+          The number of images.
 
         Raises:
           RunError: The disk refuses.

@@ -285,6 +285,15 @@ def read_metrics(
 
     Returns:
       One dict per row: `step`, `time` and the values by name.
+
+    Example:
+      >>> import json
+      >>> from luthier import records
+      >>> record = records.encode_event(records.Step(10, {"loss": 2.5}), time=0.0, step=10)
+      >>> with open("metrics.jsonl", "w") as file:
+      ...     print(json.dumps(record), file=file)
+      >>> records.read_metrics("metrics.jsonl")
+      [{'step': 10, 'time': 0.0, 'loss': 2.5}]
     """
     rows = []
     for at, step, event in read_events(path, report):
@@ -314,6 +323,16 @@ def cut_back(path: str | os.PathLike[str], step: int) -> CutBack:
 
     Raises:
       RunError: The file cannot be read or written.
+
+    Example:
+      >>> import json
+      >>> from luthier import records
+      >>> with open("metrics.jsonl", "w") as file:
+      ...     for step in (10, 20):
+      ...         record = records.encode_event(records.Step(step, {"loss": 2.5}), 0.0, step)
+      ...         print(json.dumps(record), file=file)
+      >>> records.cut_back("metrics.jsonl", step=10)
+      CutBack(kept=1, dropped=1, damaged=0)
     """
     path = pathlib.Path(path)
     try:
@@ -558,6 +577,9 @@ class JsonLines:
 
     def emit(self, event: Event) -> None:
         """Queue an event.
+
+        Args:
+          event: The event.
 
         Raises:
           RunError: The disk has refused for so long that no more events fit into memory.

@@ -27,7 +27,11 @@ class Sink(Protocol):
     essential: bool
 
     def emit(self, event: Event) -> None:
-        """Take in an event; must return fast."""
+        """Take in an event; must return fast.
+
+        Args:
+          event: The event.
+        """
 
     def flush(self) -> None:
         """Make what was taken in durable, where that means something."""
@@ -47,6 +51,9 @@ class SinkSettings(Protocol):
         Args:
           run_directory: The run's directory; its `path`, `configuration` and the like.
           report: Is given one line about anything that the user should know; from any thread.
+
+        Returns:
+          The sink, or None.
         """
 
 
@@ -77,11 +84,19 @@ class Recorder:
         atexit.register(self._close_at_exit)
 
     def add(self, sink: Sink) -> None:
-        """Hand events to one more sink from now on."""
+        """Hand events to one more sink from now on.
+
+        Args:
+          sink: The sink.
+        """
         self._sinks.append(sink)
 
     def report(self, text: str) -> None:
-        """Queue one line, emitted as a `Notice` at the next opportunity; thread-safe."""
+        """Queue one line, emitted as a `Notice` at the next opportunity; thread-safe.
+
+        Args:
+          text: The line.
+        """
         # Sinks report from their own threads, but events must reach all sinks in one order, from
         # the thread that trains. A deque's append is atomic, so no lock is needed, also not in a
         # signal handler.
@@ -89,6 +104,9 @@ class Recorder:
 
     def emit(self, event: Event) -> None:
         """Hand an event to every sink.
+
+        Args:
+          event: The event.
 
         Raises:
           RunError: The run can no longer be recorded; every sink was given the event.
@@ -106,7 +124,11 @@ class Recorder:
         self._deliver_reports()
 
     def notice(self, text: str) -> None:
-        """Emit a notice of one line."""
+        """Emit a notice of one line.
+
+        Args:
+          text: The line.
+        """
         self.emit(Notice(text))
 
     def flush(self) -> None:
@@ -233,6 +255,9 @@ class Records:
         Args:
           run_directory: The run's directory, locked and cut back by the caller; None records
             nothing and only shows.
+
+        Returns:
+          The recorder.
 
         Raises:
           RunError: The directory cannot be written.

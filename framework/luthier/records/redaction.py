@@ -101,6 +101,10 @@ def require_none(values: Any, what: str) -> None:
 
     Raises:
       RecordError: They hold secrets; each is named by its path and not shown.
+
+    Example:
+      >>> from luthier import records
+      >>> records.require_none({"path": "data/train"}, "the config")
     """
     remedy = "leave it out, and give it by the environment or ~/.netrc where it is used"
     problems = [
@@ -181,7 +185,14 @@ class Redacted:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write the lines that are whole now; the rest waits for its end, or for a flush."""
+        """Write the lines that are whole now; the rest waits for its end, or for a flush.
+
+        Args:
+          text: Text, with or without line breaks.
+
+        Returns:
+          The number of characters in `text`.
+        """
         with self._lock:
             # Whole lines only: `print` writes a text and its line break in two calls, and a secret
             # that is split over two writes would be found in neither.
@@ -191,7 +202,11 @@ class Redacted:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write texts one after another."""
+        """Write texts one after another.
+
+        Args:
+          lines: The texts.
+        """
         for line in lines:
             self.write(line)
 
@@ -225,6 +240,14 @@ def write_json(
 
     Args:
       path: The file.
+      value: A plain value: dicts with text as keys, lists, text, finite numbers, booleans and None.
       fence: Raises where another process writes here now; called just before the file changes.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import records
+      >>> records.write_json("note.json", {"source": "https://me:secret@example.com/data"})
+      >>> "secret" in pathlib.Path("note.json").read_text()
+      False
     """
     storage.write_json(path, value, redact, fence)

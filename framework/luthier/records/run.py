@@ -61,6 +61,9 @@ class Columns(Mapping[str, "np.ndarray"]):
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` with these columns.
 
+        Returns:
+          A `pandas.DataFrame`, with a row for each step.
+
         Raises:
           BadInput: pandas is not installed.
         """
@@ -144,6 +147,9 @@ class Run:
 
         Args:
           metric: `loss` for one of the training steps, `held_out/loss` for one of an evaluation.
+
+        Returns:
+          A number, or None.
         """
         if metric in self.record.metrics:
             return float(self.record.metrics[metric])
@@ -160,6 +166,9 @@ class Run:
         Args:
           evaluation: The name of an evaluation set; None for the training steps.
           report: Is given one line about damaged lines; None warns (`DamagedRecord`).
+
+        Returns:
+          Columns by metric, each with its steps.
 
         Raises:
           RunError: There is no such set, or the record cannot be read.
@@ -182,6 +191,9 @@ class Run:
         Args:
           metric: `loss` for one of the training steps, `held_out/loss` for one of an evaluation.
           report: As for `metrics`.
+
+        Returns:
+          Two arrays [n].
 
         Raises:
           RunError: There is no such metric, or the record cannot be read.

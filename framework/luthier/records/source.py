@@ -183,7 +183,11 @@ class Source:
     arguments: tuple[str, ...] = ()
 
     def files(self) -> dict[str, str]:
-        """Return the text of every file that records this, by name."""
+        """Return the text of every file that records this, by name.
+
+        Returns:
+          Texts by file name.
+        """
         record = dataclasses.asdict(self)
         patch = record.pop("patch")
         files = {}
@@ -269,6 +273,11 @@ def hash_package(name: str) -> str:
 
     Returns:
       Hexadecimal digits, or "" if there is no such package on the path.
+
+    Example:
+      >>> from luthier import records
+      >>> len(records.hash_package("luthier"))
+      64
     """
     try:
         spec = importlib.util.find_spec(name)

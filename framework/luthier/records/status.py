@@ -95,6 +95,12 @@ def write_status(
 
     Raises:
       RunError: The file cannot be written.
+
+    Example:
+      >>> from luthier import records
+      >>> records.write_status("status.json", records.Status(step=10))
+      >>> records.read_status("status.json").step
+      10
     """
     write_json(path, status_fields(status), fence)
 
@@ -143,7 +149,11 @@ class StatusFile:
         self._thread.start()
 
     def emit(self, event: events.Event) -> None:
-        """Note an event; the file follows soon."""
+        """Note an event; the file follows soon.
+
+        Args:
+          event: The event.
+        """
         # No write here: the training thread only replaces fields, and the thread of this sink
         # writes the file. Steps and evaluations wait for the next look; beginnings, saves and ends
         # wake it at once, because tools wait for them.

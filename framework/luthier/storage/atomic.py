@@ -76,6 +76,14 @@ def replacing(
 
     Raises:
       OSError: The operating system refuses; `path` is what it was.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import storage
+      >>> with storage.replacing("note.txt") as file:
+      ...     _ = file.write(b"To be")
+      >>> pathlib.Path("note.txt").read_text()
+      'To be'
     """
     path = pathlib.Path(path)
     # Random, because two hosts of a shared disk, and two threads, may have the same process id.
@@ -113,6 +121,13 @@ def write_atomically(
 
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import storage
+      >>> storage.write_atomically("note.txt", "To be")
+      >>> pathlib.Path("note.txt").read_text()
+      'To be'
     """
     write_bytes_atomically(path, text.encode("utf-8"), fence)
 
@@ -129,6 +144,13 @@ def write_bytes_atomically(
 
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import storage
+      >>> storage.write_bytes_atomically("note.txt", b"To be")
+      >>> pathlib.Path("note.txt").read_bytes()
+      b'To be'
     """
     with one_line_errors("write", path), replacing(path, fence) as file:
         file.write(data)
@@ -143,6 +165,14 @@ def write_together(directory: str | os.PathLike[str], files: Mapping[str, str]) 
 
     Raises:
       RunError: The disk refuses; some of them may be there.
+
+    Example:
+      >>> import os
+      >>> from luthier import storage
+      >>> os.mkdir("notes")
+      >>> storage.write_together("notes", {"a.txt": "To be", "b.txt": "or not"})
+      >>> sorted(os.listdir("notes"))
+      ['a.txt', 'b.txt']
     """
     with contextlib.ExitStack() as opened:
         written = []
@@ -167,6 +197,10 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
     Args:
       path: The directory; one that is missing or cannot be synced is left alone.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.sync_directory(".")
     """
     with contextlib.suppress(OSError):
         # A rename or a new file is durable only when its directory is. Some network file systems
@@ -195,6 +229,12 @@ def write_json(
 
     Raises:
       RunError: See `write_atomically`.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.write_json("status.json", {"step": 10})
+      >>> storage.read_json("status.json")
+      {'step': 10}
     """
     text = json_text(value)
     write_atomically(path, text if redact is None else redact(text), fence)
@@ -230,6 +270,13 @@ def require_format(path: str | os.PathLike[str], content: Any, newest: int) -> N
 
     Raises:
       VersionError: The format is newer.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.require_format("status.json", {"format": 2}, newest=1)
+      Traceback (most recent call last):
+          ...
+      luthier.errors.VersionError: ...
     """
     format = content.get("format") if isinstance(content, dict) else None
     if isinstance(format, int) and format > newest:

@@ -167,7 +167,11 @@ class LineReader:
         return (line.record for line in self.lines())
 
     def lines(self) -> Iterator[Line]:
-        """Yield the whole lines, each with where it stands."""
+        """Yield the whole lines, each with where it stands.
+
+        Yields:
+          The object of each line and its place.
+        """
         self._begin()
         try:
             file = open(self.path, "rb")  # noqa: SIM115
@@ -268,7 +272,11 @@ class LineFollower(LineReader):
     _rest = b""
 
     def lines(self) -> Iterator[Line]:
-        """Yield the whole lines that were added since the last call."""
+        """Yield the whole lines that were added since the last call.
+
+        Yields:
+          The object of each line and its place.
+        """
         try:
             if self._file is None:
                 self._file = open(self.path, "rb")  # noqa: SIM115
@@ -398,6 +406,10 @@ def require_known_format(path: str | os.PathLike[str], newest: int = FORMAT) -> 
     Raises:
       VersionError: One of its processes wrote a newer format.
       RunError: The file cannot be read.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.require_known_format("missing.jsonl")
     """
     try:
         with open(path, "rb") as file:

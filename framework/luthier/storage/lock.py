@@ -502,7 +502,12 @@ def fence(path: str | os.PathLike[str]) -> Callable[[], None]:
 
 
 def unfenced() -> None:
-    """Allow every write: nobody else can have taken over, or no lock is held, as in a notebook."""
+    """Allow every write: nobody else can have taken over, or no lock is held, as in a notebook.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.unfenced()
+    """
 
 
 def _forget_all() -> None:

@@ -32,12 +32,19 @@ class ProcessIdentity:
 
         Args:
           pid: Its process id.
+
+        Returns:
+          The identity, which no later process of the same id has.
         """
         return cls(pid, socket.gethostname(), _boot(), _started(pid), _namespace())
 
     @classmethod
     def current(cls) -> ProcessIdentity:
-        """Return the identity of this process."""
+        """Return the identity of this process.
+
+        Returns:
+          The identity.
+        """
         return cls.of(os.getpid())
 
     @property

@@ -53,6 +53,13 @@ def move_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
 
     Raises:
       RunError: It is not there, or the disk refuses; `path` is where it was.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.write_atomically("note.txt", "To be")
+      >>> _ = storage.move_to_trash("note.txt", "no longer needed")
+      >>> [trashed.reason for trashed in storage.list_trash(".")]
+      ['no longer needed']
     """
     path = pathlib.Path(path)
     with one_line_errors("move to the trash", path):
@@ -86,6 +93,12 @@ def copy_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
 
     Raises:
       RunError: It is not there, or the disk refuses.
+
+    Example:
+      >>> from luthier import storage
+      >>> storage.write_atomically("note.txt", "To be")
+      >>> storage.copy_to_trash("note.txt", "before a change").read_text()
+      'To be'
     """
     path = pathlib.Path(path)
     with one_line_errors("copy to the trash", path):

@@ -42,6 +42,13 @@ class ShapeGate:
     def __call__(self, graph: Graph, slice: SliceInfo) -> str:
         """Return why the trial with `graph` cannot run on a slice; nothing where it can.
 
+        Args:
+          graph: The trial's graph.
+          slice: The device group.
+
+        Returns:
+          A reason, or an empty string.
+
         Raises:
           RunError: The process that works it out died.
         """
@@ -121,7 +128,15 @@ class PlanGate:
     packages: Sequence[str] = ()
 
     def __call__(self, graph: Graph, slice: SliceInfo) -> str:
-        """Return why the trial with `graph` cannot run there; `slice` does not matter."""
+        """Return why the trial with `graph` cannot run there; `slice` does not matter.
+
+        Args:
+          graph: The trial's graph.
+          slice: The device group.
+
+        Returns:
+          A reason, or an empty string.
+        """
         del slice
         from luthier.planner import plan_apart
 

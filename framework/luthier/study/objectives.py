@@ -49,20 +49,48 @@ class Over(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Last:
-    """The last evaluation."""
+    """The last evaluation.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Last()([3.0, 1.0, 2.0], "lower")
+      2.0
+    """
 
     def __call__(self, values: Sequence[float], direction: Direction) -> float:
-        """Return the last of `values`, whatever the `direction`."""
+        """Return the last of `values`, whatever the `direction`.
+
+        Args:
+          values: The values so far, in order.
+          direction: `lower` or `higher`, whichever is better.
+
+        Returns:
+          The value to compare.
+        """
         del direction
         return values[-1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The best evaluation; evaluations that are not a number do not count."""
+    """The best evaluation; evaluations that are not a number do not count.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Best()([3.0, 1.0, 2.0], "lower")
+      1.0
+    """
 
     def __call__(self, values: Sequence[float], direction: Direction) -> float:
-        """Return the best of `values` in the `direction`."""
+        """Return the best of `values` in the `direction`.
+
+        Args:
+          values: The values so far, in order.
+          direction: `lower` or `higher`, whichever is better.
+
+        Returns:
+          The value to compare.
+        """
         numbers = [value for value in values if not math.isnan(value)]
         if not numbers:
             return math.nan
@@ -75,6 +103,11 @@ class MeanOfLast:
 
     Args:
       count: Number of evaluations; all of them, if there are fewer.
+
+    Example:
+      >>> from luthier import study
+      >>> study.MeanOfLast(2)([3.0, 1.0, 2.0], "lower")
+      1.5
     """
 
     count: int
@@ -82,7 +115,15 @@ class MeanOfLast:
     RANGES: ClassVar[dict[str, str]] = {"count": "1 <= x"}
 
     def __call__(self, values: Sequence[float], direction: Direction) -> float:
-        """Return the mean of the last of `values`, whatever the `direction`."""
+        """Return the mean of the last of `values`, whatever the `direction`.
+
+        Args:
+          values: The values so far, in order.
+          direction: `lower` or `higher`, whichever is better.
+
+        Returns:
+          The value to compare.
+        """
         del direction
         last = values[-self.count :]
         return math.fsum(last) / len(last)
@@ -111,16 +152,37 @@ class Measured:
         return self.selector.direction
 
     def value(self, result: Mapping[str, Any]) -> float | None:
-        """Return the value of a result's series."""
+        """Return the value of a result's series.
+
+        Args:
+          result: What the trial recorded.
+
+        Returns:
+          The value; None where nothing was measured.
+        """
         return self.at_report(result.get("series", ()))
 
     def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return the value of a series so far."""
+        """Return the value of a series so far.
+
+        Args:
+          series: (step, values by metric) of the evaluations so far.
+
+        Returns:
+          The value; None where nothing was measured.
+        """
         values = [float(metrics[self.name]) for _, metrics in series if self.name in metrics]
         return self.over(values, self.direction) if values else None
 
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
-        """Return the problems of the selector, given the `evaluations`."""
+        """Return the problems of the selector, given the `evaluations`.
+
+        Args:
+          evaluations: Metrics by the name of the evaluation; None where unknown.
+
+        Returns:
+          The problems; none if the metric exists.
+        """
         return [] if evaluations is None else self.selector.check(evaluations)
 
 
@@ -184,7 +246,14 @@ class DeviceHours(_Fact):
         return "device_hours"
 
     def value(self, result: Mapping[str, Any]) -> float | None:
-        """Return the device hours of a result."""
+        """Return the device hours of a result.
+
+        Args:
+          result: What the trial recorded.
+
+        Returns:
+          Hours; None where unknown.
+        """
         seconds = super().value(result)
         return None if seconds is None else seconds / 3600
 

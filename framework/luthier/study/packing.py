@@ -45,7 +45,16 @@ class SharedPrograms:
             self._seen.update(paths)
 
     def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
-        """Return how the trial with `graph` runs on a slice; `base` is the study's experiment."""
+        """Return how the trial with `graph` runs on a slice; `base` is the study's experiment.
+
+        Args:
+          base: The study's experiment graph.
+          graph: The trial's graph.
+          slice: The device group.
+
+        Returns:
+          The leaves that are arguments, and the number of lanes.
+        """
         if self._paths is None:
             # It only grows: a leaf that one trial changed stays an argument for all later ones, so
             # that they need no other program.

@@ -172,22 +172,59 @@ class TrialEngine(Protocol):
     """Runs work on slices; the driver is its only caller, from one thread."""
 
     def open(self, directory: str) -> Sequence[SliceInfo]:
-        """Start the workers of a study that is kept in `directory`; return the slices."""
+        """Start the workers of a study that is kept in `directory`; return the slices.
+
+        Args:
+          directory: The directory of the study.
+
+        Returns:
+          The device groups, in their order.
+        """
 
     def start(self, slice: int, work: Work) -> None:
-        """Start work on a free device group."""
+        """Start work on a free device group.
+
+        Args:
+          slice: Number of the device group.
+          work: The trials, and how they run.
+        """
 
     def refill(self, slice: int, trial: TrialWork) -> None:
-        """Put one more trial on a free lane of the work that a slice is busy with."""
+        """Put one more trial on a free lane of the work that a slice is busy with.
+
+        Args:
+          slice: Number of the device group.
+          trial: The trial.
+        """
 
     def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
-        """Answer a report of work that `asks`: the trial continues or is pruned."""
+        """Answer a report of work that `asks`: the trial continues or is pruned.
+
+        Args:
+          slice: Number of the device group.
+          trial: Number of the trial.
+          fence: Number of the attempt, as in the event.
+          go_on: True to continue the trial, False to prune it.
+        """
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
-        """Stop a trial after the current step. It is checkpointed; no `TrialEnded` is sent."""
+        """Stop a trial after the current step. It is checkpointed; no `TrialEnded` is sent.
+
+        Args:
+          slice: Number of the device group.
+          trial: Number of the trial.
+          fence: Number of the attempt, as in the event.
+        """
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return new events; wait up to `timeout` seconds for the first."""
+        """Return new events; wait up to `timeout` seconds for the first.
+
+        Args:
+          timeout: The longest time to wait, in seconds.
+
+        Returns:
+          The events in order; none where the time has passed.
+        """
 
     def close(self) -> None:
         """End all workers; running trials are saved first, so that they can be resumed."""
@@ -211,6 +248,12 @@ def write_result(directory: str | os.PathLike[str], ended: TrialEnded) -> None:
     Args:
       directory: `TrialWork.directory`.
       ended: The event that the driver will receive.
+
+    Example:
+      >>> from luthier import study
+      >>> study.write_result(".", study.TrialEnded(slice=0, trial=3, fence=0, outcome="complete"))
+      >>> study.read_result(".").trial
+      3
     """
     # Whole or not at all, and on the disk: the driver may read it at any moment, and goes by it
     # after a crash.

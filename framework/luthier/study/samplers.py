@@ -161,6 +161,15 @@ def study_of(
 
     Returns:
       An `fdl.Config` of `Study`, with the first metric of the only evaluation as its objective.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b2=uniform(0.9,0.999)"])
+      >>> found = study.study_of("betas", config, space, study.sampler("random"), [])
+      >>> study.is_study(found), study.build(found).name
+      (True, 'betas')
     """
     return fdl.Config(
         Study,

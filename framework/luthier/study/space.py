@@ -57,33 +57,67 @@ class Log:
     Args:
       low: Lower endpoint of the range, inclusive and above zero.
       high: Upper endpoint of the range, inclusive.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Log(1e-4, 1e-2).points(3)
+      (0.0001, 0.001, 0.01)
     """
 
     low: float
     high: float
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         yield from _range_problems(self.low, self.high, (int, float))
         if isinstance(self.low, int | float) and self.low <= 0:
             yield f"a logarithmic range begins above zero, not at {self.low!r}"
 
     def value(self, stored: Stored) -> float:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          A float.
+        """
         return float(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return the stored choice for a value of the graph; None outside of the range."""
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
         is_number = type(value) in (int, float)
         return float(value) if is_number and self.low <= value <= self.high else None
 
     def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range.
+        """
         # In the middle a number that is not round: 10.0, of log(1, 100), would fit a whole number.
         return float(self.low), math.sqrt(self.low * self.high) * (1 + 1e-9), float(self.high)
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return the stored choices of a grid with `resolution` points."""
+        """Return the stored choices of a grid with `resolution` points.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
         if resolution == 1:
             return (math.sqrt(self.low * self.high),)
         ratio = self.high / self.low
@@ -99,31 +133,65 @@ class Uniform:
     Args:
       low: Lower endpoint of the range, inclusive.
       high: Upper endpoint of the range, inclusive.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Uniform(0.0, 0.2).points(3)
+      (0.0, 0.1, 0.2)
     """
 
     low: float
     high: float
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         yield from _range_problems(self.low, self.high, (int, float))
 
     def value(self, stored: Stored) -> float:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          A float.
+        """
         return float(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return the stored choice for a value of the graph; None outside of the range."""
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
         is_number = type(value) in (int, float)
         return float(value) if is_number and self.low <= value <= self.high else None
 
     def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range.
+        """
         low, high = float(self.low), float(self.high)
         return low, low + (high - low) / math.pi, high
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return the stored choices of a grid with `resolution` points."""
+        """Return the stored choices of a grid with `resolution` points.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
         low, high = float(self.low), float(self.high)
         if resolution == 1:
             return ((low + high) / 2,)
@@ -138,6 +206,11 @@ class Int:
       low: Lower endpoint of the range, inclusive.
       high: Upper endpoint of the range, inclusive.
       step: Difference between neighbouring values.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Int(2, 8, step=2).points(10)
+      range(2, 9, 2)
     """
 
     low: int
@@ -145,7 +218,11 @@ class Int:
     step: int = 1
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         found = list(_range_problems(self.low, self.high, (int,)))
         yield from found
         if type(self.step) is not int or self.step < 1:
@@ -155,20 +232,45 @@ class Int:
             yield f"steps of {self.step} from {self.low} do not meet {self.high}, but {last}"
 
     def value(self, stored: Stored) -> int:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          An integer.
+        """
         return int(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return the stored choice for a value of the graph; None outside of the range."""
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
         is_number = type(value) is int and self.low <= value <= self.high
         return value if is_number and (value - self.low) % self.step == 0 else None
 
     def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range.
+        """
         return self.low, self.high
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return every stored choice, whatever the `resolution`."""
+        """Return every stored choice, whatever the `resolution`.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
         del resolution
         return range(self.low, self.high + 1, self.step)
 
@@ -180,13 +282,23 @@ class Pow2:
     Args:
       low: Lower endpoint of the range, a power of two, inclusive.
       high: Upper endpoint of the range, a power of two, inclusive.
+
+    Example:
+      >>> from luthier import study
+      >>> dim = study.Pow2(64, 512)
+      >>> [dim.value(stored) for stored in dim.points(10)]
+      [64, 128, 256, 512]
     """
 
     low: int
     high: int
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         found = list(_range_problems(self.low, self.high, (int,)))
         yield from found
         for end in () if found else (self.low, self.high):
@@ -199,22 +311,47 @@ class Pow2:
         return range(self.low.bit_length() - 1, self.high.bit_length())
 
     def value(self, stored: Stored) -> int:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          A power of two.
+        """
         # An int by shifting: `2.0 ** stored` would be a float, which does not fit a setting that
         # wants a whole number.
         return 1 << int(stored)
 
     def stored(self, value: Any) -> Stored | None:
-        """Return the stored choice for a value of the graph; None outside of the range."""
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
         is_number = type(value) is int and self.low <= value <= self.high
         return value.bit_length() - 1 if is_number and not value & (value - 1) else None
 
     def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range.
+        """
         return self.exponents[0], self.exponents[-1]
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return every stored choice, whatever the `resolution`."""
+        """Return every stored choice, whatever the `resolution`.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
         del resolution
         return self.exponents
 
@@ -242,17 +379,34 @@ class Ordinal(_Listed):
 
     Args:
       values: The values, in their order; `Option`s where they are written as overrides.
+
+    Example:
+      >>> from luthier import study
+      >>> depth = study.Ordinal([2, 4, 8])
+      >>> depth.value(1)
+      4
     """
 
     values: Sequence[Any]
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         if len(self.values) < 2:
             yield "an ordered list needs two values or more"
 
     def value(self, stored: Stored) -> Any:
-        """Return the value in the graph for a stored choice."""
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          One of the values.
+        """
         return self.values[int(stored)]
 
     def __len__(self) -> int:
@@ -298,7 +452,11 @@ class Choice(_Listed):
     options: Sequence[Any]
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         if len(self.options) < 2:
             yield "a choice needs two options or more"
         if any(getattr(o, "__fn_or_cls__", None) is Option for o in self.options):
@@ -318,7 +476,14 @@ class Choice(_Listed):
         return tuple(o if isinstance(o, Option) else Option(o) for o in self.options)
 
     def value(self, stored: Stored) -> Option:
-        """Return the option of a stored choice."""
+        """Return the option of a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          One of the options.
+        """
         return self.all_options[int(stored)]
 
     def __len__(self) -> int:
@@ -331,12 +496,22 @@ class Zipped(_Listed):
 
     Args:
       rows: Value by path, the same paths in every row.
+
+    Example:
+      >>> from luthier import study
+      >>> table = study.Zipped([{"model.dim": 64, "seed": 0}, {"model.dim": 128, "seed": 1}])
+      >>> table.value(1)
+      {'model.dim': 128, 'seed': 1}
     """
 
     rows: Sequence[Mapping[str, Any]]
 
     def problems(self) -> Iterator[str]:
-        """Yield its problems, as text."""
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
         if not self.rows:
             yield "a table needs a row"
         for number, row in enumerate(self.rows, 1):
@@ -344,7 +519,14 @@ class Zipped(_Listed):
                 yield f"row {number} sets {_listed(row)}, but row 1 {_listed(self.rows[0])}"
 
     def value(self, stored: Stored) -> Mapping[str, Any]:
-        """Return the row of a stored choice."""
+        """Return the row of a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          Values by path.
+        """
         return self.rows[int(stored)]
 
     def __len__(self) -> int:
@@ -373,6 +555,12 @@ class Space:
         consist of overrides only, may have any name.
       constraints: Conditions that a graph must meet before it is run: expressions such as
         `model.dim % 64 == 0`, or functions of the graph.
+
+    Example:
+      >>> from luthier import study
+      >>> space = study.Space({"optimizer.b2": study.Uniform(0.9, 0.999)})
+      >>> space.overrides({"optimizer.b2": 0.95})
+      ['optimizer.b2=0.95']
     """
 
     dimensions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -384,7 +572,15 @@ class Space:
         return any(named.depth for named in self.every())
 
     def every(self, prefix: str = "", depth: int = 0) -> Iterator[Named]:
-        """Yield every dimension there can be, those of sub-spaces too."""
+        """Yield every dimension there can be, those of sub-spaces too.
+
+        Args:
+          prefix: The prefix of the names.
+          depth: Number of options around these dimensions.
+
+        Yields:
+          The name of each dimension, and the dimension.
+        """
         for key, dimension in self.dimensions.items():
             yield Named(prefix + key, key, dimension, depth)
             for option in dimension.all_options if isinstance(dimension, Choice) else ():
@@ -400,6 +596,9 @@ class Space:
         Args:
           chooser: Chooses for one dimension, given its name; None leaves it out.
           prefix: The prefix of the names.
+
+        Returns:
+          Choices by name.
         """
         found: dict[str, Stored] = {}
         for key, dimension in self.dimensions.items():
@@ -421,6 +620,9 @@ class Space:
         Args:
           assignment: Stored choices by name.
           prefix: The prefix of the names.
+
+        Returns:
+          Overrides, in the order of the dimensions.
         """
         found: list[str | tuple[str, Any]] = []
         for key, dimension in self.dimensions.items():

@@ -46,6 +46,9 @@ class Editing:
           overrides: What `Space.overrides` returned.
           origin: What they are called in the history.
 
+        Returns:
+          The changed copy.
+
         Raises:
           OverrideError: One cannot be applied.
         """
@@ -59,6 +62,9 @@ class Editing:
           space: The search space.
           assignment: What was chosen.
           trial: The number of the trial.
+
+        Returns:
+          The changed copy.
         """
         return self.apply(base, space.overrides(assignment), f"trial {trial}:")
 
@@ -73,6 +79,14 @@ def locate(base: Graph, space: Space, editing: Editing) -> dict[str, Stored] | N
 
     Returns:
       Values by name, as of `grid_points`; or None.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b2=uniform(0.9,0.999)"])
+      >>> study.locate(config, space, study.Editing())
+      {'optimizer.b2': 0.98}
     """
     return _locate(base, space, editing, "")
 
@@ -140,6 +154,14 @@ def check_space(base: Graph, space: Space, editing: Editing) -> list[Problem]:
 
     Returns:
       The problems, each with the path that it is about; none if the space fits.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b3=uniform(0.9,0.999)"])
+      >>> [problem.path for problem in study.check_space(config, space, study.Editing())]
+      ['optimizer.b3']
     """
     problems: list[Problem] = []
     if not space.dimensions:

@@ -76,7 +76,7 @@ class Budget:
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """How a trial may be run.
+    """The way in which a trial may run: its runtime arguments and its lanes.
 
     Args:
       key: The same for all trials that one compiled program serves.
@@ -95,14 +95,31 @@ class Packing(Protocol):
     """Decides which trials are served by one program, and how many share a device group."""
 
     def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
-        """Return how the trial with `graph` runs on a slice; `base` is the study's."""
+        """Return how the trial with `graph` runs on a slice; `base` is the study's.
+
+        Args:
+          base: The study's experiment graph.
+          graph: The trial's graph.
+          slice: The device group.
+
+        Returns:
+          The leaves that are arguments, and the number of lanes.
+        """
 
 
 class Gate(Protocol):
     """Rejects trials that cannot run on a device group."""
 
     def __call__(self, graph: Graph, slice: SliceInfo) -> str:
-        """Return why the trial with `graph` cannot run on a slice; nothing where it can."""
+        """Return why the trial with `graph` cannot run on a slice; nothing where it can.
+
+        Args:
+          graph: The trial's graph.
+          slice: The device group.
+
+        Returns:
+          A reason, or an empty string.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +196,14 @@ def build(graph: Graph, packages: Sequence[str] = ()) -> Study:
 
     Returns:
       The study.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b2=uniform(0.9,0.999)"])
+      >>> study.build(study.study_of("betas", config, space, study.sampler("random"), [])).space
+      Space(dimensions={'optimizer.b2': Uniform(low=0.9, high=0.999)}, constraints=())
     """
     # These stay nodes of the graph: the base is edited for each trial, and sampler and pruner are
     # built anew, with seeds.
@@ -301,6 +326,13 @@ def check(graph: Graph, packages: Sequence[str] = ()) -> None:
 
     Raises:
       ValidationError: Something is wrong; every problem is in it.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import study
+      >>> config = luthier.experiment("quickstart")
+      >>> space = study.parse_space(["optimizer.b2=uniform(0.9,0.999)"])
+      >>> study.check(study.study_of("betas", config, space, study.sampler("random"), []))
     """
     # The study's own graph and the experiment are validated apart: the experiment belongs to
     # `base`, but its problems are those of a whole graph, with paths of their own that get the

@@ -46,6 +46,9 @@ class DocumentLimit:
 
         Args:
           graph: A valid experiment graph.
+
+        Returns:
+          The limit, or None.
         """
         found = []
         for place in graphs.walk(graph, defaults=False, once=True):

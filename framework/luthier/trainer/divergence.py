@@ -60,7 +60,15 @@ class Rise:
         return self.above >= rule.patience_steps
 
     def describe(self, rule: Divergence, step: int) -> str:
-        """Return the line about a loss that has diverged."""
+        """Return the line about a loss that has diverged.
+
+        Args:
+          rule: The rule.
+          step: The step.
+
+        Returns:
+          One line.
+        """
         if self.nonfinite or rule.rise is None:
             steps = "step" if self.nonfinite == 1 else "steps"
             return (
@@ -76,13 +84,24 @@ class Rise:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values; NaN becomes None."""
+        """Return the fields as JSON values; NaN becomes None.
+
+        Returns:
+          JSON values by name.
+        """
         fields = dataclasses.asdict(self)
         return {k: None if v != v else v for k, v in fields.items()}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Rise:
-        """Return the object whose `to_dict` gave these fields."""
+        """Return the object whose `to_dict` gave these fields.
+
+        Args:
+          fields: What `to_dict` returned.
+
+        Returns:
+          The object.
+        """
         names = {field.name for field in dataclasses.fields(cls)}  # a later version may have more
         known: dict[str, Any] = {
             k: math.nan if v is None else v for k, v in fields.items() if k in names

@@ -55,6 +55,9 @@ class Evaluator:
           leaves: The state; it is not donated.
           num_batches: Batches to look at; None means all rows once.
 
+        Returns:
+          Values by metric, floats.
+
         Raises:
           BadInput: A row has a token that is outside the model's vocabulary.
         """
@@ -124,12 +127,23 @@ class Patience:
         return self.waited >= rule.patience
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values; NaN becomes None."""
+        """Return the fields as JSON values; NaN becomes None.
+
+        Returns:
+          JSON values by name.
+        """
         best = None if math.isnan(self.best) else self.best
         return {"best": best, "best_step": self.best_step, "waited": self.waited}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Patience:
-        """Return the object whose `to_dict` gave these fields."""
+        """Return the object whose `to_dict` gave these fields.
+
+        Args:
+          fields: What `to_dict` returned.
+
+        Returns:
+          The object.
+        """
         best = math.nan if fields["best"] is None else fields["best"]
         return cls(best, fields["best_step"], fields["waited"])

@@ -95,7 +95,11 @@ class Feed:
         self._thread: threading.Thread | None = None
 
     def next(self) -> Batch:
-        """Return the next batch, waiting for it if need be."""
+        """Return the next batch, waiting for it if need be.
+
+        Returns:
+          Arrays by name, on the devices.
+        """
         if self._thread is None:
             self._start()
         start = time.perf_counter()
@@ -110,11 +114,19 @@ class Feed:
         return Batch(batch, tokens, wait, agreed)
 
     def get_state(self) -> Any:
-        """Return the position after the last batch that was handed out."""
+        """Return the position after the last batch that was handed out.
+
+        Returns:
+          A position, for `set_state`.
+        """
         return self._state
 
     def set_state(self, state: Any) -> None:
-        """Go to a position that `get_state` returned."""
+        """Go to a position that `get_state` returned.
+
+        Args:
+          state: The position.
+        """
         self.close()
         self._iterator.set_state(state)
         self._state = state

@@ -66,7 +66,11 @@ class Position:
     finished: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the position as JSON values."""
+        """Return the position as JSON values.
+
+        Returns:
+          JSON values by name.
+        """
         return {
             "format": POSITION_FORMAT,
             "progress": dataclasses.asdict(self.progress),
@@ -79,6 +83,12 @@ class Position:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Position:
         """Return the object whose `to_dict` gave these fields.
+
+        Args:
+          fields: What `to_dict` returned.
+
+        Returns:
+          The object.
 
         Raises:
           VersionError: A later luthier wrote it in a format of its own.
@@ -124,20 +134,42 @@ class TrainStep(Protocol):
         """Begin to compile, while the state is made or restored."""
 
     def load(self, values: Values, leaves: Leaves) -> State:
-        """Return the state to begin with, and keep the hoisted scalars that steps take."""
+        """Return the state to begin with, and keep the hoisted scalars that steps take.
+
+        Args:
+          values: The hoisted scalars.
+          leaves: The flat state: arrays in the order of `names`.
+
+        Returns:
+          The state to begin with.
+        """
 
     def prepare(self) -> None:
         """Compile, so that the first step takes no longer than the others."""
 
     def __call__(self, state: State, batch: Mapping[str, jax.Array]) -> tuple[State, jax.Array]:
-        """Take a step; return the new state, and the vector of the step's scalars.
+        """Take a step.
 
         The arrays of the state are donated: it must not be used any more. The vector may be
         anything that NumPy can make an array of; nothing waits for it here.
+
+        Args:
+          state: The state.
+          batch: The entries of a global batch.
+
+        Returns:
+          The next state, and a float vector [scalars].
         """
 
     def leaves(self, state: State) -> Leaves:
-        """Return the flat leaves of a state; the next step may donate them."""
+        """Return the flat leaves of a state; the next step may donate them.
+
+        Args:
+          state: The state.
+
+        Returns:
+          Arrays in the order of `names`.
+        """
 
 
 class CompiledStep:
@@ -157,7 +189,15 @@ class CompiledStep:
         self._program.begin_step()
 
     def load(self, values: Values, leaves: Leaves) -> State:
-        """Return the leaves, which are the state; keep the hoisted scalars."""
+        """Return the leaves, which are the state; keep the hoisted scalars.
+
+        Args:
+          values: The hoisted scalars.
+          leaves: The flat state: arrays in the order of `names`.
+
+        Returns:
+          The state to begin with.
+        """
         self._values = values
         return leaves
 
@@ -166,11 +206,26 @@ class CompiledStep:
         self._step = self._program.compile_step()
 
     def __call__(self, state: State, batch: Mapping[str, jax.Array]) -> tuple[State, jax.Array]:
-        """Take a step; return the new state, and the vector of the step's scalars."""
+        """Take a step.
+
+        Args:
+          state: The state.
+          batch: The entries of a global batch.
+
+        Returns:
+          The next state, and a float vector [scalars].
+        """
         return self._step(self._values, state, batch)
 
     def leaves(self, state: State) -> Leaves:
-        """Return the leaves."""
+        """Return the leaves.
+
+        Args:
+          state: The state.
+
+        Returns:
+          Arrays in the order of `names`.
+        """
         return state
 
 

@@ -81,6 +81,13 @@ def count_bins(array: jax.Array, num_bins: int) -> tuple[jax.Array, jax.Array, j
 
     Returns:
       The lower and the upper edge, float32 scalars, and the counts, int32 [num_bins].
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import trainer
+      >>> low, high, counts = trainer.count_bins(jnp.array([0.0, 1.0, 4.0]), num_bins=2)
+      >>> print(low, high, counts)
+      0.0 4.0 [2 1]
     """
     entries = array.astype(jnp.float32).ravel()
     finite = jnp.isfinite(entries)
@@ -126,7 +133,15 @@ class Shows:
         self._histograms: Any = None
 
     def due(self, before: Progress, now: Progress) -> list[str]:
-        """Return the kinds that are due between two moments."""
+        """Return the kinds that are due between two moments.
+
+        Args:
+          before: Progress at the previous step.
+          now: Progress at this step.
+
+        Returns:
+          Kinds, such as `samples`.
+        """
         return [name for name, (every, _) in self._kinds.items() if is_due(every, before, now)]
 
     def show(
@@ -181,6 +196,12 @@ def tile(images: np.ndarray) -> np.ndarray:
     Returns:
       uint8 [height, width, channels]; from the least number, black, to the greatest, white.
       Places without an image are black.
+
+    Example:
+      >>> import numpy as np
+      >>> from luthier import trainer
+      >>> trainer.tile(np.zeros((3, 8, 8, 1))).shape
+      (16, 16, 1)
     """
     rows, height, width, channels = images.shape
     across = math.ceil(math.sqrt(rows))

@@ -78,6 +78,9 @@ class Agreeing:
           tokens: Targets that count in the rows of this process.
           give_up: Whether nobody waits for the batch any more.
           batch_seconds: Seconds taken to make these rows.
+
+        Returns:
+          The result of all processes, the same in each.
         """
 
         def decide(
@@ -134,6 +137,10 @@ def check_devices() -> None:
 
     Raises:
       BadInput: Processes differ.
+
+    Example:
+      >>> from luthier import trainer
+      >>> trainer.check_devices()  # in a single process, there is nothing to compare with
     """
     if distributed.is_several():
         local = jax.local_devices()
@@ -327,6 +334,9 @@ class Times:
 
         Args:
           batch_seconds: Seconds taken to make the batch.
+
+        Returns:
+          Seconds by name, or None.
         """
         self._batches.append(batch_seconds)
         self._number += 1
@@ -387,6 +397,14 @@ def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
 
     Returns:
       Lines by the index of the process; empty where all are alike.
+
+    Example:
+      >>> from luthier import trainer
+      >>> fast = trainer.HostTimes(0, "host-0", 1.0, 0.1, 0.01)
+      >>> other = trainer.HostTimes(1, "host-1", 1.0, 0.1, 0.01)
+      >>> slow = trainer.HostTimes(2, "host-2", 1.0, 0.9, 0.01)
+      >>> list(trainer.stragglers([fast, other, slow]))
+      [2]
     """
     lines = {}
     for own in times:

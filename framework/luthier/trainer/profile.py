@@ -13,7 +13,13 @@ from luthier.errors import BadInput, Problem
 
 @dataclasses.dataclass(frozen=True)
 class ProfiledSteps:
-    """Steps to trace: `first` up to, not including, `last`."""
+    """Steps to trace: `first` up to, not including, `last`.
+
+    Example:
+      >>> from luthier import trainer
+      >>> trainer.ProfiledSteps.parse("steps=10:15")
+      ProfiledSteps(first=10, last=15)
+    """
 
     first: int
     last: int
@@ -21,6 +27,12 @@ class ProfiledSteps:
     @classmethod
     def parse(cls, text: str) -> ProfiledSteps:
         """Read `steps=10:15`.
+
+        Args:
+          text: `steps=FIRST:LAST`.
+
+        Returns:
+          The steps.
 
         Raises:
           BadInput: The text reads otherwise, or names no steps.
@@ -46,7 +58,11 @@ class Profiler:
         self._running = False
 
     def before(self, step: int) -> None:
-        """Call before each step."""
+        """Call before each step.
+
+        Args:
+          step: Number of the step that follows.
+        """
         # Exactly the first step, so that a run that is resumed behind it does not trace other steps
         # than were asked for.
         if self._steps is not None and step == self._steps.first and not self._running:
@@ -54,7 +70,15 @@ class Profiler:
             self._running = True
 
     def after(self, step: int, result: object) -> bool:
-        """Call after each step with its result; returns whether the trace was just written."""
+        """Call after each step with its result.
+
+        Args:
+          step: Number of the step.
+          result: The step's result, which is waited for.
+
+        Returns:
+          True if the trace was just written.
+        """
         if self._running and self._steps is not None and step + 1 >= self._steps.last:
             # Steps are dispatched ahead of the devices: a trace that ended here would miss what the
             # devices have not done yet.

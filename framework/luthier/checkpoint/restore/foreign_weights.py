@@ -82,7 +82,11 @@ class Safetensors(Restore):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenedSource]:
-        """Open the files. Raises as `Restore.open`."""
+        """Open the files. Raises as `Restore.open`.
+
+        Yields:
+          The arrays by name, not read yet.
+        """
         with Tensors(self.directory) as tensors:
             family = self._family(tensors)
             yield _Plain(tensors) if family is None else _OfFolder(tensors, family, self.differing)
@@ -385,7 +389,14 @@ class Importer(Restore):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenedSource]:
-        """Find the arrays. Raises as `Restore.open`."""
+        """Find the arrays. Raises as `Restore.open`.
+
+        Yields:
+          The arrays by name, not read yet.
+
+        Raises:
+          CheckpointError: It does not exist, or is damaged.
+        """
         path = pathlib.Path(self.directory).expanduser()
         if not path.exists() and not pathlib.Path(str(path).partition(":")[0]).exists():
             is_remote = "://" in self.directory
@@ -400,6 +411,9 @@ class Importer(Restore):
 
         Args:
           path: `directory`; it or what is before its colon exists.
+
+        Returns:
+          Arrays by their names, and the map to ours.
 
         Raises:
           CheckpointError: It is not a checkpoint of this program, or is damaged.

@@ -57,7 +57,14 @@ class Pax(Restore):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenedSource]:
-        """Find the arrays. Raises as `Restore.open`."""
+        """Find the arrays. Raises as `Restore.open`.
+
+        Yields:
+          The arrays by name, not read yet.
+
+        Raises:
+          CheckpointError: It does not exist, or is damaged.
+        """
         path = pathlib.Path(self.directory).expanduser()
         if not path.exists():
             raise CheckpointError(Problem(f"{path} does not exist", remedy="give its path"))

@@ -131,11 +131,19 @@ class Restoration:
         return frozenset(self._found.pieces)
 
     def note(self, notes: Mapping[str, str]) -> None:
-        """Add what was found out about the source, by label."""
+        """Add what was found out about the source, by label.
+
+        Args:
+          notes: Texts by label.
+        """
         self._more.update(notes)
 
     def render(self) -> str:
-        """Return the table and the summary as text, for `restored.txt`."""
+        """Return the table and the summary as text, for `restored.txt`.
+
+        Returns:
+          Lines of text.
+        """
         head = ("parameter", "from", "shape", "dtype", "rule")
         rows = [
             (row.parameter, row.source, str(list(row.shape)), row.dtype, row.rule)
@@ -155,12 +163,23 @@ class Restoration:
         return self._source.tokenizer
 
     def copy_tokenizer(self, folder: pathlib.Path) -> list[str]:
-        """Copy the files of the tokenizer that belongs to the weights; return their names."""
+        """Copy the files of the tokenizer that belongs to the weights.
+
+        Args:
+          folder: Where the files go.
+
+        Returns:
+          Names of the files.
+        """
         source = self.tokenizer
         return [] if source is None or not source.exists() else copy_tokenizer(source, folder)
 
     def read(self) -> dict[str, jax.Array]:
-        """Return the parameters that are taken, by name; the others are for the model to make."""
+        """Return the parameters that are taken, by name; the others are for the model to make.
+
+        Returns:
+          Arrays by name, on their devices.
+        """
         return self._source.read(self._found, self._targets)
 
     @property

@@ -40,7 +40,14 @@ class Rule:
             raise BadInput(Problem(what, remedy=remedy)) from error
 
     def claims(self, name: str) -> bool:
-        """Return whether the rule is for what is called `name`."""
+        """Return whether the rule is for what is called `name`.
+
+        Args:
+          name: The name of a parameter.
+
+        Returns:
+          True if it is.
+        """
         return re.search(self.pattern, name) is not None
 
 
@@ -53,6 +60,12 @@ class Take(Rule):
       source: Replacement for the match, which gives the name in the source, with `\1` for the first
         group; None where the source has the same name. `Take(r"^encoder\.", "")` restores
         `encoder.norm.scale` from `norm.scale`.
+
+    Example:
+      >>> from luthier import checkpoint
+      >>> rule = checkpoint.Take("^encoder")
+      >>> rule.claims("encoder.norm.scale"), rule.claims("head.kernel")
+      (True, False)
     """
 
     source: str | None = None
@@ -69,7 +82,14 @@ class Take(Rule):
             raise BadInput(Problem(what)) from error
 
     def source_of(self, name: str) -> str:
-        """Return the name in the source of the parameter called `name`."""
+        """Return the name in the source of the parameter called `name`.
+
+        Args:
+          name: The name of the parameter.
+
+        Returns:
+          A name in the source.
+        """
         if self.source is None:
             return name
         # The first match only, as `claims` looks for one.

@@ -236,7 +236,14 @@ class FromRun(Restore):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenedSource]:
-        """Open the checkpoint. Raises as `Restore.open`."""
+        """Open the checkpoint. Raises as `Restore.open`.
+
+        Yields:
+          The arrays by name, not read yet.
+
+        Raises:
+          CheckpointError: It does not exist, or is damaged.
+        """
         path = pathlib.Path(self.directory).expanduser()
         if not path.is_dir():
             near = sorted(str(found) for found in pathlib.Path().glob(f"*/*/{path.name}"))

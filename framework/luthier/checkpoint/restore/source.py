@@ -181,6 +181,9 @@ class Restore(abc.ABC):
     def open(self) -> AbstractContextManager[OpenedSource]:
         """Open the source.
 
+        Returns:
+          A context manager with the arrays by name, not read yet.
+
         Raises:
           CheckpointError: It does not exist, or is damaged.
         """

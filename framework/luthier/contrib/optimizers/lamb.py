@@ -79,6 +79,17 @@ def lamb(
     Returns:
       The optimizer.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import optimizers
+      >>> optimizer = optimizers.lamb(learning_rate=0.1)
+      >>> parameters = {"kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> updates["kernel"].shape
+      (2, 2)
+
     Source: You et al., 2020, arXiv:1904.00962, algorithm 2.
     """
     # The decay comes before the ratio: algorithm 2 normalizes the sum of both, so that the decay is

@@ -49,6 +49,17 @@ def scale_by_shampoo(
       A stage. Its state holds the two moments of every parameter, and for a kernel with sides of
       m and n entries matrices [m, m] and [n, n], all float32.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> from luthier.contrib import optimizers
+      >>> stage = optimizers.scale_by_shampoo(
+      ...     b1=0.9, b2=0.95, statistics_decay=0.95, eps=1e-8, every=1, largest_dim=8
+      ... )
+      >>> optimizer = optim.assemble([stage], learning_rate=0.1)
+      >>> sorted(optimizer.init({"kernel": jnp.ones((2, 2))})._fields)
+      ['num_updates', 'stages']
+
     Source: Gupta et al., 2018, arXiv:1802.09568, algorithm 1; averages, roots every few steps and
       the size of another optimizer's update are from Anil et al., 2020, arXiv:2002.09018.
     """
@@ -161,6 +172,17 @@ def shampoo(
 
     Returns:
       The optimizer.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import optimizers
+      >>> optimizer = optimizers.shampoo(learning_rate=0.1)
+      >>> parameters = {"kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> updates["kernel"].shape
+      (2, 2)
 
     Source: Gupta et al., 2018, arXiv:1802.09568, algorithm 1; Anil et al., 2020, arXiv:2002.09018.
     """

@@ -51,6 +51,17 @@ def scale_by_soap(
       A stage. Its state holds the two moments of every parameter, and for a kernel with sides of
       m and n entries matrices [m, m] and [n, n], all float32.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> from luthier.contrib import optimizers
+      >>> stage = optimizers.scale_by_soap(
+      ...     b1=0.9, b2=0.95, statistics_decay=0.95, eps=1e-8, every=1, largest_dim=8
+      ... )
+      >>> optimizer = optim.assemble([stage], learning_rate=0.1)
+      >>> sorted(optimizer.init({"kernel": jnp.ones((2, 2))})._fields)
+      ['num_updates', 'stages']
+
     Source: Vyas et al., 2024, arXiv:2409.11321, algorithms 3 and 4, and for the first step and the
       order of columns the authors' program.
     """
@@ -187,6 +198,17 @@ def soap(
 
     Returns:
       The optimizer.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import optimizers
+      >>> optimizer = optimizers.soap(learning_rate=0.1)
+      >>> parameters = {"kernel": jnp.ones((2, 2))}
+      >>> state = optimizer.init(parameters)
+      >>> gradients = {"kernel": jnp.array([[0.5, -0.5], [0.1, 0.2]])}
+      >>> updates, state = optimizer.update(gradients, state, parameters)
+      >>> updates["kernel"].shape
+      (2, 2)
 
     Source: Vyas et al., 2024, arXiv:2409.11321, algorithm 3.
     """

@@ -41,6 +41,13 @@ def naive_error(inputs_BLC: jax.Array, season: int) -> jax.Array:
       Float32 or wider [B, C]; 0 for a series that repeats itself exactly, or is no longer than
       a season.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import series
+      >>> series_BLC = jnp.array([[[1.0], [2.0], [4.0]]])
+      >>> print(series.naive_error(series_BLC, season=1))
+      [[1.5]]
+
     Source: Hyndman and Koehler 2006, International Journal of Forecasting 22(4), section 4.
     """
     # The length is static, so series that are too short for a season are known while tracing; the

@@ -134,6 +134,9 @@ class PatchTransformer(nnx.Module):
 
         Returns:
           [B, H, C], or [B, H, C, Q] where the model gives quantiles; float32 or wider.
+
+        Raises:
+          BadInput: The series are not `length` steps long.
         """
         B, L, C = inputs_BLC.shape
         if self.length != L:

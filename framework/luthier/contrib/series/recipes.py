@@ -71,6 +71,13 @@ def patch_tst_42(horizon: int = 96) -> fdl.Partial[PatchTransformer]:
 
     Returns:
       A template of `PatchTransformer`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.contrib import series
+      >>> parameters = planner.model_parameters(series.patch_tst_42())
+      >>> planner.count_parameters(parameters).total
+      921184
     """
     return patch_transformer(336, horizon, dim=128, num_heads=16, hidden_dim=256, dropout=0.2)
 
@@ -83,6 +90,13 @@ def patch_tst_64(horizon: int = 96) -> fdl.Partial[PatchTransformer]:
 
     Returns:
       A template of `PatchTransformer`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.contrib import series
+      >>> parameters = planner.model_parameters(series.patch_tst_64())
+      >>> planner.count_parameters(parameters).total
+      1194336
     """
     return patch_transformer(512, horizon, dim=128, num_heads=16, hidden_dim=256, dropout=0.2)
 
@@ -95,5 +109,12 @@ def patch_tst_small(horizon: int = 96) -> fdl.Partial[PatchTransformer]:
 
     Returns:
       A template of `PatchTransformer`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.contrib import series
+      >>> parameters = planner.model_parameters(series.patch_tst_small())
+      >>> planner.count_parameters(parameters).total
+      81728
     """
     return patch_transformer(336, horizon, dim=16, num_heads=4, hidden_dim=128, dropout=0.3)

@@ -23,6 +23,13 @@ def diagonal_recurrence(
     Returns:
       [B, L, *S].
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier.contrib import state_space
+      >>> decay_BLS, inputs_BLS = jnp.full((1, 3, 1), 0.5), jnp.ones((1, 3, 1))
+      >>> print(state_space.diagonal_recurrence(decay_BLS, inputs_BLS)[0, :, 0])
+      [1.   1.5  1.75]
+
     Source: Blelloch 1990, "Prefix sums and their applications", section 1.4; Smith et al. 2022,
       arXiv:2208.04933, appendix H.
     """

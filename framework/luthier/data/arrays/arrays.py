@@ -41,6 +41,9 @@ class ExampleSource(abc.ABC):
 
         Args:
           indices: Numbers of the examples, int64 [n], each in 0..examples - 1.
+
+        Returns:
+          Float32 [n, *shape].
         """
 
     @property
@@ -54,7 +57,11 @@ class ArrayExamples(ExampleSource):
 
     @abc.abstractmethod
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all inputs, [examples, *shape], and labels, [examples]."""
+        """Return all inputs and labels.
+
+        Returns:
+          Inputs [examples, *shape], and labels [examples].
+        """
 
     @functools.cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +88,14 @@ class ArrayExamples(ExampleSource):
         return self._arrays[1]
 
     def inputs(self, indices: np.ndarray) -> np.ndarray:
-        """Return examples, float32 [n, *shape]."""
+        """Return examples.
+
+        Args:
+          indices: Numbers of the examples, int64 [n].
+
+        Returns:
+          Float32 [n, *shape].
+        """
         return self._arrays[0][indices]
 
     @functools.cached_property
@@ -120,5 +134,9 @@ class Arrays(ArrayExamples):
         return tuple(np.shape(self.data)[1:])
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all inputs and labels."""
+        """Return all inputs and labels.
+
+        Returns:
+          Inputs [examples, *shape], and labels [examples].
+        """
         return np.asarray(self.data), np.asarray(self.classes)

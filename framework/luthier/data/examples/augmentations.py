@@ -19,7 +19,14 @@ class Transform(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the changed inputs, float32 [B, ...]."""
+        """Return the changed inputs.
+
+        Args:
+          inputs: float32 [B, ...].
+
+        Returns:
+          Float32 [B, ...], of the shape of `inputs`.
+        """
 
 
 class Augmentation(abc.ABC):
@@ -33,11 +40,14 @@ class Augmentation(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return the changed inputs, float32 [B, ...].
+        """Return the changed inputs.
 
         Args:
           inputs: float32 [B, ...].
           draws: Random numbers for each example.
+
+        Returns:
+          Float32 [B, ...], of the shape of `inputs`.
         """
 
 
@@ -48,6 +58,12 @@ class Standardize(Transform):
     Args:
       mean: The number to subtract.
       std: The number to divide by.
+
+    Example:
+      >>> import numpy as np
+      >>> from luthier import data
+      >>> print(data.Standardize(mean=1.0, std=2.0)(np.array([[1.0, 3.0]], np.float32)))
+      [[0. 1.]]
     """
 
     RANGES: ClassVar[dict[str, str]] = {"std": "0 < x"}
@@ -56,7 +72,14 @@ class Standardize(Transform):
     std: float
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the changed inputs."""
+        """Return the changed inputs.
+
+        Args:
+          inputs: float32 [B, ...].
+
+        Returns:
+          Float32 [B, ...], of the shape of `inputs`.
+        """
         return ((inputs - np.float32(self.mean)) / np.float32(self.std)).astype(np.float32)
 
 
@@ -73,7 +96,15 @@ class Flip(Augmentation):
     probability: float = 0.5
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return the changed inputs."""
+        """Return the changed inputs.
+
+        Args:
+          inputs: float32 [B, ...].
+          draws: Random numbers for each example.
+
+        Returns:
+          Float32 [B, ...], of the shape of `inputs`.
+        """
         # Both versions of the whole batch and a choice by example, without indexing.
         mirrored = draws.uniform() < self.probability
         return np.where(_spread(mirrored, inputs), np.flip(inputs, axis=-2), inputs)
@@ -92,7 +123,15 @@ class Shift(Augmentation):
     at_most: int
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return the changed inputs."""
+        """Return the changed inputs.
+
+        Args:
+          inputs: float32 [B, ...].
+          draws: Random numbers for each example.
+
+        Returns:
+          Float32 [B, ...], of the shape of `inputs`.
+        """
         # Axis by axis, each with distances of its own; the first axis is the batch, the last holds
         # the channels. An example's places are looked up by one gather for the whole batch.
         for axis in range(1, inputs.ndim - 1):
@@ -124,7 +163,15 @@ class Cutout(Augmentation):
     size: int
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return the changed inputs."""
+        """Return the changed inputs.
+
+        Args:
+          inputs: float32 [B, ...].
+          draws: Random numbers for each example.
+
+        Returns:
+          Float32 [B, ...], of the shape of `inputs`.
+        """
         # The square is the product of a run on each axis. Centers are uniform over the image, so
         # that squares at the edge are cut off and remove less, as in the paper.
         inside = np.ones(inputs.shape, bool)
@@ -153,7 +200,15 @@ class Noise(Augmentation):
     std: float
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return the changed inputs."""
+        """Return the changed inputs.
+
+        Args:
+          inputs: float32 [B, ...].
+          draws: Random numbers for each example.
+
+        Returns:
+          Float32 [B, ...], of the shape of `inputs`.
+        """
         # Drawn in float64, added in float32: the type of inputs must not change on the way.
         return inputs + (self.std * draws.normal(*inputs.shape[1:])).astype(np.float32)
 
@@ -173,7 +228,15 @@ class Scale(Augmentation):
     high: float
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
-        """Return the changed inputs."""
+        """Return the changed inputs.
+
+        Args:
+          inputs: float32 [B, ...].
+          draws: Random numbers for each example.
+
+        Returns:
+          Float32 [B, ...], of the shape of `inputs`.
+        """
         factors = self.low + (self.high - self.low) * draws.uniform()
         return inputs * _spread(factors.astype(np.float32), inputs)
 

@@ -104,6 +104,12 @@ class Classification(DataNode):
 
     Raises:
       DataError: at first use, when the data is missing, damaged or too small.
+
+    Example:
+      >>> from luthier import data
+      >>> digits = data.Classification(data.Digits(split="train"))
+      >>> digits.batch_spec(8)["inputs"][0]
+      (8, 8, 8, 1)
     """
 
     source: ExampleSource
@@ -130,7 +136,14 @@ class Classification(DataNode):
         return 1
 
     def batch_spec(self, global_batch_size: int) -> Spec:
-        """Return shape and dtype of every entry of the global batch; no data is read."""
+        """Return shape and dtype of every entry of the global batch; no data is read.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
         return spec(
             global_batch_size,
             inputs=(self.source.shape, np.float32),

@@ -84,6 +84,12 @@ class Synthetic(DataNode):
       length: L, the targets of a row.
       num_rows: The rows of an epoch.
       seed: Seed of the tokens; the order of the rows is that of the run.
+
+    Example:
+      >>> from luthier import data
+      >>> rows = data.Synthetic(vocab_size=16, length=4, num_rows=8)
+      >>> rows.describe()
+      {'rows': 8, 'length': 4, 'vocab_size': 16}
     """
 
     RANGES: ClassVar[dict[str, str]] = {
@@ -116,9 +122,20 @@ class Synthetic(DataNode):
         return self.length
 
     def batch_spec(self, global_batch_size: int) -> Spec:
-        """Return shape and dtype of every entry of the global batch; nothing is drawn."""
+        """Return shape and dtype of every entry of the global batch; nothing is drawn.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
         return batch_spec(global_batch_size, self.length)  # type: ignore[return-value]
 
     def describe(self) -> dict[str, int]:
-        """Return `rows`, `length` and `vocab_size`."""
+        """Return `rows`, `length` and `vocab_size`.
+
+        Returns:
+          Sizes by name.
+        """
         return {"rows": self.num_rows, "length": self.length, "vocab_size": self.vocab_size}

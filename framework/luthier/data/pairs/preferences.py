@@ -173,7 +173,14 @@ class Preferences(DataNode):
         return 2 * self.length
 
     def batch_spec(self, global_batch_size: int) -> Spec:
-        """Return shape and dtype of every entry of the global batch; no data is read."""
+        """Return shape and dtype of every entry of the global batch; no data is read.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
         sides: dict[str, Any] = {
             f"{side}_{name}": ((self.length,), np.float32 if name == "weights" else np.int32)
             for side in SIDES

@@ -32,6 +32,9 @@ class PairPacking(abc.ABC):
           input_lengths: The input tokens of each pair, at most S; int64 [pairs].
           target_lengths: The targets of each pair, at most T; int64 [pairs].
           room: S and T.
+
+        Returns:
+          Numbers of rows from 0 without a gap; int64 [pairs].
         """
 
 
@@ -42,7 +45,16 @@ class OnePair(PairPacking):
     def rows(
         self, input_lengths: np.ndarray, target_lengths: np.ndarray, room: tuple[int, int]
     ) -> np.ndarray:
-        """Return the row of each pair."""
+        """Return the row of each pair.
+
+        Args:
+          input_lengths: The input tokens of each pair, at most S; int64 [pairs].
+          target_lengths: The targets of each pair, at most T; int64 [pairs].
+          room: S and T.
+
+        Returns:
+          Numbers of rows from 0 without a gap; int64 [pairs].
+        """
         return np.arange(len(input_lengths))
 
 
@@ -63,7 +75,16 @@ class PackPairs(PairPacking):
     def rows(
         self, input_lengths: np.ndarray, target_lengths: np.ndarray, room: tuple[int, int]
     ) -> np.ndarray:
-        """Return the row of each pair."""
+        """Return the row of each pair.
+
+        Args:
+          input_lengths: The input tokens of each pair, at most S; int64 [pairs].
+          target_lengths: The targets of each pair, at most T; int64 [pairs].
+          room: S and T.
+
+        Returns:
+          Numbers of rows from 0 without a gap; int64 [pairs].
+        """
         # Both sides are one vector of needs: a row fits if each of its rooms does. A slot that was
         # never opened has the number -1 and no room, so that it never fits.
         needs = np.stack([input_lengths, target_lengths], axis=1)
@@ -286,7 +307,14 @@ class SequencePairs(DataNode):
         return self.target_length
 
     def batch_spec(self, global_batch_size: int) -> Spec:
-        """Return shape and dtype of every entry of the global batch; no data is read."""
+        """Return shape and dtype of every entry of the global batch; no data is read.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
         return spec(
             global_batch_size,
             **dict.fromkeys(INPUT_ENTRIES, ((self.input_length,), np.int32)),

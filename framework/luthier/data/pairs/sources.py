@@ -29,7 +29,14 @@ class PairSource(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return the origin of pair `index`."""
+        """Return the origin of pair `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
 
 
 # Sources hand out bytes, as documents do: what is text is up to the tokenizer.
@@ -49,7 +56,14 @@ class PreferenceSource(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return the origin of prompt `index`."""
+        """Return the origin of prompt `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +93,14 @@ class PairFields(PairSource):
         )
 
     def name(self, index: int) -> str:
-        """Return the origin of pair `index`."""
+        """Return the origin of pair `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.records.name(index)
 
 
@@ -113,7 +134,14 @@ class PreferenceFields(PreferenceSource):
         )
 
     def name(self, index: int) -> str:
-        """Return the origin of prompt `index`."""
+        """Return the origin of prompt `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.records.name(index)
 
 
@@ -133,6 +161,12 @@ class Arithmetic(PreferenceSource):
       largest: Largest summand.
       seed: Seed of the numbers.
       split: `train` or `test`.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Arithmetic(count=8)
+      >>> len(source)
+      8
     """
 
     RANGES: ClassVar[dict[str, str]] = {"count": "1 <= x", "largest": "9 <= x", "seed": "0 <= x"}
@@ -167,7 +201,14 @@ class Arithmetic(PreferenceSource):
         return f"{a}+{b}=".encode(), f"{a + b}".encode(), f"{wrong}".encode()
 
     def name(self, index: int) -> str:
-        """Return `prompt N`, counted from 1."""
+        """Return `prompt N`, counted from 1.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return f"prompt {index + 1}"
 
 
@@ -208,6 +249,12 @@ class Translation(PairSource):
       count: The number of pairs; a sentence may come more than once.
       seed: Seed of the sentences.
       split: `train` or `test`.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Translation(count=8)
+      >>> len(source)
+      8
     """
 
     RANGES: ClassVar[dict[str, str]] = {"count": "1 <= x", "seed": "0 <= x"}
@@ -237,7 +284,14 @@ class Translation(PairSource):
             attempt += 1
 
     def name(self, index: int) -> str:
-        """Return `pair N`, counted from 1."""
+        """Return `pair N`, counted from 1.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return f"pair {index + 1}"
 
 

@@ -129,19 +129,45 @@ class WithArrays(DataNode):
         return self.data.tokens_per_row
 
     def order(self, *, seed: int, global_batch_size: int) -> Order:
-        """Return the order of the data."""
+        """Return the order of the data.
+
+        Args:
+          seed: Seed of the order; any integer.
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          A function from positions to rows and epochs.
+        """
         return self.data.order(seed=seed, global_batch_size=global_batch_size)
 
     def problems(self, global_batch_size: int) -> list[Problem]:
-        """Return the problems of training on the data in batches of this size."""
+        """Return the problems of training on the data in batches of this size.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          The problems; none if training can start.
+        """
         return self.data.problems(global_batch_size)
 
     def batch_spec(self, global_batch_size: int) -> Spec:
-        """Return shape and dtype of every entry of the global batch; no data is read."""
+        """Return shape and dtype of every entry of the global batch; no data is read.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+
+        Returns:
+          Global shape and dtype of every entry.
+        """
         further = spec(global_batch_size, **dict.fromkeys(self.names, ((), np.float32)))
         return {**self.data.batch_spec(global_batch_size), **further}
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of the data, and the `mean` of each further entry."""
+        """Return the description of the data, and the `mean` of each further entry.
+
+        Returns:
+          JSON values by name.
+        """
         means = {name: float(array.mean()) for name, array in self.rows.arrays.items()}
         return {**self.data.describe(), "means": means}

@@ -88,7 +88,14 @@ class PreparedLayout:
         return len(self.bounds) - 1
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """Return the differences from a layout that was written, in words."""
+        """Return the differences from a layout that was written, in words.
+
+        Args:
+          other: A manifest or layout that was read.
+
+        Returns:
+          A phrase for each difference; none if both agree.
+        """
         ours: dict[str, Any] = {"bounds": list(self.bounds), "digest": self.digest}
         # What a tokenizer is called depends on paths, which may differ for one vocabulary.
         ours["tokenizer"] = {**self.tokenizer, "name": other["tokenizer"]["name"]}
@@ -162,6 +169,13 @@ def plan_layout(
     Returns:
       The first document of each shard and the end of the last one, the facts of the tokenizer, the
       name of the source, and the digest of the survey.
+
+    Example:
+      >>> from luthier import data
+      >>> source, tokenizer = data.Documents([b"to be", b"or not"]), data.Bytes()
+      >>> layout = data.plan_layout(source, tokenizer, data.survey(source, tokenizer))
+      >>> layout.num_shards
+      2
     """
     # By the number of documents and not of bytes, which are known for the sample only.
     wanted = num_shards or max(-(-estimates.num_bytes // SHARD_BYTES), LEAST_SHARDS)
@@ -222,6 +236,14 @@ def prepare(
     Raises:
       DataError: when documents cannot be read, the folder holds other shards, or it cannot be
         written.
+
+    Example:
+      >>> from luthier import data
+      >>> source, tokenizer = data.Documents([b"to be", b"or not"]), data.Bytes()
+      >>> layout = data.plan_layout(source, tokenizer, data.survey(source, tokenizer))
+      >>> manifest = data.prepare(source, tokenizer, "prepared", layout)
+      >>> len(manifest["shards"])
+      2
     """
     directory = os.path.expanduser(directory)
     try:

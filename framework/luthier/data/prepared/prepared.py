@@ -120,6 +120,9 @@ class Verification:
     def start(self) -> list[Problem]:
         """Read the shards that changed since an earlier start, and return the problems found.
 
+        Returns:
+          The problems; none if the shards are as they were.
+
         Raises:
           DataError: A file is gone.
         """
@@ -413,7 +416,11 @@ class Prepared(TokenNode):
         return self.manifest["digest"]
 
     def entropies(self) -> tuple[float, float]:
-        """Return the unigram and the bigram entropy of the corpus, in nats per byte."""
+        """Return the unigram and the bigram entropy of the corpus, in nats per byte.
+
+        Returns:
+          Two numbers, in nats per byte.
+        """
         return self.manifest["unigram_entropy"], self.manifest["bigram_entropy"]
 
 
@@ -425,6 +432,11 @@ def made_plans(data: Any) -> Sequence[str]:
 
     Returns:
       The lines; none where nothing took long. They are about the nodes as they were used so far.
+
+    Example:
+      >>> from luthier import data
+      >>> data.made_plans(data.Synthetic(vocab_size=16, length=4))
+      []
     """
     # Collected in the nodes, because data knows no recorder; the run asks and reports.
     return [line for node in nodes_of(data, Prepared) for line in node._plan_notices]

@@ -130,6 +130,14 @@ def verify(directory: str) -> dict[str, Any]:
 
     Raises:
       DataError: naming every shard that differs, or when the folder is not prepared.
+
+    Example:
+      >>> from luthier import data
+      >>> source, tokenizer = data.Documents([b"to be", b"or not"]), data.Bytes()
+      >>> layout = data.plan_layout(source, tokenizer, data.survey(source, tokenizer))
+      >>> _ = data.prepare(source, tokenizer, "prepared", layout)
+      >>> len(data.verify("prepared")["shards"])
+      2
     """
     # All shards are read even after a difference: the list of damaged ones is what the user needs.
     # Without `pairs`, which digests leave out (`write_shard`). The manifest has to be deleted as

@@ -257,7 +257,14 @@ class TFRecord(Container):
     cache: str | None = None
 
     def open(self, path: str) -> tuple[Any, int]:
-        """Open a file; return its reader, and its number of records."""
+        """Open a file.
+
+        Args:
+          path: The file.
+
+        Returns:
+          The reader, and the number of records.
+        """
         try:
             with open(path, "rb") as file:
                 if not os.fstat(file.fileno()).st_size:
@@ -272,7 +279,16 @@ class TFRecord(Container):
         return (content, index), len(index)
 
     def record(self, reader: Any, path: str, position: int) -> bytes:
-        """Return one record of an opened file."""
+        """Return one record of an opened file.
+
+        Args:
+          reader: The result of `open`.
+          path: The file.
+          position: Number of the record in the file, from 0.
+
+        Returns:
+          Its bytes.
+        """
         # The checksum of the length was checked when the index was made, but the file may have
         # changed since; that of the data is checked at every read.
         content, index = reader
@@ -373,7 +389,14 @@ class ArrayRecord(Container):
     pattern: str
 
     def open(self, path: str) -> tuple[Any, int]:
-        """Open a file; return its reader, and its number of records."""
+        """Open a file.
+
+        Args:
+          path: The file.
+
+        Returns:
+          The reader, and the number of records.
+        """
         module = require(
             "array_record.python.array_record_module", "array-record", "reading ArrayRecord"
         )
@@ -387,7 +410,16 @@ class ArrayRecord(Container):
         return reader, count
 
     def record(self, reader: Any, path: str, position: int) -> bytes:
-        """Return one record of an opened file."""
+        """Return one record of an opened file.
+
+        Args:
+          reader: The result of `open`.
+          path: The file.
+          position: Number of the record in the file, from 0.
+
+        Returns:
+          Its bytes.
+        """
         try:
             return reader.read([position])[0]
         except (RuntimeError, ValueError, OSError) as error:
@@ -415,7 +447,14 @@ class Bagz(Container):
     pattern: str
 
     def open(self, path: str) -> tuple[Any, int]:
-        """Open a file; return its reader, and its number of records."""
+        """Open a file.
+
+        Args:
+          path: The file.
+
+        Returns:
+          The reader, and the number of records.
+        """
         bagz = require("bagz", "bagz", "reading Bagz")
         try:
             reader = bagz.Reader(path)
@@ -424,7 +463,16 @@ class Bagz(Container):
             raise unopened(path, first_line(error)) from None
 
     def record(self, reader: Any, path: str, position: int) -> bytes:
-        """Return one record of an opened file."""
+        """Return one record of an opened file.
+
+        Args:
+          reader: The result of `open`.
+          path: The file.
+          position: Number of the record in the file, from 0.
+
+        Returns:
+          Its bytes.
+        """
         try:
             return reader[position]
         except (RuntimeError, ValueError, OSError) as error:

@@ -40,6 +40,14 @@ class Split(Source):
 
     Raises:
       DataError: at first use, when a part would be empty.
+
+    Example:
+      >>> from luthier import data
+      >>> documents = data.Documents([b"one", b"two", b"three", b"four"])
+      >>> train = data.Split(documents, "train", fraction=0.25)
+      >>> held_out = data.Split(documents, "held_out", fraction=0.25)
+      >>> len(train), len(held_out)
+      (3, 1)
     """
 
     RANGES: ClassVar[dict[str, str]] = {"fraction": "0 < x < 1"}
@@ -82,11 +90,29 @@ class Split(Source):
         return self.source[int(self._indices[index])] if self._text is None else self._text
 
     def name(self, index: int) -> str:
-        """Return the origin of document `index`."""
+        """Return the origin of document `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.source.name(int(self._indices[index]))
 
     def read(self, start: int, stop: int) -> Sequence[bytes]:
-        """Return the documents start..stop - 1 of this part."""
+        """Return the documents start..stop - 1 of this part.
+
+        Args:
+          start: Number of the first one.
+          stop: Number after the last one.
+
+        Returns:
+          The documents, as bytes.
+
+        Raises:
+          DataError: A document cannot be read.
+        """
         if self._text is not None:
             return super().read(start, stop)
         # Neighbours are read together: a source may open its file once for a block.
@@ -151,6 +177,14 @@ def corpus(path: str, field: str = "", fraction: float = 0.1) -> tuple[Source, S
 
     Raises:
       DataError: when there is no such file, no text in it, or the field is unclear.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import data
+      >>> _ = pathlib.Path("hamlet.txt").write_text("To be, or not to be." * 10)
+      >>> train, held_out = data.corpus("hamlet.txt")
+      >>> len(train), len(held_out)
+      (1, 1)
     """
     folder = os.path.expanduser(path)
     if is_remote(path) or not os.path.isdir(folder):

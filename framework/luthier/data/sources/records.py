@@ -35,11 +35,25 @@ class Records(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return the origin of record `index`: a file and a position."""
+        """Return the origin of record `index`: a file and a position.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
 
     # Columnar formats (Parquet, Arrow) decode one column without the others, which may be images.
     def value(self, index: int, field: str) -> Any:
         """Return one field of record `index`; tables that need not read the others override it.
+
+        Args:
+          index: Its number, from 0.
+          field: The name of the field or column.
+
+        Returns:
+          The value, of any type that the format has.
 
         Raises:
           DataError: naming the place of the record, when it has no such field.
@@ -60,10 +74,26 @@ class Decode(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class JsonObject:
-    """Decodes a record that is one JSON object."""
+    """Decodes a record that is one JSON object.
+
+    Example:
+      >>> from luthier import data
+      >>> data.JsonObject()(b'{"text": "To be"}')
+      {'text': 'To be'}
+    """
 
     def __call__(self, record: bytes) -> Mapping[str, Any]:
-        """Return the fields of a record that is one JSON object."""
+        """Return the fields of a record that is one JSON object.
+
+        Args:
+          record: The bytes of the record.
+
+        Returns:
+          Values by name.
+
+        Raises:
+          ValueError: It is not a JSON object.
+        """
         value = json.loads(record)
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
@@ -102,7 +132,14 @@ class Decoded(Records):
             raise DataError(Problem(what, remedy=remedy)) from None
 
     def name(self, index: int) -> str:
-        """Return the origin of record `index`."""
+        """Return the origin of record `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.source.name(index)
 
 
@@ -128,7 +165,14 @@ class Field(Source):
         return text_of(self.records, index, self.field)
 
     def name(self, index: int) -> str:
-        """Return the origin of document `index`."""
+        """Return the origin of document `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.records.name(index)
 
 
@@ -194,6 +238,14 @@ class JsonLines(Source):
     Raises:
       DataError: at first use, naming `file:line`, when a line is not a JSON object, or the field
         is missing or not text; or naming the file, when it is unreadable or has no records.
+
+    Example:
+      >>> import pathlib
+      >>> from luthier import data
+      >>> _ = pathlib.Path("plays.jsonl").write_text('{"text": "To be"}')
+      >>> source = data.JsonLines("plays.jsonl")
+      >>> source[0], source.name(0)
+      (b'To be', 'plays.jsonl:1')
     """
 
     pattern: str
@@ -231,15 +283,38 @@ class JsonLines(Source):
         return self.read(index, index + 1)[0]
 
     def name(self, index: int) -> str:
-        """Return `file:line` of record `index`."""
+        """Return `file:line` of record `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return f"{self.files[self._index.file[index]]}:{self._index.line[index]}"
 
     def read(self, start: int, stop: int) -> Sequence[bytes]:
-        """Return the documents start..stop - 1, opening each file once."""
+        """Return the documents start..stop - 1, opening each file once.
+
+        Args:
+          start: Number of the first one.
+          stop: Number after the last one.
+
+        Returns:
+          The documents, as bytes.
+        """
         return self._parsed(start, stop, lambda line: _text(_parse(line), self.field))
 
     def records(self, start: int, stop: int) -> Sequence[dict[str, Any]]:
-        """Return the objects start..stop - 1 with all their fields, opening each file once."""
+        """Return the objects start..stop - 1 with all their fields, opening each file once.
+
+        Args:
+          start: Number of the first one.
+          stop: Number after the last one.
+
+        Returns:
+          The objects.
+        """
         return self._parsed(start, stop, _parse)
 
     def _parsed(self, start: int, stop: int, parse: Callable[[bytes], _T]) -> list[_T]:
@@ -300,7 +375,14 @@ class JsonRecords(Records):
         return self._lines.records(index, index + 1)[0]
 
     def name(self, index: int) -> str:
-        """Return `file:line` of record `index`."""
+        """Return `file:line` of record `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self._lines.name(index)
 
 

@@ -37,10 +37,24 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return the origin of document `index`: a file, or `file:line`."""
+        """Return the origin of document `index`: a file, or `file:line`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
 
     def read(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the documents start..stop - 1; sources for which one by one is slow override it.
+
+        Args:
+          start: Number of the first one.
+          stop: Number after the last one.
+
+        Returns:
+          The documents, as bytes.
 
         Raises:
           DataError: with every document among them that cannot be read.
@@ -109,6 +123,12 @@ class Part(Source):
       source: All documents.
       start: Index of the first document, from 0.
       stop: End of the range, exclusive; None goes to the end.
+
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be", b"or", b"not"])
+      >>> len(data.Part(source, start=1))
+      2
     """
 
     RANGES: ClassVar[dict[str, str]] = {"start": "0 <= x", "stop": "0 <= x"}
@@ -126,12 +146,27 @@ class Part(Source):
         return self.source[self.start + self._checked(index)]
 
     def name(self, index: int) -> str:
-        """Return the origin of document `index`."""
+        """Return the origin of document `index`.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.source.name(self.start + self._checked(index))
 
     # Forwarded as a block, so that the inner source keeps its faster way.
     def read(self, start: int, stop: int) -> Sequence[bytes]:
-        """Return the documents start..stop - 1 of the part."""
+        """Return the documents start..stop - 1 of the part.
+
+        Args:
+          start: Number of the first one.
+          stop: Number after the last one.
+
+        Returns:
+          The documents, as bytes.
+        """
         return self.source.read(self.start + start, self.start + min(stop, len(self)))
 
     # A negative index, or one beyond the end, would reach documents of the source outside the part.
@@ -164,7 +199,14 @@ class Fail(Corruption):
     """The first document that cannot be used is an error."""
 
     def tolerate(self, problems: Sequence[Problem]) -> None:
-        """Raise the problems."""
+        """Raise the problems.
+
+        Args:
+          problems: The problems of documents that cannot be read.
+
+        Raises:
+          DataError: Always.
+        """
         raise DataError(problems)
 
 
@@ -181,7 +223,14 @@ class Skip(Corruption):
     at_most: int = 1000
 
     def tolerate(self, problems: Sequence[Problem]) -> None:
-        """Return, unless there are more than `at_most`."""
+        """Return, unless there are more than `at_most`.
+
+        Args:
+          problems: The problems of documents that cannot be read.
+
+        Raises:
+          DataError: There are more than `at_most`.
+        """
         # Raised as soon as the limit is passed, while reading: a corpus that is damaged throughout
         # must not be read to its end first.
         if len(problems) > self.at_most:

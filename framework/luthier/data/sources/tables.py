@@ -154,7 +154,15 @@ class Parquet(Records):
         return {name: table.column(name)[row].as_py() for name in table.column_names}
 
     def value(self, index: int, field: str) -> Any:
-        """Return one column of row `index`."""
+        """Return one column of row `index`.
+
+        Args:
+          index: Its number, from 0.
+          field: The name of the field or column.
+
+        Returns:
+          The value, of any type that the format has.
+        """
         _, _, number, row = self._position(index)
         table = self._table(number)
         if field not in table.column_names:
@@ -162,7 +170,14 @@ class Parquet(Records):
         return table.column(field)[row].as_py()
 
     def name(self, index: int) -> str:
-        """Return `file: row N`, counted from 0."""
+        """Return `file: row N`, counted from 0.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         file, row, _, _ = self._position(index)
         return f"{self.files[file]}: row {row}"
 
@@ -288,7 +303,15 @@ class HuggingFace(Records):
         return {name: batch.column(name)[row].as_py() for name in batch.schema.names}
 
     def value(self, index: int, field: str) -> Any:
-        """Return one column of row `index`."""
+        """Return one column of row `index`.
+
+        Args:
+          index: Its number, from 0.
+          field: The name of the field or column.
+
+        Returns:
+          The value, of any type that the format has.
+        """
         number, row = self._position(index)
         batch = self._batches[0][number]
         if field not in batch.schema.names:
@@ -296,7 +319,14 @@ class HuggingFace(Records):
         return batch.column(field)[row].as_py()
 
     def name(self, index: int) -> str:
-        """Return `file: row N`, counted from 0."""
+        """Return `file: row N`, counted from 0.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         number, row = self._position(index)
         file, first = self._batches[1][number]
         return f"{self.files[file]}: row {first + row}"
@@ -347,7 +377,14 @@ class TFExample:
     """
 
     def __call__(self, record: bytes) -> dict[str, Any]:
-        """Return the features by name."""
+        """Return the features by name.
+
+        Args:
+          record: The bytes of the record.
+
+        Returns:
+          Values by name: bytes, a number, or an array.
+        """
         return {
             name: values[0] if isinstance(values, list) and len(values) == 1 else values
             for name, values in features(record).items()
@@ -480,7 +517,14 @@ class Tfds(Records):
             raise DataError(Problem(what, remedy="prepare the dataset again")) from None
 
     def name(self, index: int) -> str:
-        """Return `file: record N`, counted from 0."""
+        """Return `file: record N`, counted from 0.
+
+        Args:
+          index: Its number, from 0.
+
+        Returns:
+          A text for messages.
+        """
         return self.source.name(index)
 
 

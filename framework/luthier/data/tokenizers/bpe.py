@@ -243,6 +243,13 @@ def train_bpe(
       DataError: when `vocab_size` is too small for the bytes or too large for the corpus, or the
         file cannot be written.
 
+    Example:
+      >>> from luthier import data
+      >>> source = data.Documents([b"to be or not to be"])
+      >>> tokenizer = data.train_bpe(source, 260, "bpe.json")
+      >>> tokenizer.vocab_size, tokenizer.decode(tokenizer.encode("to be"))
+      (260, 'to be')
+
     Source: Sennrich, Haddow and Birch 2016, arXiv:1508.07909, algorithm 1; pre-tokens and byte
       alphabet of Radford et al. 2019 (GPT-2).
     """

@@ -140,20 +140,48 @@ class SentencePiece(Tokenizer):
         return [int(processor.piece_to_id(f"<0x{byte:02X}>")) for byte in range(256)]
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Return the tokens of a text; bytes that are not UTF-8 become single-byte tokens."""
+        """Return the tokens of a text; bytes that are not UTF-8 become single-byte tokens.
+
+        Args:
+          text: A text; `str` is taken as UTF-8.
+
+        Returns:
+          Token ids.
+        """
         return self.encode_many([to_bytes(text)])[0].tolist()
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; invalid UTF-8 (half a character) shows as U+FFFD."""
+        """Return the text; invalid UTF-8 (half a character) shows as U+FFFD.
+
+        Args:
+          tokens: Token ids.
+
+        Returns:
+          The text.
+        """
         return self.decode_bytes(tokens).decode("utf-8", "replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
-        """Return the bytes exactly, without the space that the model puts in front."""
+        """Return the bytes exactly, without the space that the model puts in front.
+
+        Args:
+          tokens: Token ids.
+
+        Returns:
+          The bytes.
+        """
         text = spelled(self._pieces, tokens)
         return text.removeprefix(b" ") if self.prefix_bytes else text
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
-        """Return the tokens of many documents, int32, encoded on all cores."""
+        """Return the tokens of many documents, int32, encoded on all cores.
+
+        Args:
+          documents: The documents, as bytes.
+
+        Returns:
+          An integer array [tokens] for each document.
+        """
         # An empty document gets no space: it has no first token to count it in.
         processor, has_prefix = self._model
         if has_prefix:

@@ -142,19 +142,47 @@ class Tiktoken(Tokenizer):
         return [self._ranks[bytes([byte])] for byte in range(256)]
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Return the tokens of a text; bytes that are not UTF-8 become single-byte tokens."""
+        """Return the tokens of a text; bytes that are not UTF-8 become single-byte tokens.
+
+        Args:
+          text: A text; `str` is taken as UTF-8.
+
+        Returns:
+          Token ids.
+        """
         return self.encode_many([to_bytes(text)])[0].tolist()
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; invalid UTF-8 (half a character) shows as U+FFFD."""
+        """Return the text; invalid UTF-8 (half a character) shows as U+FFFD.
+
+        Args:
+          tokens: Token ids.
+
+        Returns:
+          The text.
+        """
         return self.decode_bytes(tokens).decode("utf-8", "replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
-        """Return the bytes exactly; special tokens stand for nothing."""
+        """Return the bytes exactly; special tokens stand for nothing.
+
+        Args:
+          tokens: Token ids.
+
+        Returns:
+          The bytes.
+        """
         return spelled(self._pieces, tokens)
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
-        """Return the tokens of many documents, int32, encoded on all cores."""
+        """Return the tokens of many documents, int32, encoded on all cores.
+
+        Args:
+          documents: The documents, as bytes.
+
+        Returns:
+          An integer array [tokens] for each document.
+        """
         threads = os.cpu_count() or 1
         return encode_parts(
             documents,

@@ -69,14 +69,35 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, text: str | bytes) -> list[int]:
-        """Return the tokens of a text, without `bos` and `eos`."""
+        """Return the tokens of a text, without `bos` and `eos`.
+
+        Args:
+          text: A text; `str` is taken as UTF-8.
+
+        Returns:
+          Token ids.
+        """
 
     @abc.abstractmethod
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of tokens; special ones and those beyond the vocabulary have none."""
+        """Return the text of tokens; special ones and those beyond the vocabulary have none.
+
+        Args:
+          tokens: Token ids.
+
+        Returns:
+          The text.
+        """
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
-        """Return the tokens of many documents, each an integer array."""
+        """Return the tokens of many documents, each an integer array.
+
+        Args:
+          documents: The documents, as bytes.
+
+        Returns:
+          An integer array [tokens] for each document.
+        """
         return [np.asarray(self.encode(document), np.int32) for document in documents]
 
 
@@ -175,6 +196,14 @@ class Bytes(Tokenizer):
     Any bytes can be encoded, UTF-8 or not, and come back as they were. The vocabulary has exactly
     258 tokens; where a mesh needs another multiple, the embedding pads itself (its
     `pad_to_multiple`).
+
+    Example:
+      >>> from luthier import data
+      >>> tokenizer = data.Bytes()
+      >>> tokenizer.encode("To be"), tokenizer.vocab_size
+      ([84, 111, 32, 98, 101], 258)
+      >>> tokenizer.decode([84, 111])
+      'To'
     """
 
     vocab_size: ClassVar[int] = 258  # type: ignore[misc]
@@ -187,18 +216,46 @@ class Bytes(Tokenizer):
         return np.repeat(np.array([1, 0], np.int32), [256, 2])
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Return the bytes of a text (UTF-8 for `str`)."""
+        """Return the bytes of a text (UTF-8 for `str`).
+
+        Args:
+          text: A text; `str` is taken as UTF-8.
+
+        Returns:
+          Token ids.
+        """
         return list(to_bytes(text))
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; invalid UTF-8 shows as U+FFFD."""
+        """Return the text; invalid UTF-8 shows as U+FFFD.
+
+        Args:
+          tokens: Token ids.
+
+        Returns:
+          The text.
+        """
         return self.decode_bytes(tokens).decode("utf-8", "replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
-        """Return the bytes exactly; special tokens stand for nothing."""
+        """Return the bytes exactly; special tokens stand for nothing.
+
+        Args:
+          tokens: Token ids.
+
+        Returns:
+          The bytes.
+        """
         return bytes(int(token) for token in tokens if token < 256)
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
-        """Return the documents as views of their bytes, uint8."""
+        """Return the documents as views of their bytes, uint8.
+
+        Args:
+          documents: The documents, as bytes.
+
+        Returns:
+          An integer array [tokens] for each document.
+        """
         # Nothing is copied; `tokenize` widens the numbers when it writes them into the stream.
         return [np.frombuffer(document, np.uint8) for document in documents]

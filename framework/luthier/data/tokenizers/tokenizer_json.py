@@ -167,11 +167,25 @@ class TokenizerJson(Tokenizer):
         return None
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Return the tokens of a text."""
+        """Return the tokens of a text.
+
+        Args:
+          text: A text; `str` is taken as UTF-8.
+
+        Returns:
+          Token ids.
+        """
         return self.encode_many([to_bytes(text)])[0].tolist()
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; where bytes are not kept, as the tokenizer's own decoder spells it."""
+        """Return the text; where bytes are not kept, as the tokenizer's own decoder spells it.
+
+        Args:
+          tokens: Token ids.
+
+        Returns:
+          The text.
+        """
         tokens = [int(token) for token in tokens]
         if not self.keeps_bytes:
             return self._loaded[0].decode(tokens)
@@ -179,7 +193,14 @@ class TokenizerJson(Tokenizer):
         return text.removeprefix(b" " * self.prefix_bytes).decode("utf-8", "replace")
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
-        """Return the tokens of many documents, int32, encoded on all cores."""
+        """Return the tokens of many documents, int32, encoded on all cores.
+
+        Args:
+          documents: The documents, as bytes.
+
+        Returns:
+          An integer array [tokens] for each document.
+        """
         tokenizer, has_prefix, _ = self._loaded
         if has_prefix:
             documents = [b" " + document if document else document for document in documents]

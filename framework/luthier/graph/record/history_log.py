@@ -107,6 +107,14 @@ def restore_history(graph: Graph, record: Any, run: str = "") -> bool:
 
     Returns:
       Whether the record could be read; otherwise the graph is left as it is.
+
+    Example:
+      >>> import fiddle as fdl
+      >>> from luthier import graph, optim
+      >>> config = fdl.Config(optim.sgd, learning_rate=0.1)
+      >>> read = graph.from_json(graph.to_json(config))
+      >>> graph.restore_history(read, graph.history_record(config), run="sgd/1")
+      True
     """
     # The reverse of `history`. `from_json` gave every argument one entry, "set by config.json";
     # it is replaced by the recorded entries, which are appended in their order over the whole

@@ -48,6 +48,14 @@ class Alibi(nnx.Module):
     Args:
       num_heads: H.
 
+    Example:
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> print(layers.Alibi(num_heads=1)(tokens, tokens).round(4))
+      [[[[-0.     -0.0039 -0.0078]
+         [-0.0039 -0.     -0.0039]
+         [-0.0078 -0.0039 -0.    ]]]]
+
     Source: Press, Smith and Lewis 2021, arXiv 2108.12409, section 3.
     """
 
@@ -113,6 +121,12 @@ class PastBuckets:
     Raises:
       BadInput: The distance is not above half of the buckets.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.PastBuckets(num_buckets=4)(jnp.array([[[0, -1, -2, -100]]])))
+      [[[0 1 2 3]]]
+
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and the released model code.
     """
 
@@ -148,6 +162,12 @@ class SignedBuckets:
 
     Raises:
       BadInput: The distance is not above a quarter of the buckets.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> print(layers.SignedBuckets(num_buckets=8)(jnp.array([[[0, -1, 1, 100]]])))
+      [[[0 1 5 7]]]
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and the released model code.
     """
@@ -187,6 +207,14 @@ class RelativeBias(nnx.Module):
       table: Initializer of the numbers.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> bias = layers.RelativeBias(num_heads=2, rngs=nnx.Rngs(0))
+      >>> bias(tokens, tokens).shape
+      (1, 2, 3, 3)
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.
     """

@@ -129,6 +129,14 @@ class EinsumAttention(_Masked):
       dropout: Probability of dropping a weight after the softmax, by (query, key); may be traced.
         None means no dropout.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> query_BLHK, key_BSGK = jnp.ones((1, 3, 4, 8)), jnp.ones((1, 3, 2, 8))
+      >>> layers.EinsumAttention()(query_BLHK, key_BSGK, key_BSGK, tokens, tokens).shape
+      (1, 3, 4, 8)
+
     Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1; Ainslie et al. 2023,
       arXiv 2305.13245 (groups of query heads that share keys and values); Gemma Team 2024,
       arXiv 2408.00118, section 2 (caps).

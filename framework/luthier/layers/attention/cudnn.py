@@ -75,6 +75,9 @@ class CudnnAttention:
 
         Args:
           device: A device of JAX, present or described.
+
+        Returns:
+          A reason, or an empty string.
         """
         # Within `abstract_forms` plain products stand in for the kernel, which any device has.
         if is_abstract():

@@ -38,7 +38,17 @@ class AttentionMask(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class SameDocument:
-    """Every token sees all tokens of its document; padding sees nothing and is seen by nothing."""
+    """Every token sees all tokens of its document; padding sees nothing and is seen by nothing.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens(jnp.array([[0, 1, 0]]), jnp.array([[1, 1, 2]]))
+      >>> print(layers.SameDocument()(tokens, tokens).astype(int))
+      [[[1 1 0]
+        [1 1 0]
+        [0 0 1]]]
+    """
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return bool [B, L, S], true where both tokens are of one document.
@@ -57,7 +67,18 @@ class SameDocument:
 
 @dataclasses.dataclass(frozen=True)
 class Causal:
-    """Every token sees itself and the earlier tokens of its document."""
+    """Every token sees itself and the earlier tokens of its document.
+
+    Example:
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> print(layers.Causal()(tokens, tokens).astype(int))
+      [[[1 0 0]
+        [1 1 0]
+        [1 1 1]]]
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
+    """
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return bool [B, L, S], true where the key is of the same document and not later.
@@ -92,6 +113,16 @@ class Window:
 
     Args:
       size: Number of tokens that a token sees, itself included.
+
+    Example:
+      >>> from luthier import layers
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> print(layers.Window(2)(tokens, tokens).astype(int))
+      [[[1 0 0]
+        [1 1 0]
+        [0 1 1]]]
+
+    Source: Beltagy et al. 2020, arXiv:2004.05150, section 3.1.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"size": "1 <= x"}

@@ -52,6 +52,15 @@ class HeadNorms(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> norms = layers.HeadNorms(head_dim=8, rngs=nnx.Rngs(0))
+      >>> query, key = norms(jnp.ones((1, 3, 4, 8)), jnp.ones((1, 3, 2, 8)))
+      >>> query.shape, key.shape
+      ((1, 3, 4, 8), (1, 3, 2, 8))
+
     Source: Henry et al. 2020, arXiv 2010.04245, section 3; as in Gemma 3 and Qwen 3.
     """
 
@@ -226,6 +235,15 @@ class Attention(nnx.Module):
 
     Raises:
       BadInput: The heads do not divide evenly.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> attention = layers.Attention(num_heads=2, dim=8, rngs=nnx.Rngs(0))
+      >>> tokens = layers.Tokens.single(batch_size=1, length=3)
+      >>> attention(jnp.ones((1, 3, 8)), tokens).shape
+      (1, 3, 8)
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.2; Ainslie et al. 2023,
       arXiv 2305.13245.
@@ -548,6 +566,14 @@ class CrossAttention(nnx.Module):
 
     Raises:
       BadInput: The heads do not divide evenly.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> attention = layers.CrossAttention(num_heads=2, dim=8, rngs=nnx.Rngs(0))
+      >>> attention.remember(jnp.ones((1, 5, 8))).key_BSGK.shape
+      (1, 5, 2, 4)
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.3, first use.
     """

@@ -41,6 +41,16 @@ class Convolution(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> convolution = layers.Convolution(
+      ...     kernel_size=(3, 3), in_dim=3, out_dim=16, rngs=nnx.Rngs(0)
+      ... )
+      >>> convolution(jnp.ones((2, 8, 8, 3))).shape
+      (2, 8, 8, 16)
+
     Source: LeCun et al. 1989, Neural Computation 1(4), section 3; dilation: Yu and Koltun 2015,
       arXiv:1511.07122, equation 2.
     """
@@ -102,6 +112,14 @@ class DepthwiseConvolution(nnx.Module):
       dtype: Dtype of the computation, and of the result.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> convolution = layers.DepthwiseConvolution(kernel_size=(3,), dim=4, rngs=nnx.Rngs(0))
+      >>> convolution(jnp.ones((2, 5, 4))).shape
+      (2, 5, 4)
 
     Source: Chollet 2016, arXiv:1610.02357, section 2.
     """

@@ -38,6 +38,14 @@ class BatchNorm(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> norm = layers.BatchNorm(dim=4, rngs=nnx.Rngs(0))
+      >>> norm(jnp.ones((2, 8, 8, 4))).shape  # evaluation, with the running statistics
+      (2, 8, 8, 4)
+
     Source: Ioffe and Szegedy 2015, arXiv:1502.03167, algorithms 1 and 2.
     """
 
@@ -134,6 +142,14 @@ class GroupNorm(nnx.Module):
 
     Raises:
       BadInput: The channels do not divide into the groups.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> norm = layers.GroupNorm(num_groups=2, dim=4, rngs=nnx.Rngs(0))
+      >>> norm(jnp.ones((2, 8, 8, 4))).shape
+      (2, 8, 8, 4)
 
     Source: Wu and He 2018, arXiv:1803.08494, equations 1 to 7.
     """

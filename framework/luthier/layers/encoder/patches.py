@@ -53,6 +53,15 @@ class PatchEmbedding(nnx.Module):
     Raises:
       BadInput: The patches do not fill the image.
 
+    Example:
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> patches = layers.PatchEmbedding(
+      ...     image_size=(8, 8), patch_size=(4, 4), num_tokens=4, dim=16, rngs=nnx.Rngs(0)
+      ... )
+      >>> patches.kernel.shape
+      (4, 4, 3, 16)
+
     Source: Dosovitskiy et al. 2020, arXiv 2010.11929, equation 1.
     """
 
@@ -174,6 +183,14 @@ class ClassToken(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> token = layers.ClassToken(dim=8, rngs=nnx.Rngs(0))
+      >>> token.prepend(jnp.ones((2, 4, 8))).shape
+      (2, 5, 8)
+
     Source: Dosovitskiy et al. 2020, arXiv 2010.11929, equations 1 and 4.
     """
 
@@ -221,6 +238,12 @@ class ClassToken(nnx.Module):
 
 class MeanPool(nnx.Module):
     """The mean over the patches, without a token of its own.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers
+      >>> layers.MeanPool()(jnp.ones((2, 4, 8))).shape
+      (2, 8)
 
     Source: Beyer, Zhai and Kolesnikov 2022, arXiv 2205.01580, section 2 (in place of the token).
     """

@@ -73,6 +73,23 @@ class Experts(ExpertLayer):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import functools
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> def make():
+      ...     return layers.Experts(
+      ...         num_experts=4,
+      ...         router=functools.partial(layers.TopK, k=2),
+      ...         expert=functools.partial(layers.Mlp, hidden_dim=16),
+      ...         dim=8,
+      ...         rngs=nnx.Rngs(0),
+      ...     )
+      >>> experts = nnx.eval_shape(make)  # the shapes alone; `make()` makes the arrays
+      >>> nnx.eval_shape(lambda layer, x_BLD: layer(x_BLD), experts, jnp.ones((1, 3, 8))).shape
+      (1, 3, 8)
+
     Source: Shazeer et al. 2017, arXiv:1701.06538, equation 1; shared experts: Dai et al. 2024,
       arXiv:2401.06066, equation 9.
     """

@@ -324,6 +324,15 @@ class TopK(nnx.Module):
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> router = layers.TopK(k=2, num_experts=4, dim=8, rngs=nnx.Rngs(0))
+      >>> choice = router(jnp.ones((1, 3, 8)))
+      >>> choice.experts_BLK.shape, choice.weights_BLK.shape
+      ((1, 3, 2), (1, 3, 2))
+
     Source: Shazeer et al. 2017, arXiv:1701.06538, equations 3 to 5; Lepikhin et al. 2020,
       arXiv:2006.16668, section 2.2; Fedus et al. 2021, arXiv:2101.03961 (k = 1); DeepSeek-AI 2024,
       arXiv:2412.19437, equations 13 to 15 (sigmoid scores, scaled).

@@ -41,6 +41,12 @@ class PowerDecay:
       exponent: $c$.
       least_share: The least share of the newest gradient, $s$; 0 lets the memory grow for ever.
 
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import optim
+      >>> print(optim.PowerDecay(exponent=0.5)(jnp.int32(3)))
+      0.5
+
     Source: Shazeer and Stern, 2018, arXiv:1804.04235, section 7.2; the limit is from Zhai et al.,
       2022, arXiv:2106.04560, section 3.4.
     """

@@ -41,6 +41,11 @@ class SpectralScale:
 
     Learning rates are those of SGD and carry over between widths.
 
+    Example:
+      >>> from luthier import optim
+      >>> optim.SpectralScale()(fan_in=4, fan_out=16, count=0)
+      2.0
+
     Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks"; its
       repository KellerJordan/Muon.
     """

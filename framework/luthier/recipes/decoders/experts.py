@@ -33,6 +33,14 @@ def with_experts(
     Returns:
       A template of `models.Decoder`, for `model` of an experiment.
 
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> model = decoders.with_experts(decoders.qwen3_600m(), num_experts=8, k=2)
+      >>> counts = planner.count_parameters(planner.model_parameters(model))
+      >>> counts.total, counts.active
+      (2445967360, 860520448)
+
     Source: shared experts: Dai et al. 2024, arXiv 2401.06066, section 3.2.
     """
     # Shared experts always run together, so one MLP of their summed hidden size computes the same.

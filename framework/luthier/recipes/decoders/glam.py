@@ -169,6 +169,12 @@ def glam_1162b() -> fdl.Partial[models.Decoder]:
 
     Returns:
       A template of `models.Decoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> planner.count_parameters(planner.model_parameters(decoders.glam_1162b())).total
+      1161756418048
     """
     sizes = {"dim": 8192, "num_layers": 64, "num_heads": 128, "hidden_dim": 32_768}
     return glam(vocab_size=256_000, num_experts=64, **sizes)

@@ -108,5 +108,11 @@ def grok_1() -> fdl.Partial[models.Decoder]:
 
     Returns:
       A template of `models.Decoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> planner.count_parameters(planner.model_parameters(decoders.grok_1())).total
+      315684952064
     """
     return grok()

@@ -35,6 +35,13 @@ def nvidia(
 
     Returns:
       A template of `models.Decoder`, for `model` of an experiment.
+
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import decoders
+      >>> model = decoders.nvidia(dim=1024, num_layers=2, num_heads=8, hidden_dim=4096)
+      >>> planner.count_parameters(planner.model_parameters(model)).total
+      79763712
     """
     graph = pax(vocab_size=vocab_size, head_dim=head_dim, **sizes)
     initial = fdl.Config(layers.Normal, stddev=STDDEV)

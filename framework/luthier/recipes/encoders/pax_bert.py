@@ -27,6 +27,13 @@ def pax_bert(*, vocab_size: Any = 32_000, **sizes: Any) -> fdl.Partial[models.De
     Returns:
       A template of `models.Decoder`, for `model` of an experiment.
 
+    Example:
+      >>> from luthier import planner
+      >>> from luthier.recipes import encoders
+      >>> model = encoders.pax_bert(dim=512, num_layers=2, num_heads=8, hidden_dim=2048)
+      >>> planner.count_parameters(planner.model_parameters(model)).total
+      22717824
+
     Deviation: from BERT, which normalizes after each part, learns its positions and token types,
       has a head with a layer of its own, and no caps.
     """

@@ -163,6 +163,9 @@ class Wandb:
           run_directory: The run's directory.
           report: Is given one line about anything that the user should know; from any thread.
 
+        Returns:
+          The sink, or None.
+
         Raises:
           RunError: `mode` is unknown.
         """

@@ -252,6 +252,12 @@ class Local:
         Workers look for modules in `directory/source` first, where there is a copy of the source
         that the study runs. What they print is kept in `directory/workers`.
 
+        Args:
+          directory: The directory of the study.
+
+        Returns:
+          The device groups, in their order.
+
         Raises:
           BadInput: The devices cannot be cut so.
           RunError: A worker does not start.
@@ -272,25 +278,54 @@ class Local:
             raise
 
     def start(self, slice: int, work: Work) -> None:
-        """Start work on a slice."""
+        """Start work on a slice.
+
+        Args:
+          slice: Number of the device group.
+          work: The trials, and how they run.
+        """
         self._workers[slice].send(work)
 
     def refill(self, slice: int, trial: TrialWork) -> None:
-        """Put one more trial on a free lane of the work that a slice is busy with, or was last."""
+        """Put one more trial on a free lane of the work that a slice is busy with, or was last.
+
+        Args:
+          slice: Number of the device group.
+          trial: The trial.
+        """
         self._workers[slice].send(Refill(trial))
 
     def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
-        """Answer a report of work that `asks`."""
+        """Answer a report of work that `asks`.
+
+        Args:
+          slice: Number of the device group.
+          trial: Number of the trial.
+          fence: Number of the attempt, as in the event.
+          go_on: True to continue the trial, False to prune it.
+        """
         self._workers[slice].send(Answer(trial, fence, go_on))
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
-        """End a trial at its next step: it is saved, and comes back as nothing."""
+        """End a trial at its next step: it is saved, and comes back as nothing.
+
+        Args:
+          slice: Number of the device group.
+          trial: Number of the trial.
+          fence: Number of the attempt, as in the event.
+        """
         self._workers[slice].send(Stop(trial, fence))
 
     def events(self, timeout: float) -> Sequence[Event]:
         """Return new events; wait up to `timeout` seconds for the first.
 
         A slice whose worker died again and again before it was ready is lost for good.
+
+        Args:
+          timeout: The longest time to wait, in seconds.
+
+        Returns:
+          The events in order; none where the time has passed.
         """
         found: list[Event] = []
         deadline = time.monotonic() + timeout

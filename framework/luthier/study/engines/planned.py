@@ -64,6 +64,12 @@ class Planned:
     def open(self, directory: str) -> Sequence[SliceInfo]:
         """Return as many slices as trials are planned at a time; `directory` is not needed.
 
+        Args:
+          directory: The directory of the study.
+
+        Returns:
+          The device groups, in their order.
+
         Raises:
           BadInput: There is no such slice, or its compiler is not installed.
         """
@@ -85,24 +91,54 @@ class Planned:
         ]
 
     def start(self, slice: int, work: Work) -> None:
-        """Plan the trials of some work, one after another."""
+        """Plan the trials of some work, one after another.
+
+        Args:
+          slice: Number of the device group.
+          work: The trials, and how they run.
+        """
         for trial in work.trials:
             self.refill(slice, trial)
 
     def refill(self, slice: int, trial: TrialWork) -> None:
-        """Plan one more trial."""
+        """Plan one more trial.
+
+        Args:
+          slice: Number of the device group.
+          trial: The trial.
+        """
         assert self._pool is not None
         self._pool.submit(self._plan, slice, trial)
 
     def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
-        """Do nothing: a plan reports nothing before its end."""
+        """Do nothing: a plan reports nothing before its end.
+
+        Args:
+          slice: Number of the device group.
+          trial: Number of the trial.
+          fence: Number of the attempt, as in the event.
+          go_on: True to continue the trial, False to prune it.
+        """
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
-        """Forget a trial; its plan, if it is still being made, is not reported."""
+        """Forget a trial; its plan, if it is still being made, is not reported.
+
+        Args:
+          slice: Number of the device group.
+          trial: Number of the trial.
+          fence: Number of the attempt, as in the event.
+        """
         self._stopped.add(fence)
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return the trials that are planned; wait up to `timeout` seconds for the first."""
+        """Return the trials that are planned; wait up to `timeout` seconds for the first.
+
+        Args:
+          timeout: The longest time to wait, in seconds.
+
+        Returns:
+          The events in order; none where the time has passed.
+        """
         found: list[Event] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._events.get(timeout=timeout))

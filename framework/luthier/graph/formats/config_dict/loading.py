@@ -153,6 +153,14 @@ def load_config_dict(written: str) -> Any:
     Raises:
       OverrideError: The file cannot be read, raises (reported with file and line), or returns
         something else.
+
+    Example:
+      >>> from luthier import graph
+      >>> with open("config.py", "w") as file:
+      ...     print("import ml_collections", file=file)
+      ...     print("def get_config(): return ml_collections.ConfigDict({'lr': 0.1})", file=file)
+      >>> graph.load_config_dict("config.py").lr
+      0.1
     """
     return load(written).config
 
