@@ -287,6 +287,11 @@ def experiment():
             "    return layers.Dropout(0.1, 2)",
             "TypeError: Dropout takes rate, and is given 2 arguments without a name",
         ),
+        (
+            "    return 2 * layers.Rotary()",
+            "TypeError: unsupported operand type(s) for *: 'int' and 'Config'; compute on shared "
+            "values with luthier.graph, as multiply(dim, 4)",
+        ),
     ],
 )
 def test_a_wrong_call_is_one_line_that_names_the_line(project, body, message):

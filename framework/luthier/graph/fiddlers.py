@@ -19,7 +19,7 @@ import typing_extensions
 
 from luthier import project, user_code
 from luthier.errors import BadInput, Problem, UserCodeError
-from luthier.graph import copies, entry_points, lazy, origins, setting, signatures
+from luthier.graph import copies, entry_points, lazy, origins, setting, signatures, values
 from luthier.graph.grammar import call_arguments, names
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.grammar.types import members
@@ -77,7 +77,8 @@ def run_fiddler(
         raise
     except Exception as error:  # whatever somebody else's code raises
         if user_code.frames(error):
-            problem = Problem(f"{name} failed: {user_code.summary(error, 110)}")
+            what = f"{name} failed: {user_code.summary(error, 110)}"
+            problem = Problem(what, remedy=values.arithmetic_remedy(error))
             raise UserCodeError(problem, user_code.details(error)) from error
         raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error
     returned = changed if returned is None else returned

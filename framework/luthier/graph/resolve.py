@@ -19,7 +19,7 @@ import fiddle as fdl
 from luthier import folders, user_code
 from luthier.errors import BadInput, Problem, UnknownReference, UserCodeError, listed
 from luthier.folders import EXPERIMENT_FOLDERS, HUGGING_FACE
-from luthier.graph import copies, lazy, origins, signatures
+from luthier.graph import copies, lazy, origins, signatures, values
 from luthier.graph.grammar import names
 from luthier.graph.grammar.call_arguments import call, read_arguments
 from luthier.graph.grammar.statements import Unreadable
@@ -329,6 +329,7 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[Any, Any]) ->
         raise
     except Exception as error:  # whatever the user's code raises
         if user_code.frames(error):
-            problem = Problem(f"{name} failed: {user_code.summary(error, 110)}")
+            what = f"{name} failed: {user_code.summary(error, 110)}"
+            problem = Problem(what, remedy=values.arithmetic_remedy(error))
             raise UserCodeError(problem, user_code.details(error)) from error
         raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error

@@ -11,6 +11,7 @@ functions below, so they are recorded, compared and built like any other node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -227,6 +228,21 @@ def power(left: Any, right: Any) -> fdl.Config:
       1024
     """
     return fdl.Config(raised, left, right)
+
+
+# Python's message for an operator that a node does not have: `steps // 10`.
+_OPERATOR_ON_NODE = re.compile(r"unsupported operand type\(s\) for .*'(Config|Partial)'")
+
+
+def arithmetic_remedy(error: BaseException) -> str:
+    """Return a remedy for an error of Python's operators on a value node; empty for other errors.
+
+    Args:
+      error: What an experiment or a fiddler raised.
+    """
+    if not isinstance(error, TypeError) or not _OPERATOR_ON_NODE.match(str(error)):
+        return ""
+    return "compute on shared values with luthier.graph, as multiply(dim, 4)"
 
 
 def is_constant(node: Any) -> bool:
