@@ -108,24 +108,18 @@ def _see_also(commands: Sequence[str]) -> str:
 
 
 def _groups() -> dict[str, dict[str, str]]:
-    """Return the first sentence of each page, by the folder and the name of the page."""
+    """Return the title of each page, by the folder and the name of the page."""
     found: dict[str, dict[str, str]] = {}
     for name, path in sorted(_files().items(), key=lambda item: (str(item[1].parent), item[0])):
-        found.setdefault(path.parent.name, {})[name] = _first_sentence(
-            path.read_text(encoding="utf-8")
-        )
+        found.setdefault(path.parent.name, {})[name] = _title(path.read_text(encoding="utf-8"))
     known = [folder for folder in _FOLDERS if folder in found]
     return {folder: found[folder] for folder in dict.fromkeys([*known, *found])}
 
 
-def _first_sentence(markdown: str) -> str:
-    """Return the first sentence below the title of a page, without its markup."""
-    for block in re.split(r"\n\s*\n", markdown):
-        if not block.startswith(("#", "<", "!", "```", "|", "---", "{", "    ")):
-            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(block.split()))
-            text = re.sub(r"(\*\*|\*|`)", "", text)
-            return re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0]
-    return ""
+def _title(markdown: str) -> str:
+    """Return the title of a page."""
+    match = re.search(r"^# (.+)$", markdown, flags=re.MULTILINE)
+    return match[1].replace("`", "") if match else ""
 
 
 def _topics(groups: Mapping[str, Mapping[str, str]]) -> str:
