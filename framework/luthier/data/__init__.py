@@ -25,8 +25,8 @@ from luthier.data.examples import (
 )
 from luthier.data.filters import Deduplicate, Filter, Filtered, Length, Predicate, fold, left_out
 from luthier.data.mixture import Mixture, Stage
-from luthier.data.node import DataNode, Rows, Spec, spec
-from luthier.data.order import Draws, Order, Shuffled, Visit, host_positions, shuffled_rows
+from luthier.data.node import DataNode, Spec, spec
+from luthier.data.order import Draws, Order, Rows, Shuffled, Visit, host_positions, shuffled_rows
 from luthier.data.packed import Packed
 from luthier.data.packing import (
     Concatenate,

@@ -18,8 +18,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from luthier.data.node import Rows
-from luthier.data.order import Order, Visit
+from luthier.data.order import Order, Rows, Visit
 from luthier.errors import DataError, Problem
 
 Batch = dict[str, np.ndarray]

@@ -22,7 +22,7 @@ from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
     from luthier.data.loader import Batch
-    from luthier.data.node import Rows
+    from luthier.data.order import Rows
 
 
 # Shares are realised to within one row in so many; a table takes a megabyte.

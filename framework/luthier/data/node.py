@@ -5,44 +5,17 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from luthier.data.order import Order, Shuffled, Visit, host_positions
+from luthier.data.order import Order, Rows, Shuffled, host_positions
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
-    from luthier.data.loader import Batch, ShuffledIterator
+    from luthier.data.loader import ShuffledIterator
 
 Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
-
-
-class Rows(Protocol):
-    """Random access to the rows of an epoch: the protocol of what `DataNode.rows` returns.
-
-    Rows are numbered from 0 within an epoch; `DataNode` shuffles and shards the numbers.
-    """
-
-    @property
-    def num_rows(self) -> int:
-        """The rows of an epoch."""
-
-    @property
-    def num_examples(self) -> int:
-        """The largest number among the batch entries `documents` or `examples`."""
-
-    @property
-    def digest(self) -> str:
-        """A fingerprint of the rows and their numbers."""
-
-    def gather(self, rows: np.ndarray, visit: Visit | None = None) -> Batch:
-        """Return rows as entries [B, ...].
-
-        Args:
-          rows: The rows wanted, int64 [B]; -1 is a row of padding, which is 0 everywhere.
-          visit: In training, what random augmentation draws from; None in evaluation.
-        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

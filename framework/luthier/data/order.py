@@ -253,3 +253,30 @@ def mix(values: np.ndarray) -> np.ndarray:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
+
+
+class Rows(Protocol):
+    """Random access to the rows of an epoch: the protocol of what `DataNode.rows` returns.
+
+    Rows are numbered from 0 within an epoch; `DataNode` shuffles and shards the numbers.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of an epoch."""
+
+    @property
+    def num_examples(self) -> int:
+        """The largest number among the batch entries `documents` or `examples`."""
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of the rows and their numbers."""
+
+    def gather(self, rows: np.ndarray, visit: Visit | None = None) -> dict[str, np.ndarray]:
+        """Return rows as entries [B, ...].
+
+        Args:
+          rows: The rows wanted, int64 [B]; -1 is a row of padding, which is 0 everywhere.
+          visit: In training, what random augmentation draws from; None in evaluation.
+        """

@@ -130,7 +130,8 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
             "--pruner: there is no pruner 'medain'; did you mean median?",
         ),
         ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep apply to experiments"),
-        ([STUDY, "--all"], "--as is an option of `luthier sweep best`; --all, --html and --sync"),
+        ([STUDY, "--all"], "--all is an option of `luthier sweep show`"),
+        ([STUDY, "--as", "python"], "--as is an option of `luthier sweep best`"),
         (["--resume", "absent"], "there is no study 'absent'"),
         ([STUDY, "--retry", "failed"], "--retry needs a study to resume; add --resume STUDY"),
         ([], "no experiment is given"),
@@ -208,6 +209,22 @@ def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(projec
     capsys.readouterr()
     (line,) = _refused(capsys, *WRAPPED, "rate=log(1e-4,1e-2)", "budget.trails=2")
     assert line.startswith("luthier: budget.trails: does not exist")
+
+
+def test_the_trials_of_a_study_are_printed_for_other_programs(project, capsys):
+    assert main(["sweep", STUDY, "--trials", "4"]) == 0
+    capsys.readouterr()
+    words = ["sweep", "show", "toy", "--sort", "held_out/loss", "--state", "complete"]
+    assert main([*words, "--json", "--parquet", "trials.parquet"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    losses = [row["held_out/loss"] for row in rows]
+    assert len(losses) == 4
+    assert losses == sorted(losses)
+    assert (project / "trials.parquet").stat().st_size > 0
+    assert main([*words, "--csv"]) == 0
+    assert capsys.readouterr().out.count("\n") == 5
+    remedy = "--sort and --state are for rows; add --csv, --json or --parquet FILE"
+    assert _refused(capsys, *words[1:]) == [f"luthier: {remedy}"]
 
 
 def test_a_study_at_its_time_limit_is_resumed_with_more_time(project, capsys):

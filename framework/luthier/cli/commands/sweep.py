@@ -49,6 +49,8 @@ FORMS = ("overrides", "python", "json")
 # Options that describe a study, so that they would be ignored with a recorded one.
 _NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler", "pruner")
 
+_OF_SHOW = ("all", "html", "sync", "csv", "json", "parquet", "sort", "state")
+
 USAGE = (
     "luthier sweep REF [OVERRIDE ...] [OPTIONS]\n"
     "luthier sweep --resume STUDY [OVERRIDE ...] [OPTIONS]\n"
@@ -67,6 +69,7 @@ examples:
   luthier sweep show lm_learning_rate
   luthier sweep show lm_learning_rate/7
   luthier sweep show lm_learning_rate --html report.html
+  luthier sweep show lm_learning_rate --csv --state complete > trials.csv
 """,
     ),
     "best": Action(
@@ -118,6 +121,11 @@ def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
     option("show", "--all", action="store_true", help="list all trials")
     option("show", "--html", metavar="FILE", help="write the report to a file")
     option("show", "--sync", choices=["wandb"], help="write a summary run to W&B")
+    option("show", "--csv", action="store_true", help="print the trials as CSV")
+    option("show", "--json", action="store_true", help="print the trials as JSON")
+    option("show", "--parquet", metavar="FILE", help="write the trials to a Parquet file")
+    option("show", "--sort", metavar="COLUMN", help="sort these rows, the best value first")
+    option("show", "--state", metavar="STATE", help="only rows of this state, as complete")
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -208,9 +216,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         return _repair(arguments, problems)
     if arguments.reference in ("show", "best"):
         return _look(arguments, problems)
-    if arguments.form or arguments.all or arguments.html or arguments.sync:
-        what = "--as is an option of `luthier sweep best`; --all, --html and --sync of `sweep show`"
-        problems.add(what)
+    if arguments.form:
+        problems.add("--as is an option of `luthier sweep best`")
+    if of_show := [name for name in _OF_SHOW if getattr(arguments, name)]:
+        problems.add(f"--{of_show[0]} is an option of `luthier sweep show`")
     own = project.Project(Path.cwd())
     with problems.collected():
         own = project.find()
@@ -427,6 +436,11 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         print("\n".join(trial_lines(standing, trials[int(number)], directory.path)))
         return EXIT_DONE
     if arguments.reference == "show":
+        if arguments.csv or arguments.json or arguments.parquet:
+            return _export(directory.path, arguments)
+        if arguments.sort or arguments.state:
+            what = "--sort and --state are for rows"
+            raise BadInput(Problem(what, remedy="add --csv, --json or --parquet FILE"))
         if arguments.html or arguments.sync:
             return _publish(directory, standing, arguments)
         # The 20 newest trials; the best are listed in any case.
@@ -439,6 +453,24 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         if len(best) > 1:
             print(f"# trial {trial.number}")
         print(_in_form(directory, standing, trial, arguments.form or "overrides"))
+    return EXIT_DONE
+
+
+def _export(path: Path, arguments: argparse.Namespace) -> int:
+    """Print or write the trials of a study as a table."""
+    from luthier.study import load
+
+    table = load(str(path))
+    if arguments.state:
+        table = table.where(state=arguments.state)
+    if arguments.sort:
+        table = table.sorted(arguments.sort)
+    if arguments.parquet:
+        table.write_parquet(arguments.parquet)
+    if arguments.csv:
+        print(table.csv(), end="")
+    if arguments.json:
+        print(table.json(), end="")
     return EXIT_DONE
 
 

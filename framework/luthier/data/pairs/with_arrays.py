@@ -18,7 +18,7 @@ from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
     from luthier.data.loader import Batch
-    from luthier.data.node import Rows
+    from luthier.data.order import Rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
