@@ -22,13 +22,15 @@ PLACES = sorted(
 @pytest.mark.parametrize("place", PLACES)
 def test_examples_print_what_they_show(place, tmp_path, monkeypatch):
     """Each docstring runs alone, in an empty folder, with the names that it imports itself."""
-    monkeypatch.chdir(tmp_path)
     name = f"luthier.{place.removesuffix('/__init__').replace('/', '.')}"
     tests = doctest.DocTestFinder().find(importlib.import_module(name), globs={})
     examples = [test for test in tests if test.examples]
     assert examples, "`>>> ` is in the module, but in no docstring of it"
     report: list[str] = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
-    for test in examples:
+    for number, test in enumerate(examples):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
         runner.run(test, out=report.append)
     assert not report, "".join(report)

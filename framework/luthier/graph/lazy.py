@@ -57,8 +57,18 @@ def imports() -> contextlib.AbstractContextManager[None]:
 
     Type checkers and editors see the imports as they are written.
 
+    Returns:
+      A context manager for a `with` statement at module level.
+
     Raises:
       BadInput: The `with` statement is inside of a function.
+
+    Example:
+      >>> from luthier import lazy
+      >>> with lazy.imports():
+      ...     from luthier import optim
+      >>> optim.adamw(learning_rate=3e-4)
+      <Config[adamw(learning_rate=0.0003)]>
     """
     return _Imports(sys._getframe(1))  # private by its name alone: the documentation describes it
 
