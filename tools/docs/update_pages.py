@@ -24,6 +24,7 @@ def rendered() -> dict[str, str]:
     for source in sorted((ROOT / "tools" / "docs" / "pages").glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"page_{source.stem}", source)
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look their module up there
         spec.loader.exec_module(module)
         made[source.stem] = module.render()
     return made
