@@ -18,10 +18,10 @@ def study() -> fdl.Config[studies.Study]:
     """Search for the front of loss and parameters by NSGA-II."""
     mlp = "model.block.mlp="
     gated = studies.Option(
-        words=(f"{mlp}GatedMlp(hidden_dim=192, activation=jax.nn.silu)",), name="gated"
+        overrides=(f"{mlp}GatedMlp(hidden_dim=192, activation=jax.nn.silu)",), name="gated"
     )
     plain = studies.Option(
-        words=(f"{mlp}Mlp(hidden_dim=256)",),
+        overrides=(f"{mlp}Mlp(hidden_dim=256)",),
         space=studies.Space({"model.block.mlp.hidden_dim": studies.Int(128, 384, 64)}),
         name="plain",
     )

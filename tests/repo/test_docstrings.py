@@ -254,7 +254,7 @@ NEEDS_PACKAGE = "needs an optional package"
 SETS_PROCESS = "changes the process for good"
 WITHOUT_EXAMPLE = {
     COMPILES: {
-        *("checked_program", "comparison", "cpu_chip", "device_facts", "evaluate_step"),
+        *("checked_program", "cpu_chip", "device_facts", "evaluate_step"),
         *("export", "generate", "gradient_of", "host_bytes", "init_state", "make", "materialize"),
         *("not_reused", "part_without_cache", "plan", "plan_apart", "plan_here", "predict"),
         *("query_and_others", "require_fit", "response_log_probabilities", "scale_to"),

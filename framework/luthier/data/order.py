@@ -279,4 +279,7 @@ class Rows(Protocol):
         Args:
           rows: The rows wanted, int64 [B]; -1 is a row of padding, which is 0 everywhere.
           visit: In training, what random augmentation draws from; None in evaluation.
+
+        Returns:
+          Arrays [B, ...] by the names of the batch's entries.
         """

@@ -41,6 +41,10 @@ VARIABLES = {
     },
     "Terminal": {
         "NO_COLOR": "Any value but an empty one switches colors off.",
+        "FORCE_COLOR": "Any value but an empty one switches colors on, also in a pipe.",
+        "LUTHIER_PAGER": "The pager of `luthier help`; an empty value switches it off. Without it, "
+        "`PAGER` counts.",
+        "PAGER": "The pager of `luthier help`, by default `less`.",
         "TERM": "`dumb` switches off colors, and lines that are redrawn.",
     },
     "Folders": {

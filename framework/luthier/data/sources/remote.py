@@ -34,10 +34,8 @@ _FEW = {"max_retries": 2, "initial_delay": "0.5s", "max_delay": "1s"}
 _REMEDY = "check the network and your credentials, or name a copy on this machine"
 # Where Pax's recipes read: they are often tried first, and where there is no network.
 _MLPERF = "gs://mlperf-llm-public2/"
-_SMALL_C4 = (
-    "check the network; or try it on a small C4: `python -m luthier.shipped.c4_shards c4`, then "
-    """--fiddler 'shared(folder="c4")'"""
-)
+_SMALL_C4 = "luthier.shipped.c4_shards"
+"""The module that writes a small one."""
 _is_offline = contextvars.ContextVar("is_offline", default=False)
 
 
@@ -254,4 +252,7 @@ def _cache() -> str:
 
 
 def _remedy(path: object) -> str:
-    return _SMALL_C4 if str(path).startswith(_MLPERF) else _REMEDY
+    if not str(path).startswith(_MLPERF):
+        return _REMEDY
+    fiddler = """--fiddler 'shared(folder="c4")'"""
+    return f"check the network; or try it on a small C4: `python -m {_SMALL_C4} c4`, then {fiddler}"

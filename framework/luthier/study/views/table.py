@@ -70,6 +70,9 @@ class TrialTable(Sequence[Row]):
           descending: Whether the largest value comes first; None for the best one, in the direction
             of an objective, and for the smallest one of other columns.
 
+        Returns:
+          A table of the same rows.
+
         Raises:
           BadInput: There is no such column.
         """
@@ -95,6 +98,9 @@ class TrialTable(Sequence[Row]):
         Args:
           **wanted: The value by the name of a column.
 
+        Returns:
+          A table of those rows.
+
         Raises:
           BadInput: There is no such column.
         """
@@ -104,7 +110,10 @@ class TrialTable(Sequence[Row]):
         return dataclasses.replace(self, rows=kept)
 
     def frame(self) -> Any:
-        """Return a `pandas.DataFrame` with these rows and columns.
+        """Return the table for pandas.
+
+        Returns:
+          A `pandas.DataFrame` with these rows and columns.
 
         Raises:
           BadInput: pandas is not installed.
@@ -117,7 +126,11 @@ class TrialTable(Sequence[Row]):
         return pandas.DataFrame(list(self.rows), columns=list(self.columns))
 
     def csv(self) -> str:
-        """Return the table as comma-separated values, with a line of names; None is empty."""
+        """Return the table as comma-separated values.
+
+        Returns:
+          A line of names, and a line for each row; None is empty.
+        """
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, self.columns, lineterminator="\n")
         writer.writeheader()
@@ -125,7 +138,11 @@ class TrialTable(Sequence[Row]):
         return text.getvalue()
 
     def json(self) -> str:
-        """Return the table as a JSON list of objects; numbers that JSON does not have are texts."""
+        """Return the table as JSON.
+
+        Returns:
+          A list of objects; numbers that JSON does not have are texts.
+        """
         return json_text([{name: _json(value) for name, value in r.items()} for r in self.rows])
 
     def write_parquet(self, path: str | os.PathLike[str]) -> None:
@@ -164,6 +181,9 @@ def load(name: str, directory: str | os.PathLike[str] = STUDIES) -> TrialTable:
     Args:
       name: The study's name, or its folder.
       directory: Root directory of the studies.
+
+    Returns:
+      A row for each trial, by number.
 
     Raises:
       UnknownReference: There is no such study; the problem holds the nearest names.
