@@ -50,6 +50,14 @@ COMMENT = re.compile(r"<!--\s*([\w-]+)(?:\s*:\s*(.*?))?\s*-->", re.DOTALL)
 DIRECTIVES = {"file", "exit", "interrupt", "dry-run", "skip"}
 COLUMNS = 100
 # Reads requests in JSON from its standard input; the last line of a reply is the mark and a status.
+# What a shell starts in the background ignores Ctrl-C, and so do its children. By a process in
+# between and not by `preexec_fn`, which forks, while JAX may have threads in this one.
+WITH_CTRL_C = """\
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
 INTERPRETER = """
 import json, os, sys, traceback
 namespace, mark = {"__name__": "__main__"}, sys.argv[1]
@@ -312,7 +320,7 @@ class Runner:
         """Run a command in bash; return its output and exit code."""
         script = f'{code}\nstatus=$?; pwd > "$RUN_PAGE_CWD"; exit $status'
         process = subprocess.Popen(
-            ["bash", "-c", script],
+            [sys.executable, "-c", WITH_CTRL_C, "bash", "-c", script],
             cwd=self._folder,
             env={**self._environment, "RUN_PAGE_CWD": str(self._cwd_file)},
             stdin=subprocess.DEVNULL,
@@ -321,8 +329,6 @@ class Runner:
             text=True,
             errors="replace",
             start_new_session=True,  # a group of its own, which Ctrl-C reaches as on a terminal
-            # Which is ignored by what a shell starts in the background, and so by its children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         lines = []
         try:
