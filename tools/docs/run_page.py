@@ -49,7 +49,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMENT = re.compile(r"<!--\s*([\w-]+)(?:\s*:\s*(.*?))?\s*-->", re.DOTALL)
 DIRECTIVES = {"file", "exit", "interrupt", "dry-run", "skip"}
 COLUMNS = 100
-# Reads requests in JSON from its standard input; the last line of a reply is the mark and a status.
 # What a shell starts in the background ignores Ctrl-C, and so do its children. By a process in
 # between and not by `preexec_fn`, which forks, while JAX may have threads in this one.
 WITH_CTRL_C = """\
@@ -58,6 +57,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 
+# Reads requests in JSON from its standard input; the last line of a reply is the mark and a status.
 INTERPRETER = """
 import json, os, sys, traceback
 namespace, mark = {"__name__": "__main__"}, sys.argv[1]
