@@ -1,23 +1,24 @@
-"""GPT-2 of 124 million parameters, on text of your own: for one to eight GPUs of 80 GB.
+"""GPT-2 of 124 million parameters on your own text, sized for one to eight GPUs of 80 GB.
 
 Paper: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (the model); Brown
   et al. 2020, arXiv:2005.14165, table 2.1 and appendix B (batch, optimizer and schedule).
 Command: luthier train configs.lm.gpt2_124m
-Hardware: 1 to 8 GPUs of 80 GB (H100), or as many TPU chips; never run on one.
+Hardware: 1 to 8 GPUs of 80 GB (H100); never run on a GPU or TPU.
 Expected: not measured yet.
 
-The folder `corpus` holds a vocabulary and two prepared corpora, of text files of yours; another
-folder is `'fiddler:shared(folder="DIR")'`:
+The folder `corpus` must contain a vocabulary and two prepared corpora. These commands create them
+from your text files (to read another folder, add `'fiddler:shared(folder="DIR")'`):
   luthier data train-tokenizer corpus/bpe.json --vocab-size 50257 --text 'text/train/*.txt'
   luthier data prepare corpus/train --text 'text/train/*.txt' --tokenizer corpus/bpe.json
   luthier data prepare corpus/held_out --text 'text/held_out/*.txt' --tokenizer corpus/bpe.json
 
-124,475,904 parameters, of which 36,096 pad the vocabulary. Compiled for GPUs that were absent, by
-`luthier plan configs.lm.gpt2_124m ... --slice h100:N` with JAX 0.10.2 on 2026-11-25:
-  h100:1                                         36.8 GiB of 59.3 GiB   64 rows at a time
-  h100:8                                          6.4 GiB                8 rows on each
-  h100:8 fiddler:fsdp training.accumulation=1    35.3 GiB               64 rows on each
-No step was run on a GPU, so there is no measured time. `:cudnn` has NVIDIA's attention kernel.
+The model has 124,475,904 parameters, of which 36,096 pad the vocabulary. Memory on each GPU, as
+compiled without a GPU by `luthier plan configs.lm.gpt2_124m ... --slice h100:N` with JAX 0.10.2 on
+2026-11-25:
+  h100:1                                         36.8 GiB of 59.3 GiB   64 sequences at a time
+  h100:8                                          6.4 GiB                8 sequences on each
+  h100:8 fiddler:fsdp training.accumulation=1    35.3 GiB               64 sequences on each
+No step was run on a GPU, so there is no measured time. `:cudnn` uses cuDNN's attention kernel.
 """
 
 from luthier import lazy

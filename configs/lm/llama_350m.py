@@ -1,21 +1,21 @@
-"""A Llama of 368 million parameters, on text of your own: for one to eight GPUs of 80 GB.
+"""A Llama of 368 million parameters on your own text, sized for one to eight GPUs of 80 GB.
 
 Paper: Touvron et al. 2023, arXiv:2302.13971 (the model, its optimizer and schedule); Zhao et al.
-  2024, arXiv:2403.03507 (its sizes, there called 350M); Brown et al. 2020, arXiv:2005.14165, table
-  2.1 (batch and learning rate for this size).
+  2024, arXiv:2403.03507 (the sizes, named 350M there); Brown et al. 2020, arXiv:2005.14165, table
+  2.1 (batch size and learning rate).
 Command: luthier train configs.lm.llama_350m
-Hardware: 1 to 8 GPUs of 80 GB (H100); never run on one.
+Hardware: 1 to 8 GPUs of 80 GB (H100); never run on a GPU.
 Expected: not measured yet.
 
-The folder `corpus` is that of `configs.lm.gpt2_124m`, with 32,000 tokens in its vocabulary
-(`luthier data train-tokenizer corpus/bpe.json --vocab-size 32000 --text 'text/train/*.txt'`).
+Prepare the folder `corpus` as for `configs.lm.gpt2_124m`, but with a vocabulary of 32,000 tokens:
+  luthier data train-tokenizer corpus/bpe.json --vocab-size 32000 --text 'text/train/*.txt'
 
-367,969,280 parameters. Compiled for GPUs that were absent, by
+The model has 367,969,280 parameters. Memory on each GPU, as compiled without a GPU by
 `luthier plan configs.lm.llama_350m ... --slice h100:N` with JAX 0.10.2 on 2026-11-25:
-  h100:1                                         33.1 GiB of 59.3 GiB   16 rows at a time
-  h100:8                                         10.8 GiB                2 rows on each
-  h100:8 fiddler:fsdp training.accumulation=2    29.7 GiB               16 rows on each
-No step was run on a GPU, so there is no measured time. `:cudnn` has NVIDIA's attention kernel.
+  h100:1                                         33.1 GiB of 59.3 GiB   16 sequences at a time
+  h100:8                                         10.8 GiB                2 sequences on each
+  h100:8 fiddler:fsdp training.accumulation=2    29.7 GiB               16 sequences on each
+No step was run on a GPU, so there is no measured time. `:cudnn` uses cuDNN's attention kernel.
 """
 
 from luthier import lazy

@@ -1,4 +1,4 @@
-"""A small language model learns which of two sums is right, from preferences alone.
+"""A small language model trained by DPO to prefer the correct one of two sums.
 
 Paper: Rafailov et al. 2023, "Direct Preference Optimization: Your Language Model is Secretly a
   Reward Model", arXiv:2305.18290. The reference is the model before the first step.
@@ -7,7 +7,7 @@ Parameters: 140,608.
 Hardware: 2 CPU cores, under 3 minutes.
 Expected: preference_accuracy >= 0.90 on held_out (0.944 on 2026-11-21).
 
-Held-out sums are never trained on, and 0.5 of `preference_accuracy` is chance.
+The held-out sums do not occur in the training data. A `preference_accuracy` of 0.5 is chance.
 """
 
 from luthier import lazy

@@ -116,7 +116,7 @@ def load_module(name: str) -> types.ModuleType:
     Example:
       >>> from luthier import graph
       >>> graph.load_module("quickstart").__doc__.splitlines()[0]
-      "A small language model of Shakespeare's bytes."
+      "A small byte-level language model of Shakespeare's plays."
     """
     try:
         return find_module(name)
