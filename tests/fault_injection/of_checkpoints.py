@@ -55,7 +55,7 @@ def _damaged(
     assert notice.endswith(f"resuming from step {good}"), notice
     assert stage.began() == good
     agreed = compare(stage, truths.of(stage.processes))
-    detected = f"by its checksum: {word}; goes on from the one before"
+    detected = f'its checksum ("{word} ..."); resumes from the previous one'
     return Outcome(detected, seconds, reached - good, agreed)
 
 
@@ -96,7 +96,7 @@ def torn(stage: Stage, truths: Truths) -> Outcome:
     (path / "commit.json").unlink()
     os.truncate(_biggest(path / "arrays"), 0)
     since = time.monotonic()
-    outcome = resumed(stage, truths, "no commit file: not taken for a checkpoint", 0.0)
+    outcome = resumed(stage, truths, "no commit file: not treated as a checkpoint", 0.0)
     assert stage.began() == good
     return Outcome(outcome.detected, time.monotonic() - since, reached - good, outcome.restart)
 
@@ -125,7 +125,7 @@ def all_damaged(stage: Stage, truths: Truths) -> Outcome:
 def no_status(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     (stage.run / "status.json").unlink()
-    return resumed(stage, truths, "not needed: checkpoints are found by themselves", 0.0)
+    return resumed(stage, truths, "not needed: the directories are searched", 0.0)
 
 
 @injection("status.json torn")
@@ -161,11 +161,11 @@ def torn_metrics(stage: Stage, truths: Truths) -> Outcome:
     return resumed(stage, truths, "cut off at the restart", 0.0)
 
 
-@injection("metrics.jsonl with nonsense in the middle")
+@injection("metrics.jsonl with a corrupt line in the middle")
 def garbled_metrics(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     path = stage.run / "metrics.jsonl"
     lines = path.read_bytes().split(b"\n")
     lines.insert(len(lines) // 2, b"\x00\xff{nonsense")
     path.write_bytes(b"\n".join(lines))
-    return resumed(stage, truths, "the line is left out by readers", 0.0)
+    return resumed(stage, truths, "readers skip the line", 0.0)

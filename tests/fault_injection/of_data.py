@@ -71,7 +71,7 @@ def unreadable(stage: Stage, truths: Truths) -> Outcome:
     return Outcome(detected, refused.ended_at - start, 0, compare(stage, truths.of(1)))
 
 
-@injection("the data is another at a restart", 1, 2)
+@injection("the data has changed at a restart", 1, 2)
 def changed(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     path = stage.folder / "text" / "a.txt"
@@ -88,7 +88,7 @@ def _records(stage: Stage) -> None:
     (stage.folder / "text" / "a.jsonl").write_text("\n".join(lines) + "\n")
 
 
-@injection("a corrupt record, to fail at", 1, 2)
+@injection("a corrupt record, not tolerated", 1, 2)
 def corrupt_fail(stage: Stage, truths: Truths) -> Outcome:
     _records(stage)
     seconds = _refused(stage, "text/a.jsonl:7: not JSON: ", LINES)
@@ -100,7 +100,7 @@ def corrupt_fail(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("exit code 2 with file and line; nothing written", seconds, 0, "trains")
 
 
-@injection("a corrupt record, to skip and count", 1, 2)
+@injection("a corrupt record, to be skipped", 1, 2)
 def corrupt_skip(stage: Stage, truths: Truths) -> Outcome:
     _records(stage)
     start = time.time()

@@ -54,7 +54,9 @@ def full_at_save(stage: Stage, truths: Truths) -> Outcome:
         assert any("free " in line and "rerun" in line for line in lines), lines
         saved = max(stage.saved())
         filler.unlink()
-        outcome = resumed(stage, truths, "exit code 2, one line; what is saved stays", seconds)
+        outcome = resumed(
+            stage, truths, "exit code 2, one line; saved checkpoints are kept", seconds
+        )
         assert stage.began() == saved
         return outcome
 
@@ -76,7 +78,7 @@ def full_at_logging(stage: Stage, truths: Truths) -> Outcome:
         assert started.wait() == 0
         assert "can be written again; nothing is lost" in stage.notices()
         agreed = compare(stage, truths.of(1, rare))
-        return Outcome("a notice; records wait in memory, training goes on", seconds, 0, agreed)
+        return Outcome("a notice; records wait in memory, training continues", seconds, 0, agreed)
 
 
 @injection("the disk has no inodes left")
@@ -168,4 +170,4 @@ def deleted_checkpoints(stage: Stage, truths: Truths) -> Outcome:
     seconds = time.monotonic() - since
     stage.hurry()
     assert started.wait() == 0
-    return Outcome("the next save makes it anew", seconds, 0, compare(stage, truths.of(1)))
+    return Outcome("the next save creates it again", seconds, 0, compare(stage, truths.of(1)))

@@ -101,7 +101,7 @@ def _one_is_killed(stage: Stage, truths: Truths, index: int) -> Outcome:
     assert line.startswith(f"luthier: process {who} of {stage.processes} ended (signal 9); the run")
     assert "resume it with: luthier train drilled" in line
     assert seconds < 30
-    return resumed(stage, truths, "named by the parent, the others are ended", seconds)
+    return resumed(stage, truths, "the launcher names it and ends the others", seconds)
 
 
 @injection("SIGKILL of one host", 2, 4)
@@ -114,7 +114,7 @@ def sigkill_of_coordinator(stage: Stage, truths: Truths) -> Outcome:
     return _one_is_killed(stage, truths, 0)
 
 
-@injection("SIGKILL of the parent of all processes", 2)
+@injection("SIGKILL of the launcher", 2)
 def sigkill_of_parent(stage: Stage, truths: Truths) -> Outcome:
     started = _begun(stage, 12)
     children = started.children
@@ -125,7 +125,7 @@ def sigkill_of_parent(stage: Stage, truths: Truths) -> Outcome:
     seconds = time.monotonic() - since
     status = stage.status()
     assert status["status"] == "preempted", status
-    outcome = resumed(stage, truths, "the orphans save and end", seconds)
+    outcome = resumed(stage, truths, "the other processes save and exit", seconds)
     assert outcome.lost == 0, outcome
     return outcome
 
@@ -198,7 +198,7 @@ def sigstop_of_all(stage: Stage, truths: Truths) -> Outcome:
     assert started.wait() == 0
     truth = truths.of(1)
     assert stage.losses() == truth.losses
-    return Outcome("it is no fault: the run goes on", started.ended_at - since, 0, "bit-identical")
+    return Outcome("not a fault: the run continues", started.ended_at - since, 0, "bit-identical")
 
 
 @injection("a host that hangs", 1, 2)

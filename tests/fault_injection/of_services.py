@@ -57,7 +57,7 @@ def wandb_crash(stage: Stage, truths: Truths) -> Outcome:
     stage.hurry()
     assert started.wait() == 0
     agreed = compare(stage, truths.of(1))
-    return Outcome("a notice; training goes on", seconds, 0, agreed)
+    return Outcome("a notice; training continues", seconds, 0, agreed)
 
 
 @injection("the clock goes back an hour", 1, 2)
@@ -69,6 +69,6 @@ def clock(stage: Stage, truths: Truths) -> Outcome:
     stage.until_saved(3 * EVERY, started)
     started.send(signal.SIGTERM)
     assert started.wait() == 75
-    outcome = resumed(stage, truths, "it is no fault: nothing is ordered by the clock", 0.0)
+    outcome = resumed(stage, truths, "not a fault: nothing is ordered by the clock", 0.0)
     assert outcome.lost == 0
     return outcome

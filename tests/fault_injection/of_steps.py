@@ -36,7 +36,7 @@ def _twice(stage: Stage, *overrides: str) -> Outcome:
     assert 0 < sum(skipped) < len(skipped) / 2, skipped
     notices = [line for line in stage.notices().splitlines() if "is skipped: gradient norm" in line]
     assert len(set(notices)) == sum(skipped)
-    return Outcome("a notice at the step; its update is left out", 0.0, lost, _same(stage, truth))
+    return Outcome("a notice at the step; its update is skipped", 0.0, lost, _same(stage, truth))
 
 
 def _same(stage: Stage, truth: Truth) -> str:
@@ -49,7 +49,7 @@ def _same(stage: Stage, truth: Truth) -> str:
     return "bit-identical"
 
 
-@injection("steps whose loss is not a number", 1, 2)
+@injection("steps with a NaN loss", 1, 2)
 def nan_step(stage: Stage, truths: Truths) -> Outcome:
     _poison(stage, 1, 3, 43, 83)
     return _twice(stage)
@@ -61,7 +61,7 @@ def spike_step(stage: Stage, truths: Truths) -> Outcome:
     return _twice(stage, "training.guard:=luthier.optim.Guard(spike_factor=10, warmup_steps=8)")
 
 
-@injection("nothing but steps that are not a number", 1, 2)
+@injection("NaN in every step", 1, 2)
 def nan_for_ever(stage: Stage, truths: Truths) -> Outcome:
     _poison(stage, 1, *range(100))
     started = stage.train(code=1)
@@ -70,7 +70,7 @@ def nan_for_ever(stage: Stage, truths: Truths) -> Outcome:
     (line,) = set(started.stderr.splitlines())
     assert "10 steps in a row had a non-finite or spiking gradient and were skipped" in line, line
     assert stage.status()["status"] == "diverged"
-    return Outcome("stops after 10 in a row, says what to look at", seconds, 0, "parameters kept")
+    return Outcome("stops after 10 in a row, suggests what to check", seconds, 0, "parameters kept")
 
 
 @injection("a loss that diverges, and stays finite", 1, 2)
