@@ -13,6 +13,7 @@ from tools.docs import run_page
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = {path.relative_to(DOCS).as_posix(): run_page.read(path) for path in DOCS.rglob("*.md")}
+PAGES["README.md"] = run_page.read(ROOT / "README.md")
 EXECUTED = {name: page for name, page in PAGES.items() if page.settings is not None}
 SHORT_MINUTES = 1 / 3
 """Pages up to this length run with every change, the others at night."""
