@@ -172,7 +172,7 @@ def test_everything_is_found_by_its_name(luthier, tmp_path):
         ],
     )
     code, out, _ = luthier("help", "plain_sgd")
-    assert (code, out.splitlines()[0]) == (0, "acme_extension.plain_sgd")
+    assert (code, out.splitlines()[0]) == (0, "acme_extension.plain_sgd(learning_rate)")
     code, _, error = luthier("train", EXPERIMENT, f"restore=acme:{tmp_path}", "--dry-run")
     assert code != 0
     assert f"{tmp_path} holds no weights of Acme" in error

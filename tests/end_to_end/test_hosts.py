@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import socket
@@ -110,7 +111,8 @@ def test_two_processes_train_one_run_as_one_process_does(place):
     assert (code, err) == (0, "")
     assert out.count("finished at step 4") == 1
     assert out.count("eval held_out at step 4") == 1
-    assert "2 x cpu, mesh" in out
+    assert re.search(r"^  devices +2 x cpu$", out, re.MULTILINE)
+    assert re.search(r"^  mesh +\S", out, re.MULTILINE)
     (run,) = (place / "runs" / "quickstart").iterdir()
     assert sorted(path.name for path in (run / "processes").iterdir()) == [
         "process-0-of-2.log",

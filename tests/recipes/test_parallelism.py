@@ -122,7 +122,7 @@ def test_words_of_the_command_line_compose(quickstart):
 
 def test_a_space_of_a_sweep_may_choose_among_them(quickstart):
     space = parse_space(["parallelism=choice(@fsdp,@tensor(2),@ring(4))"])
-    found = [option.words for option in space.dimensions["parallelism"].all_options]
+    found = [option.overrides for option in space.dimensions["parallelism"].all_options]
     assert found == [("fiddler:fsdp",), ("fiddler:tensor(2)",), ("fiddler:ring(4)",)]
 
 

@@ -161,6 +161,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
     for name in ("docs", "framework", "tools"):
         ignored = shutil.ignore_patterns("__pycache__", "luthier.*.rst", "luthier.rst")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    for page in ROOT.glob("*.md"):  # the changelog and the guide for contributors are on the site
+        shutil.copy(page, tmp_path)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     done = subprocess.run(
         [*command, "docs", "site"], cwd=tmp_path, capture_output=True, text=True, timeout=400
