@@ -148,10 +148,12 @@ def test_a_record_that_is_no_record():
 
 
 def test_a_record_that_is_nested_too_deeply_is_refused():
-    # Deeper than any Python: since 3.12 a comprehension takes no frame of its own.
+    # Too deep for every Python: since 3.12 a comprehension takes no frame of its own, and up to
+    # 3.11 the JSON parser refuses it first.
     nested = "[" * 3000 + "]" * 3000
-    text = f'{{"format": "luthier.graph", "version": 1, "graph": {nested}}}'
-    assert _problems(text) == ["config.json is nested too deeply"]
+    (problem,) = _problems(f'{{"format": "luthier.graph", "version": 1, "graph": {nested}}}')
+    assert problem.startswith("config.json is ")
+    assert problem.endswith("nested too deeply")
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
