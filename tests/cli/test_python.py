@@ -13,7 +13,6 @@ import pytest
 import luthier
 from luthier import graph
 from luthier.errors import BadInput
-from luthier.study import start
 from luthier.trainer import Result
 
 OWN = """
@@ -119,7 +118,7 @@ def test_results_are_plotted_and_differences_are_shown_as_they_are_printed(train
 def test_a_sweep_takes_what_the_command_takes(monkeypatch, tmp_path):
     seen = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(start, "run", lambda study, **_: seen.append(study))
+    monkeypatch.setattr("luthier.study.start.run", lambda study, **_: seen.append(study))
     settings = ["seed=20", "pruner=optuna.pruners.NopPruner()", "budget.trials=3"]
     luthier.sweep("quickstart", ["optimizer.b2=uniform(0.9,0.99)"], overrides=settings, name="b2")
     (study,) = seen
