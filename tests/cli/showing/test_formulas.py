@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.cli.showing.formulas import readable, unicode_of
+from luthier.cli.showing import readable, unicode_of
 
 
 @pytest.mark.parametrize(

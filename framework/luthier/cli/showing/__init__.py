@@ -27,9 +27,11 @@ _PLACES = {
     "print_parameters": "parameters",
     "print_text": "differences",
     "print_why": "forms",
+    "readable": "formulas",
     "save": "forms",
     "snapshot": "settings",
     "subtotals": "parameters",
+    "unicode_of": "formulas",
     "written": "forms",
 }
 
@@ -54,9 +56,11 @@ __all__ = [
     "print_parameters",
     "print_text",
     "print_why",
+    "readable",
     "save",
     "snapshot",
     "subtotals",
+    "unicode_of",
     "written",
 ]
 
