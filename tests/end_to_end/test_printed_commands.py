@@ -57,8 +57,8 @@ def blocks(text: str) -> str:
 
 def documents() -> dict[str, str]:
     """Return what shows commands, by name."""
-    found = {"README.md": blocks((ROOT / "README.md").read_text())}
-    for path in map(Path, manual_pages().values()):
+    found = {}
+    for path in (ROOT / "README.md", *map(Path, manual_pages().values())):
         text = path.read_text()
         if run_page.read(path).settings is not None:
             # test_executed_pages runs these.
