@@ -31,3 +31,25 @@ def lazy_exports(package: str, places: dict[str, str]) -> tuple:
         return getattr(importlib.import_module(f"{package}.{module}"), attribute or name)
 
     return get, lambda: sorted(places)
+
+
+def exported_names(source: str, is_package: bool) -> tuple:
+    """Return what a package or module exports, from its source and so without importing it.
+
+    Args:
+      source: The text of the file.
+      is_package: Whether it is the `__init__.py` of a package.
+
+    Returns:
+      The names in `__all__`; without one, the public classes and functions of a module, and nothing
+      of a package.
+    """
+    import ast  # a Tab does not need it
+
+    own = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return tuple(ast.literal_eval(node.value))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_":
+            own.append(node.name)
+    return () if is_package else tuple(own)

@@ -198,7 +198,7 @@ def _line(header: str, name: str) -> str:
 
 
 def _expected(line: str) -> str:
-    """Return the bound of an expected result; of others, what comes before the measurement."""
+    """Return an expected result without what was measured, which is in parentheses."""
     bound = re.match(r"\w+ [<>]= [\d.]*\d on \w+", line)
     return bound[0] if bound else line.partition(" (")[0]
 

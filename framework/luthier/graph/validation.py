@@ -740,9 +740,10 @@ class _Checker:
         if is_template and not signatures.is_module_class(target):
             return  # a partial function: its open arguments are given when it is called
         inherited = signatures.inherited(target) if is_template else ()
-        if is_template and not hasattr(target, "INHERITED"):
-            # A module that was not written for luthier gets what its signature names, and every
-            # parent offers its width (`layers.create`). One that does not fails when it is built.
+        # A module that was not written for luthier gets what its signature names, and every module
+        # offers its children its width (`layers.create`). An experiment has none for its model.
+        is_child = isinstance(self._owners.get(id(node)), fdl.Partial)
+        if is_template and is_child and not hasattr(target, "INHERITED"):
             inherited += ("dim",)
         for part in known.required:
             if part not in node.__arguments__ and part not in inherited:

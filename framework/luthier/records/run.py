@@ -28,6 +28,23 @@ _OVERRIDE = re.compile(r"(?:[\w-]+ \d+|[^:]+:\d+): (?P<override>.+)")
 _LINE_IN_FIDDLER = re.compile(r", [^,]+:\d+$")
 
 
+def data_frame(columns: Mapping[str, Any]) -> Any:
+    """Return a `pandas.DataFrame`.
+
+    Args:
+      columns: Its columns by name, all of one length.
+
+    Raises:
+      BadInput: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        remedy = "pip install pandas; without it, the columns are sequences by name"
+        raise BadInput(Problem("pandas is not installed", remedy=remedy)) from error
+    return pandas.DataFrame(columns)
+
+
 class Columns(Mapping[str, "np.ndarray"]):
     """Metrics of a run as columns: a NumPy array for each name, all of one length.
 
@@ -67,12 +84,7 @@ class Columns(Mapping[str, "np.ndarray"]):
         Raises:
           BadInput: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            remedy = "pip install pandas; without it, the columns are NumPy arrays by name"
-            raise BadInput(Problem("pandas is not installed", remedy=remedy)) from error
-        return pandas.DataFrame(self._columns)
+        return data_frame(self._columns)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -150,11 +150,15 @@ def test_what_templates_inherit_is_not_required(graph):
         "extra.rngs: is not set, and Dense needs it; "
         "describe an NNX module with fdl.Partial(Dense, ...)"
     ]
-    graph.extra = fdl.Partial(modules.Net)  # whose width its parent may pass
+    graph.extra = fdl.Partial(modules.Net, block=fdl.Partial(modules.Dense, out=3))
     assert problems(graph) == [
-        "extra.block: is not set, and Net needs it; "
-        "set extra.block=..., or list 'block' in Net.INHERITED if its parent passes it"
+        "extra.dim: is not set, and Net needs it; "
+        "set extra.dim=..., or list 'dim' in Net.INHERITED if its parent passes it"
     ]
+    # The module above passes its width down.
+    inner = fdl.Partial(modules.Net, block=fdl.Partial(modules.Dense, out=3))
+    graph.extra = fdl.Partial(modules.Net, dim=4, block=inner)
+    assert problems(graph) == []
     graph.extra = fdl.Partial(modules.Positional)
     assert problems(graph) == []
     graph.extra = fdl.Partial(parts.half_typed)  # called with what is left open

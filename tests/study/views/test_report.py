@@ -241,7 +241,7 @@ def test_hundreds_of_trials_make_a_report(tmp_path, open_page):
         asked = {"kind": "asked", "setting": n, "trials": [n], "assignment": {}, "words": words}
         lines.append({**asked, "at": float(n)})
         lines.append({"kind": "leased", "trial": n, "slice": 0, "fence": n, "at": float(n)})
-        value = {"float": "nan"} if n == 250 else n * (499 - n)
+        value = {"float": "nan"} if n == 499 else n * (499 - n)
         ended = {"kind": "ended", "trial": n, "outcome": "complete", "values": [value]}
         lines.append({**ended, "reason": image, "device_seconds": 1.0, "at": n + 0.5})
     (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -6,7 +6,6 @@ without importing all of them.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import importlib
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import luthier
+from luthier.facade import exported_names
 
 ROOT = Path(luthier.__file__).parent
 # Packages below the others that hold recipes and components, which configs name.
@@ -53,15 +53,7 @@ def exported() -> Mapping[str, tuple[str, ...]]:
 
 
 def _names_in(file: Path) -> tuple[str, ...]:
-    """Return the names in `__all__` of a file; without one, its own public definitions."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    own = []
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return tuple(ast.literal_eval(node.value))
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_":
-            own.append(node.name)
-    return () if file.name == "__init__.py" else tuple(own)
+    return exported_names(file.read_text(encoding="utf-8"), file.name == "__init__.py")
 
 
 @dataclasses.dataclass(frozen=True)

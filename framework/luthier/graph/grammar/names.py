@@ -9,7 +9,6 @@ value and in those that the caller allows.
 
 from __future__ import annotations
 
-import ast
 import enum
 import functools
 import importlib
@@ -24,6 +23,7 @@ from typing import Any
 
 import luthier
 from luthier.errors import BadInput, Problem
+from luthier.facade import exported_names
 from luthier.graph import entry_points, public_names
 from luthier.graph.grammar import types as annotation_types
 from luthier.graph.grammar.statements import Unreadable
@@ -319,18 +319,14 @@ def _exported(room: str) -> frozenset[str]:
     root = pathlib.Path(next(iter(luthier.__path__)))
     path = root / room / "__init__.py"
     path = path if path.exists() else root / f"{room}.py"
-    names: set[str] = set()
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
-            if path.stem == "__init__" and statement.module != "luthier.facade":
-                names |= {alias.asname or alias.name for alias in statement.names}
-        elif isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
-            # A lazy facade imports none of its names. Its functions have no bare names: they are
-            # no components, and `check`, `run` and `build` are text in many places.
-            names |= {name for name in ast.literal_eval(statement.value) if name[:1].isupper()}
-        elif isinstance(statement, ast.ClassDef | ast.FunctionDef):
-            names.add(statement.name)
-    return frozenset(name for name in names if name[:1] != "_")
+    source = path.read_text(encoding="utf-8")
+    names = exported_names(source, path.name == "__init__.py")
+    # The functions of a lazy facade have no bare names: they are no components, and `check`, `run`
+    # and `build` are text in many places.
+    is_lazy = "lazy_exports(" in source
+    return frozenset(
+        name for name in names if name[:1] != "_" and (name[:1].isupper() or not is_lazy)
+    )
 
 
 def import_module(name: str) -> types.ModuleType:

@@ -110,6 +110,17 @@ def _shown_dimension(dimension: Any) -> dict[str, Any]:
     return {"distribution": distribution_to_json(natural), "values": pairs}
 
 
+def shown_value(shown: Mapping[str, Any], stored: Any) -> Any:
+    """Return a choice as the config has it: a number or a label.
+
+    Args:
+      shown: The dimension's entry in `shown` of the facts; empty for those of an older luthier.
+      stored: The stored choice.
+    """
+    values = shown.get("values")
+    return stored if values is None else next(value for at, value in values if at == stored)
+
+
 def read_facts(directory: pathlib.Path) -> dict[str, Any]:
     """Read the facts of a study that `study_facts` returned; empty where they are missing.
 
@@ -280,7 +291,7 @@ def _started_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
             trials = [ledger.trials[number] for number in setting.trials]
             reasons = [trial.reason for trial in trials if trial.reason]
             # A setting that never ran (infeasible, or a copy) starts when it was suggested.
-            outcome = {"came": came, "reasons": reasons, "told": line["at"]}
+            outcome = {"came": came, "reasons": reasons, "reported": line["at"]}
             entry(setting.number, asked[setting.number]["at"]).update(outcome)
             retries[setting.number] += 1
     return list(found.values())
@@ -336,7 +347,10 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     constraint = {_CONSTRAINT: float(setting["came"][0] == "infeasible")} if setting["came"] else {}
     made = optuna.trial.create_trial(
         state=optuna.trial.TrialState[kind],
-        params={name: _shown(name, at, facts) for name, at in setting["assignment"].items()},
+        params={
+            name: shown_value(facts["shown"][name], at)
+            for name, at in setting["assignment"].items()
+        },
         distributions={
             name: json_to_distribution(facts["shown"][name]["distribution"])
             for name in setting["assignment"]
@@ -350,13 +364,8 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     # as Optuna's own `datetime.now()`.
     made.datetime_start = datetime.datetime.fromtimestamp(setting["started"])
     if setting["came"] is not None:
-        made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
+        made.datetime_complete = datetime.datetime.fromtimestamp(setting["reported"])
     return made
-
-
-def _shown(name: str, stored: Any, facts: Mapping[str, Any]) -> Any:
-    values = facts["shown"][name]["values"]
-    return stored if values is None else dict(map(tuple, values))[stored]
 
 
 def _follow(

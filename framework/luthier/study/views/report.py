@@ -245,7 +245,7 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
     standing, timeline = read_status(directory), read_timeline(directory)
     best = [trial.number for trial in standing.best()]
     trials = standing.ledger.trials
-    seconds = _seconds_of(timeline)
+    seconds = seconds_of(timeline)
     return {
         "version": 1,
         "name": standing.name,
@@ -285,8 +285,12 @@ def _link(trial: Trial, way: str) -> str:
     return f"{way}trials/{trial.number:04d}/"
 
 
-def _seconds_of(timeline: Timeline) -> dict[int, float]:
-    """Return how long each trial was on slices."""
+def seconds_of(timeline: Timeline) -> dict[int, float]:
+    """Return how long each trial was on device groups, in seconds, by its number.
+
+    Args:
+      timeline: The timeline of the study.
+    """
     found: dict[int, float] = {}
     for span in timeline.spans:
         found[span.trial] = found.get(span.trial, 0.0) + span.end - span.start

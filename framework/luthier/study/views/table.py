@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, listed
+from luthier.records.run import data_frame
 from luthier.storage import json_text, replacing
-from luthier.study.driver.directory import STUDIES, find_study
-from luthier.study.driver.mirror import read_facts
-from luthier.study.views.report import read_timeline
-from luthier.study.views.text import read_status
+from luthier.study.driver.directory import STUDIES, StudyDirectory, find_study
+from luthier.study.driver.mirror import read_facts, shown_value
+from luthier.study.views.report import read_timeline, seconds_of
+from luthier.study.views.text import StudyStatus, read_status
 
 Row = Mapping[str, Any]
 
@@ -118,12 +119,7 @@ class TrialTable(Sequence[Row]):
         Raises:
           BadInput: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            remedy = "pip install pandas; without it, use the rows"
-            raise BadInput(Problem("pandas is not installed", remedy=remedy)) from error
-        return pandas.DataFrame(list(self.rows), columns=list(self.columns))
+        return data_frame({name: [row[name] for row in self.rows] for name in self.columns})
 
     def csv(self) -> str:
         """Return the table as comma-separated values.
@@ -189,19 +185,18 @@ def load(name: str, directory: str | os.PathLike[str] = STUDIES) -> TrialTable:
       UnknownReference: There is no such study; the problem holds the nearest names.
       RunError: Its journal is damaged.
     """
-    path = find_study(name, directory).path
-    status = read_status(path)
+    found = find_study(name, directory)
+    status = read_status(found.path)
     best = [trial.number for trial in status.best()]
-    rows = list(_rows(path, status))
+    rows = list(_rows(found, status))
     return TrialTable(status.name, tuple(status.metrics), tuple(status.directions), best, rows)
 
 
-def _rows(path: pathlib.Path, status: Any) -> Iterator[Row]:
-    timeline, facts = read_timeline(path), read_facts(path)
+def _rows(directory: StudyDirectory, status: StudyStatus) -> Iterator[Row]:
+    # From the study's files only, as the report: the user's packages may be missing here.
+    timeline, facts = read_timeline(directory.path), read_facts(directory.path)
     shown = facts.get("shown") or {name: {} for name in facts.get("distributions", ())}
-    seconds: dict[int, float] = {}
-    for span in timeline.spans:
-        seconds[span.trial] = seconds.get(span.trial, 0.0) + span.end - span.start
+    seconds = seconds_of(timeline)
     for trial in status.ledger.trials:
         assignment = timeline.assignments.get(trial.setting, {})
         values = trial.values or [None] * len(status.metrics)
@@ -209,22 +204,22 @@ def _rows(path: pathlib.Path, status: Any) -> Iterator[Row]:
             "trial": trial.number,
             "state": trial.state,
             **dict(zip(status.metrics, values, strict=True)),
-            **{name: _value(one, assignment.get(name)) for name, one in shown.items()},
+            # Of a conditional space, a trial has the dimensions of the options that it chose.
+            **{
+                name: shown_value(one, assignment[name]) if name in assignment else None
+                for name, one in shown.items()
+            },
             "overrides": status.words(trial),
             "seconds": seconds.get(trial.number),
             "device_seconds": trial.device_seconds,
             "copy_of": trial.copy_of,
             "reason": trial.reason,
-            "directory": str(path / "trials" / f"{trial.number:04d}"),
+            "directory": str(directory.trial_path(trial.number)),
         }
 
 
-def _value(shown: Mapping[str, Any], stored: Any) -> Any:
-    pairs = shown.get("values")
-    return stored if pairs is None or stored is None else dict(map(tuple, pairs))[stored]
-
-
 def _json(value: Any) -> Any:
+    # Text and not the journal's {"float": "nan"}: who reads this does not know that format.
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

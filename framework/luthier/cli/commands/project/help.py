@@ -267,7 +267,6 @@ def _longer_names(found: Sequence[Any]) -> list[str]:
 
 def _experiments(name: str) -> list[Any]:
     """Return the experiments and studies whose name ends so: `quickstart`, `families:llama`."""
-    from luthier import folders
     from luthier.cli import listing
 
     wanted = name.replace(":", ".")
