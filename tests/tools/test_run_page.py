@@ -1,5 +1,6 @@
 """The program that runs the code of documentation pages: what it accepts, reports and rewrites."""
 
+import signal
 import textwrap
 
 import pytest
@@ -148,7 +149,12 @@ def test_ctrl_c_reaches_the_command_and_its_handler_ends_it(page):
         saved
         ```
         """)
-    assert run_page.run(path) == path.read_text()
+    # As where a shell has started the tests in the background: what they start ignores Ctrl-C, too.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run_page.run(path) == path.read_text()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_quick_run_checks_trainings_only(page):
