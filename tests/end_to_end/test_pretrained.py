@@ -166,6 +166,16 @@ def test_tokens_are_continued_without_a_tokenizer(folder_of, capsys):
     assert "has no tokenizer" in capsys.readouterr().err
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("tokenizer", [False, True])
+def test_training_on_random_tokens_is_said_in_the_header(tokenizer, folder_of, capsys):
+    folder, _ = folder_of("llama", tokenizer=tokenizer)
+    text = _text_overrides("llama") if tokenizer else ("evaluations={}",)
+    assert main(["train", f"hf:{folder.name}", *text, *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert ("restored weights train on random tokens" in out) is not tokenizer
+
+
 def test_an_unknown_architecture_is_one_line_that_lists_the_known_ones(folder_of, capsys):
     folder, _ = folder_of("llama")
     config = json.loads((folder / "config.json").read_text())
