@@ -1,6 +1,7 @@
 """A Hugging Face folder is shown, generates, is evaluated, trained and exported by one command."""
 
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -174,6 +175,17 @@ def test_training_on_random_tokens_is_said_in_the_header(tokenizer, folder_of, c
     assert main(["train", f"hf:{folder.name}", *text, *SMALL]) == 0
     out = capsys.readouterr().out
     assert ("restored weights train on random tokens" in out) is not tokenizer
+    if not tokenizer:
+        words = ["model.vocab_size=258", 'fiddler:text("notes.txt", tokenizer=Bytes())']
+        Path("notes.txt").write_text("to be or not to be\n" * 40)
+        assert main(["evaluate", f"hf:{folder.name}"]) == 0
+        assert "held_out has random tokens, since hf:llama has no tokenizer" in (
+            capsys.readouterr().err
+        )
+        assert main(["show", f"hf:{folder.name}", *words, "data", "--json"]) == 0
+        shown = capsys.readouterr().out
+        assert "notes.txt" in shown
+        assert "luthier.data.Bytes" in shown
 
 
 def test_an_unknown_architecture_is_one_line_that_lists_the_known_ones(folder_of, capsys):
