@@ -264,6 +264,9 @@ class _StudyRequest:
 
 
 def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None) -> Outcome:
+    # Here, because it imports Optuna and the pages, which a refused start does without.
+    from luthier.study.views.report import LiveReport
+
     study, directory = request.study, request.directory
     engine = engine or study.engine
     if engine is None:
@@ -314,7 +317,8 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
             driver.note_edits()
             driver.note_cut_grid()
             with _stopping(driver), _mirrored(study, storage, directory, ledger):
-                is_over = driver.run()
+                with LiveReport(directory.path):
+                    is_over = driver.run()
             is_late = driver.is_late and not driver.stop_asked and not is_over
         notices = [*filter(None, [grid_notice(study)]), *_publish(directory, recorded)]
     return Outcome(

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import re
@@ -74,7 +75,9 @@ def test_a_study_is_described_as_plain_data(study):
     assert data["best"] == [min(values, key=values.__getitem__)]
     # The baseline among them: its optimizer is the default, which is one of the choices.
     assert data["importance"]["settings"] == 13
-    assert {row["path"] for row in data["importance"]["rows"]} == {"rate", "width", "optimizer"}
+    (importance,) = data["importance"]["of"]
+    assert importance["name"] == "held_out/loss"
+    assert {row["path"] for row in importance["rows"]} == {"rate", "width", "optimizer"}
     assert data["slices"] == [{"index": 0, "name": "toy:0"}, {"index": 1, "name": "toy:1"}]
     assert [span[4] for span in data["spans"] if span[0] == 9] == ["lost", "complete"]
     assert all(0 <= span[2] <= span[3] <= data["seconds"] for span in data["spans"])
@@ -150,7 +153,10 @@ def test_the_report_shows_what_came_of_the_study(study, open_page):
     assert page.locator("h1").inner_text() == "toy"
     names = _texts(page, "figcaption .name")
     assert names == [
-        *("History of held_out/loss", "Importance", "Parallel coordinates", "Slices over time"),
+        *("Learning curves of held_out/loss", "History of held_out/loss"),
+        *("Importance for held_out/loss", "Distribution of held_out/loss", "Parallel coordinates"),
+        *(row["path"] for row in report.describe(study)["importance"]["of"][0]["rows"]),
+        *("held_out/loss over two dimensions", "Device groups over time"),
     ]
     history = page.get_by_role("img", name="held_out/loss of 13 complete trials in their order")
     assert history.locator("circle").count() == 13
@@ -160,6 +166,7 @@ def test_the_report_shows_what_came_of_the_study(study, open_page):
         "PED-ANOVA of 13 settings, a rough guess" in page.locator(".chart .note").all_inner_texts()
     )
     assert page.locator("path.way").count() == 13
+    assert page.locator("path.curve").count() == 13  # the pruned one had not evaluated
     assert page.locator("rect.span").count() == 17  # one was lost, and begun again
     assert page.locator("#matrix tbody tr").count() == 4
     assert page.locator("#trials tbody tr").count() == 16
@@ -191,11 +198,17 @@ def test_two_objectives_have_a_front(tmp_path, open_page):
     folder = _run(tmp_path, 6, engine=Opposed(2), objectives=[against])
     page = open_page(report.render(folder))
     names = _texts(page, "figcaption .name")
-    assert names[:4] == [
-        *("History of held_out/loss", "History of held_out/accuracy", "Pareto front", "Importance")
+    assert names[:5] == [
+        "Learning curves of held_out/loss",
+        *("History of held_out/loss", "History of held_out/accuracy", "Pareto front", "Importance"),
     ]
     front = page.get_by_role("img", name="held_out/accuracy over held_out/loss; 6 trials on")
     assert front.locator("circle.best").count() == 6
+    # A step: between two trials of the front nothing is known to be better.
+    places = re.findall(r"[ML]([\d.]+) ([\d.]+)", front.locator("path.best-line").get_attribute("d"))
+    assert len(places) == 11
+    turns = [(a[0] == b[0], a[1] == b[1]) for a, b in itertools.pairwise(places)]
+    assert turns == [(False, True), (True, False)] * 5
     needed = "10 complete settings are needed; there are 6."
     assert page.get_by_text(needed).count() == 1
     assert "not dominated by another" in page.locator(".tiles").inner_text()

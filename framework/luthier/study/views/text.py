@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from luthier.storage import Holder, holder
-from luthier.study.driver.journal import load_journal
+from luthier.study.driver.journal import NAME as JOURNAL
+from luthier.study.driver.journal import Contents, load_journal
 from luthier.study.driver.mirror import read_facts
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import TRACEBACK, SliceInfo
@@ -77,18 +78,21 @@ def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first != second and all(a <= b for a, b in zip(first, second, strict=True))
 
 
-def read_status(directory: pathlib.Path) -> StudyStatus:
+def read_status(directory: pathlib.Path, contents: Contents | None = None) -> StudyStatus:
     """Read the status of the study in a folder.
 
     Args:
       directory: The study's folder.
+      contents: What its journal holds; read from the folder where it is None.
 
     Raises:
       RunError: Its journal cannot be read.
       VersionError: It was written by a later luthier.
     """
     facts = read_facts(directory)
-    ledger, contents = Ledger(), load_journal(directory / "journal.jsonl")
+    ledger = Ledger()
+    if contents is None:
+        contents = load_journal(directory / JOURNAL)
     for line in contents.lines:
         ledger.follow(line)
     return StudyStatus(
