@@ -277,9 +277,7 @@ MOST_POINTS = 200
 """Points of one learning curve: of more, some at even distances, and the last one."""
 
 
-def _curves(
-    standing: StudyStatus, timeline: Timeline, best: Sequence[int]
-) -> dict[str, Any]:
+def _curves(standing: StudyStatus, timeline: Timeline, best: Sequence[int]) -> dict[str, Any]:
     """Return the evaluations of the first objective: of each trial its steps and values."""
     reports = {number: found for number, found in sorted(timeline.reports.items()) if found}
     chosen = set(reports)

@@ -81,7 +81,7 @@ function trialRow(trial) {
     el("th", { scope: "row", class: "number" }, el("a", { href: safeLink(trial.link) }, trial.number)),
     rest.map((column) => {
       const content = column.cell(trial);
-      return el("td", { class: column.isWide ? "words" : column.isNumber ? "number" : null, "data-name": content === "" ? null : column.title || column.name }, content);
+      return el("td", { class: column.isWide ? "words" : column.isNumber ? "number" : null, "data-name": content === "" ? null : axisName(column.title || column.name, 24) }, content);
     }),
     el("td", { class: "no-print" }, el("button", { class: "bare copy-command", type: "button", title: command, "aria-label": `Copy the command that runs trial ${trial.number} again`,
       onclick: () => copyText(command, "Command copied") }, "Copy command")));
@@ -104,7 +104,16 @@ function showTrials() {
   trialBody.replaceChildren(...shown.map(trialRow));
   more.hidden = shown.length === found.length;
   more.textContent = found.length <= choices.numRows + MORE_ROWS ? `Show all ${found.length.toLocaleString("en")}` : `Show ${MORE_ROWS.toLocaleString("en")} more`;
+  fitTable();
   trialCount.textContent = found.length === report.trials.length ? plural(found.length, "trial") : `${found.length.toLocaleString("en")} of ${plural(report.trials.length, "trial")}`;
+}
+
+/** Show the table as cards where its columns have no room beside each other. */
+function fitTable() {
+  const place = trialBody.parentElement?.parentElement;
+  if (!place?.clientWidth) return;
+  trialBody.parentElement.classList.remove("cards");
+  trialBody.parentElement.classList.toggle("cards", place.scrollWidth > place.clientWidth + 1);
 }
 
 function sortHead(column) {
@@ -275,6 +284,6 @@ showPage(
     report.trials.length ? trialSection() : null));
 showTrials();
 showCharts();
-new ResizeObserver(() => drawCharts(false)).observe(chartsPlace);
+new ResizeObserver(() => { drawCharts(false); fitTable(); }).observe(document.getElementById("page"));
 restorePlace(before);
 window.addEventListener("pagehide", keepChoices);

@@ -329,7 +329,7 @@ function contourChart(report, dimensions, index, options, pair, onPair) {
       }
       return [cells, marks.map((t) => dot(report, t, placeOn(xs, first, t), placeOn(ys, second, t), "dot over"))];
     } });
-  const select = (at, label) => el("label", { class: "choice" }, label, " ", el("select", { onchange: (event) => onPair(at, event.target.value) },
+  const select = (at, label) => el("label", { class: "choice" }, label, " ", el("select", { "aria-label": `Dimension on the ${label} axis`, onchange: (event) => onPair(at, event.target.value) },
     dimensions.map((one) => el("option", { value: one.name, selected: one.name === pair[at] }, axisName(one.name, 30)))));
   const legend = el("span", { class: "legend" }, el("span", null, significant(heights.low, 3)),
     el("span", { class: "levels" }, Array.from({ length: LEVELS }, (_, level) => shade(el("span", { class: "level-key" }), level))), el("span", null, significant(heights.high, 3)));
