@@ -316,9 +316,9 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
                 journal.add("noted", notice=f"{journal.mended} torn bytes were cut off the journal")
             driver.note_edits()
             driver.note_cut_grid()
-            with _stopping(driver), _mirrored(study, storage, directory, ledger):
-                with LiveReport(directory.path):
-                    is_over = driver.run()
+            mirrored = _mirrored(study, storage, directory, ledger)
+            with _stopping(driver), mirrored, LiveReport(directory.path):
+                is_over = driver.run()
             is_late = driver.is_late and not driver.stop_asked and not is_over
         notices = [*filter(None, [grid_notice(study)]), *_publish(directory, recorded)]
     return Outcome(

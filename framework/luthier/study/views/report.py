@@ -303,6 +303,9 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
+_ABSENT = object()  # not None, which may be an option
+
+
 def _dimensions(
     directory: pathlib.Path, trials: Sequence[Trial], timeline: Timeline
 ) -> list[dict[str, Any]]:
@@ -316,20 +319,19 @@ def _dimensions(
     assignments = [timeline.assignments.get(trial.setting, {}) for trial in trials]
     for name, shown in read_facts(directory).get("shown", {}).items():
         record = json.loads(shown["distribution"])
+        # Of a conditional space, a trial has the dimensions of the options that it chose.
+        values: list[Any] = [
+            shown_value(shown, chosen[name]) if name in chosen else _ABSENT
+            for chosen in assignments
+        ]
         labels: list[str] = []
         if record["name"] == "CategoricalDistribution":
             choices = list(record["attributes"]["choices"])
             labels, scale = [str(choice) for choice in choices], "category"
-
-            def number(value: Any, choices: list[Any] = choices) -> float:
-                return choices.index(value)
+            values = [None if value is _ABSENT else choices.index(value) for value in values]
         else:
-            scale, number = "log" if record["attributes"].get("log") else "linear", _short
-        # Of a conditional space, a trial has the dimensions of the options that it chose.
-        values = [
-            number(shown_value(shown, chosen[name])) if name in chosen else None
-            for chosen in assignments
-        ]
+            scale = "log" if record["attributes"].get("log") else "linear"
+            values = [None if value is _ABSENT else _short(value) for value in values]
         found.append({"name": name, "scale": scale, "labels": labels, "values": values})
     return found
 

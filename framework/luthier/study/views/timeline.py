@@ -108,7 +108,8 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
             if kind == "paused":
                 found.rungs.setdefault(line["rung"], set()).add(line["step"])
             # One that never ran, or that ends while it is paused, has no span that is open.
-            if (span := begun.pop(line["trial"], None)) is not None:
+            if line["trial"] in begun:
+                span = begun.pop(line["trial"])
                 span.end, span.outcome = found.seconds, line.get("outcome", kind)
     if is_driven and noted is not None and idle is not None:
         found.seconds = max(found.seconds, noted - idle)
