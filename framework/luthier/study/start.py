@@ -266,6 +266,7 @@ class _StudyRequest:
 def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None) -> Outcome:
     # Here, because it imports Optuna and the pages, which a refused start does without.
     from luthier.study.views.report import LiveReport
+    from luthier.study.views.wandb_summary import reserve_summary
 
     study, directory = request.study, request.directory
     engine = engine or study.engine
@@ -306,7 +307,8 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
                     with _mirrored(study, storage, directory, ledger):
                         pass  # the copy was deleted, or is in a database that may lack something
                 return Outcome(directory.path, True, ledger)
-            admission = Admission(study, request.editing, ledger.marks)
+            summary_run = reserve_summary(directory.path, study.base)
+            admission = Admission(study, request.editing, ledger.marks, summary_run)
             parts = Parts(
                 study, directory, journal, ledger, admission, suggester, pruning, view or _Silent()
             )

@@ -136,7 +136,7 @@ function curvesChart(report, options) {
             svg("text", { class: "halo", x: xs.place(step) + 3, y: box.top + 10 }, `rung ${rung + 1}`)])) : null,
           lines.map((line) => {
             const path = svg("path", { class: `curve state-${line.trial.state}${isBest(report, line.trial) ? " best" : ""}`, d: linePath(line.points, xs, ys), "data-trial": line.trial.number });
-            // A trial that ended early has a mark at its end, and one point alone is no line.
+            // A mark at the end of a trial that ended early; and of one with a single point, which has no line.
             const last = line.points.filter(isPoint(xs, ys)).at(-1);
             const hasEnd = last && (line.points.length === 1 || line.trial.state !== "complete");
             return [path, hasEnd ? svg("circle", { class: `curve-end state-${line.trial.state}`, cx: xs.place(last[0]).toFixed(1), cy: ys.place(last[1]).toFixed(1), r: 2.2, "data-trial": line.trial.number }) : null];
@@ -236,7 +236,7 @@ function paretoChart(report, pair) {
   const label = `${report.metrics[b]} over ${report.metrics[a]}; ${plural(front.length, "trial")} on the Pareto front`;
   const draw = (width) => drawing({ label, width, ticks: Math.floor(width / 80), xLabel: `${report.metrics[a]} (${report.directions[a]} is better)`,
     x: { numbers: trials.map((t) => t.values[a]) }, y: { numbers: trials.map((t) => t.values[b]) },
-    // Of three objectives and more, the front is no line in the plane of two of them.
+    // With three objectives and more, the front has no line in the plane of two of them.
     draw: (xs, ys) => [report.metrics.length === 2 ? svg("path", { class: "line best-line", d: linePath(frontSteps(front, pair.map((i) => report.directions[i])), xs, ys) }) : null,
       marks.map((t) => dot(report, t, xs.place(t.values[a]), ys.place(t.values[b])))] });
   return chartPanel(report.metrics.length === 2 ? "Pareto front" : `Pareto front: ${report.metrics[b]} over ${report.metrics[a]}`, draw,
