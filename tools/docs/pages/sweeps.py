@@ -107,11 +107,12 @@ running trials; `--resume` continues, also after any process was killed. In W&B,
 one group, and one more run summarizes them.
 
 The report is one HTML file that needs neither a server nor a network. It shows the learning curves
-of all trials, the history and the distribution of an objective, the Pareto front, importance, slices
-and contours of the dimensions, parallel coordinates, the use of each device group, and a table of
-trials that sorts by any column and filters by state and text. While the study runs, the driver writes
-it again every ten seconds or more rarely, and an opened page reloads itself at the same place. Of
-thousands of trials it draws the best and others at even distances, and shows how many it drew.
+of all trials, the history and the distribution of an objective, the Pareto front, importance,
+slices and contours of the dimensions, parallel coordinates, the use of each device group, and a
+table of trials that sorts by any column and filters by state and text. While the study runs, the
+driver writes it again every ten seconds or more rarely, and an opened page reloads itself at the
+same place. Of thousands of trials it draws the best and others at even distances, and shows how
+many it drew.
 
 Optuna's copy has every trial with its intermediate values, also while it runs, and with sizes and
 choices as the config has them; `optuna.load_study` and `trials_dataframe` read it, too. Where it is
