@@ -112,12 +112,13 @@ def _without_progress(text: str) -> str:
     return "\n".join(line.rpartition("\r")[2].rpartition("\x1b[K")[2] for line in lines)
 
 
-def lines_of(screen: Screen, most: int = 48) -> list[Any]:
+def lines_of(screen: Screen, most: int = 48, num_last: int = 0) -> list[Any]:
     """Return the lines of a picture as Rich texts: the prompt, the output, what is left out.
 
     Args:
       screen: The command and its output.
       most: The most lines of output.
+      num_last: How many of them are the last ones, where not all are shown.
     """
     from rich.text import Text
 
@@ -126,11 +127,13 @@ def lines_of(screen: Screen, most: int = 48) -> list[Any]:
         text = Text.from_ansi(line)
         # As a terminal does it, in the middle of a word.
         output += text.divide(range(COLUMNS, len(text), COLUMNS))
-    left = len(output) - most
-    shown = output if left <= 0 else output[: most - 1]
-    rest = [] if left <= 0 else [Text(f"... {left + 1} more lines", style="dim")]
+    if len(output) > most:
+        num_first = most - num_last - 1
+        left = len(output) - num_first - num_last
+        rest = Text(f"... {left} more lines", style="dim")
+        output = [*output[:num_first], rest, *output[len(output) - num_last :]]
     prompt = Text.assemble(("$ ", "dim"), (screen.command, "bold"))
-    return [*_wrapped(prompt), *shown, *rest]
+    return [*_wrapped(prompt), *output]
 
 
 def _wrapped(prompt: Any) -> list[Any]:
@@ -221,7 +224,7 @@ def animation(screens: Sequence[Screen], most: int = 20, seconds: float = 5.0) -
     """
     frames: list[tuple[Sequence[Any], float]] = []
     for screen in screens:
-        lines = lines_of(screen, most)
+        lines = lines_of(screen, most, num_last=2 * most // 3)
         prompts = len(_wrapped(lines_of(Screen(screen.command, ""))[0]))
         frames += [(lines[:prompts], 1.0), (lines, seconds)]
     total, at = sum(duration for _, duration in frames), 0.0

@@ -82,8 +82,8 @@ SESSION = (
     "luthier train quickstart training.steps=100 records.wandb=None",
     "luthier show quickstart optimizer 'optimizer.learning_rate.peak*=2'",
     "luthier diff quickstart 'quickstart model.num_layers=6 optimizer.learning_rate.peak=2e-3'",
-    "luthier sweep quickstart training.steps=40 records.wandb=None --name rate --trials 4 "
-    "--space 'optimizer.learning_rate.peak=log(1e-3,1e-2)'",
+    "luthier sweep quickstart training.steps=60 records.wandb=None --name rate --trials 4 "
+    "--space 'optimizer.learning_rate.peak=log(2e-3,4e-2)'",
 )
 """The commands of the README's picture; each runs as it is."""
 
