@@ -469,14 +469,15 @@ def test_rungs_are_drawn_into_the_curves(tmp_path, open_page):
         *(_line("asked", 0.5, setting=n, trials=[n], **asked) for n in (0, 1)),
         *(_line("leased", 1.0, trial=n, slice=0, fence=n) for n in (0, 1)),
         *(_line("reported", 2.0, trial=n, step=40, value=2.0 + n) for n in (0, 1)),
-        *(_line("paused", 3.0, trial=n, step=40, rung=0, value=2.0 + n) for n in (0, 1)),
-        _line("promoted", 3.5, trial=0, rung=0),
+        *(_line("reached", 2.0, trial=n, step=40, rung=1, value=2.0 + n) for n in (0, 1)),
+        *(_line("paused", 3.0, trial=n, step=40, rung=1, value=2.0 + n) for n in (0, 1)),
+        _line("promoted", 3.5, trial=0, step=40, rung=1, value=2.0),
         _line("leased", 4.0, trial=0, slice=0, fence=2),
         _line("reported", 5.0, trial=0, step=120, value=1.0),
         _line("ended", 6.0, trial=0, outcome="complete", values=[1.0], reason=""),
     ]
     found = timeline_of(lines)
-    assert found.rungs == {0: {40}}
+    assert found.rungs == {1: {40}}
     assert [(span.trial, span.end, span.outcome) for span in found.spans] == [
         *((0, 3.0, "paused"), (1, 3.0, "paused"), (0, 6.0, "complete"))
     ]

@@ -294,7 +294,7 @@ def _curves(standing: StudyStatus, timeline: Timeline, best: Sequence[int]) -> d
             stride = math.ceil(len(steps) / (MOST_POINTS - 1))
             steps = [*steps[:-1:stride], steps[-1]]
         rows.append([number, steps, [_short(reports[number][step]) for step in steps]])
-    rungs = [sorted(timeline.rungs[rung]) for rung in sorted(timeline.rungs)]
+    rungs = [[rung, sorted(timeline.rungs[rung])] for rung in sorted(timeline.rungs)]
     return {"rows": rows, "reported": len(reports), "rungs": rungs}
 
 

@@ -39,7 +39,7 @@ class Timeline:
       slices: The names of the slices, by their number.
       assignments: What the sampler chose, by the number of the setting.
       reports: Values of the first objective by step, by the number of the trial, as evaluated.
-      rungs: Steps at which trials were paused, by the number of the rung.
+      rungs: Steps at which trials reached a rung, by the number of the rung, from one on.
       seconds: How long the study was driven.
     """
 
@@ -104,9 +104,9 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
         elif kind == "reported":
             # A trial that was lost reports the steps after its checkpoint once more.
             found.reports.setdefault(line["trial"], {})[line["step"]] = line["value"]
+        elif kind == "reached":
+            found.rungs.setdefault(line["rung"], set()).add(line["step"])
         elif kind in ("ended", "lost", "paused"):
-            if kind == "paused":
-                found.rungs.setdefault(line["rung"], set()).add(line["step"])
             # One that never ran, or that ends while it is paused, has no span that is open.
             if line["trial"] in begun:
                 span = begun.pop(line["trial"])

@@ -129,11 +129,12 @@ function curvesChart(report, options) {
       x: { numbers: [0, ...all.map((p) => p[0])], format: wholeTick }, y: objectiveAxis(all.map((p) => p[1]), options.isLog), xLabel: "step",
       draw: (xs, ys, box) => {
         scales = { xs, ys, box };
-        const isFew = new Set(rungs.flat()).size <= 12;
+        // Where lengths differ, the rungs of trials are at many steps, and no line stands for them.
+        const isFew = rungs.flatMap(([, steps]) => steps).length <= 12;
         return [
-          isFew ? rungs.map((steps, rung) => steps.map((step) => [
+          isFew ? rungs.map(([rung, steps]) => steps.map((step) => [
             svg("line", { class: "rung", x1: xs.place(step), x2: xs.place(step), y1: box.top, y2: box.bottom }),
-            svg("text", { class: "halo", x: xs.place(step) + 3, y: box.top + 10 }, `rung ${rung + 1}`)])) : null,
+            svg("text", { class: "halo", x: xs.place(step) + 3, y: box.top + 10 }, `rung ${rung}`)])) : null,
           lines.map((line) => {
             const path = svg("path", { class: `curve state-${line.trial.state}${isBest(report, line.trial) ? " best" : ""}`, d: linePath(line.points, xs, ys), "data-trial": line.trial.number });
             // A mark at the end of a trial that ended early; and of one with a single point, which has no line.
