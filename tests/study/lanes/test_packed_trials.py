@@ -134,7 +134,7 @@ def test_a_pruned_lane_is_refilled_without_compiling(plans, tiny, write_trial, t
     def on_event(event):
         if isinstance(event, Reported) and event.step == 5:
             watcher = slice.inbox._watchers[event.trial, event.fence]
-            watcher.answer(event.trial != 1)
+            watcher.answer("continue" if event.trial != 1 else "prune")
 
     slice.on_event = on_event
     compiled = set(plans.plan(tiny(), HOIST).program.compiled)

@@ -159,6 +159,8 @@ class _Repair:
         if is_repeated:
             self.num_left_out += 1
             return
+        if kind in ("leased", "paused", "promoted"):
+            self._reach(line)
         # Not for `ended`: a trial may end without being admitted (infeasible, or a copy).
         if kind in ("leased", "reported"):
             self._admit(line["trial"])
@@ -284,6 +286,9 @@ class _Repair:
         # Fences order the leases of a trial, so a result shows which lease it ended.
         if ended is None or ended.fence < state.fence:
             return
+        # That of a trial which was to pause: the next driver finds it at its rung.
+        if self._study.scheduler is not None and ended.outcome == "pruned":
+            return
         # The same lease, but a line says that it was lost or put back since: the driver did not
         # take this result, and the next one will run the trial again.
         if ended.fence == state.fence and state.state != "running":
@@ -328,6 +333,20 @@ class _Repair:
         if ended is not None and ended.fence > state.fence:
             self._made("leased", trial=trial, slice=ended.slice, fence=ended.fence)
 
+    def _reach(self, line: Mapping[str, Any]) -> None:
+        """Add the lines about a rung without which a line could not follow."""
+        state = self._ledger.trials[line["trial"]]
+        if line["kind"] == "leased":
+            # Only one that was promoted is leased after it had reached a rung.
+            if state.is_to_pause:
+                values = state.rung_values or {}
+                step = max(state.series or {0: 0.0})
+                at_rung = {"step": step, "rung": state.rung, "value": values[state.rung]}
+                self._made("promoted", trial=state.number, **at_rung)
+        elif state.rung < line["rung"]:
+            at_rung = {name: line[name] for name in ("step", "rung", "value")}
+            self._made("reached", trial=state.number, **at_rung)
+
     def _study_values(self, ended: TrialEnded) -> tuple[str, str, list[float] | None, str]:
         found = [objective.value(ended.result) for objective in self._study.objectives]
         values = [value for value in found if value is not None]
@@ -362,8 +381,8 @@ class _Repair:
 
     def _report(self, trial: int, ended: TrialEnded | None, before: int | None = None) -> None:
         """Add the reports of a trial that are lost, before a later one or its end."""
-        if ended is None or self._study.pruner is None:  # which alone goes by reports
-            return
+        if ended is None or (self._study.pruner or self._study.scheduler) is None:
+            return  # nothing else goes by reports
         known = self._ledger.trials[trial].series or {}
         name = self._study.objectives[0].name
         for step, metrics in ended.result.get("series", ()):
