@@ -439,8 +439,10 @@ def _say(kind: str, **fields: Any) -> None:
     print(json.dumps({"kind": kind, **fields}), flush=True)
 
 
-def drive(directory: str, sampler: str, trials: int, slices: int, step_seconds: float) -> None:
-    """Begin a study in this process, or go on with it."""
+def drive(
+    directory: str, sampler: str, trials: int, slices: int, step_seconds: float, scheduler: str = ""
+) -> None:
+    """Begin a study in this process, or go on with it; with a scheduler, it has three rungs."""
     import fiddle as fdl
 
     from luthier import study as studies
@@ -451,6 +453,10 @@ def drive(directory: str, sampler: str, trials: int, slices: int, step_seconds: 
         return
     budget = fdl.Config(studies.Budget, trials=trials, retries=10**6)
     study = make_study(sampler, budget=budget, directory=directory)
+    if scheduler:
+        study.base.steps = 9
+        study.scheduler = studies.scheduler(scheduler)
+        study.scheduler.num_rungs = 3
     if sampler == "grid":
         study.sampler.resolution = 6
     studies.run(study, packages=PACKAGES, engine=engine)
@@ -458,10 +464,10 @@ def drive(directory: str, sampler: str, trials: int, slices: int, step_seconds: 
 
 if __name__ == "__main__":
     if sys.argv[1] == "drive":
-        directory, sampler, trials, slices, step_seconds = sys.argv[2:]
+        directory, sampler, trials, slices, step_seconds, *scheduler = sys.argv[2:]
         # As the module that a record names, and not as __main__.
         from simulated_engine import drive as drive_study
 
-        drive_study(directory, sampler, int(trials), int(slices), float(step_seconds))
+        drive_study(directory, sampler, int(trials), int(slices), float(step_seconds), *scheduler)
     else:
         _work_forever(float(sys.argv[1]))

@@ -37,6 +37,7 @@ lease ties a result to a lease: what a worker that was given up still sends or w
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -647,7 +648,26 @@ class Driver(_Trials):
         for trial in self._ledger.trials if rungs is not None else []:
             if trial.state == "paused":
                 reason = f"stayed at rung {trial.rung} of {rungs.scheduler.num_rungs}"
+                self._complete_result(trial, reason)
                 self._end(trial.number, "pruned", reason, [_at_rung(trial)["value"]])
+
+    def _complete_result(self, trial: Trial, reason: str) -> None:
+        """Write the result of a paused trial whose worker was killed before it could."""
+        folder, series = self._parts.directory.trial_path(trial.number), trial.series or {}
+        with contextlib.suppress(RunError):  # a damaged one is written anew
+            found = protocol.read_result(folder)
+            if found is not None and found.fence == trial.fence:
+                return
+        # As far as the journal knows: the metric of the objective at each evaluation.
+        name = self._study.objectives[0].name
+        result = {
+            "metrics": {name: series[max(series)]} if series else {},
+            "series": [[step, {name: value}] for step, value in sorted(series.items())],
+            "steps": max(series, default=0),
+            "facts": {"device_seconds": trial.device_seconds},
+        }
+        ended = TrialEnded(trial.slice, trial.number, trial.fence, "pruned", reason, result)
+        protocol.write_result(folder, ended)
 
     def _stop_where_held(self) -> None:
         """Stop a study whose last trials only met faults of the machine."""
