@@ -644,10 +644,12 @@ class Driver(_Trials):
 
     def _end_paused(self) -> None:
         """End the trials that wait at a rung, when nothing is left to promote."""
-        rungs = self._parts.rungs
-        for trial in self._ledger.trials if rungs is not None else []:
+        if self._parts.rungs is None:
+            return
+        num_rungs = self._parts.rungs.scheduler.num_rungs
+        for trial in self._ledger.trials:
             if trial.state == "paused":
-                reason = f"stayed at rung {trial.rung} of {rungs.scheduler.num_rungs}"
+                reason = f"stayed at rung {trial.rung} of {num_rungs}"
                 self._complete_result(trial, reason)
                 self._end(trial.number, "pruned", reason, [_at_rung(trial)["value"]])
 
