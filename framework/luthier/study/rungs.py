@@ -47,7 +47,7 @@ class Asha:
     1/9 and 1/3, and the last rung is the full length. A trial that reaches a rung among the best
     `1 / reduction` of those that have reached it so far continues at once; all others pause. A free
     place takes the best paused trial that is among the best of its rung by now, from the highest
-    rung down, and a new suggestion where there is none.
+    rung down, and a new suggestion where no trial can be promoted.
 
     When there is nothing left to suggest, every rung from which no trial was promoted promotes its
     best one, so that at least one trial reaches the full length. Trials that stay paused end as
