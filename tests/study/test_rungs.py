@@ -1,6 +1,7 @@
 """Rungs and schedulers, against a plain implementation of the paper's algorithm."""
 
 import math
+import shutil
 
 import fiddle as fdl
 import hypothesis
@@ -16,6 +17,7 @@ from luthier.errors import BadInput
 from luthier.study import Asha, SuccessiveHalving
 from luthier.study.driver import InMemoryStudy, StudyDirectory, read_journal
 from luthier.study.rungs import Rungs
+from luthier.study.views.text import headline, lines_of, read_status
 from tests.study.driver.replay import replay
 
 
@@ -258,6 +260,43 @@ def test_a_trial_that_dies_or_meets_a_fault_keeps_its_rungs(run):
     assert (states[5], states[7]) == ("failed", "infeasible")
     assert outcome.ledger.trials[3].losses == 1
     assert outcome.ledger.trials[3].rung >= 1
+
+
+class Stopping(toys.InstantEngine):
+    """Fails after so many looks at its events, as a driver that is killed there."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    def events(self, timeout):
+        self.looks -= 1
+        if not self.looks:
+            raise KeyboardInterrupt
+        return super().events(timeout)
+
+
+@pytest.mark.parametrize("looks", [9, 40])
+def test_a_study_that_is_resumed_decides_as_if_it_had_not_been_stopped(run, tmp_path, looks):
+    whole, _ = run("tpe")
+    expected = _lines(whole, "reached", "promoted", "asked")
+    shutil.move(whole.directory, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("tpe", engine=Stopping(looks))
+    status = read_status(whole.directory)
+    waiting = [trial for trial in status.ledger.trials if trial.state == "paused"]
+    assert waiting
+    assert any(line.split()[1:3] == ["paused", "1/3"] for line in lines_of(status))
+    assert f"{len(waiting)} paused" in headline(status)
+    again = studies.resume(
+        str(whole.directory), packages=toys.PACKAGES, engine=toys.InstantEngine()
+    )
+    found = _lines(again, "reached", "promoted", "asked")
+    assert [_timeless(line) for line in found] == [_timeless(line) for line in expected]
+
+
+def _timeless(line):
+    return {name: value for name, value in line.items() if name != "at"}
 
 
 def test_budgets_hold(run):
