@@ -25,8 +25,8 @@ A study edits paths of an experiment's config and runs trials on the devices of 
     luthier train study:lm_learning_rate/7
 
 A study is a config itself: see `sweeps/lm_learning_rate.py`. The first name in the path of an
-override selects its part (`base`, `space`, `objectives`, `sampler`, `pruner`, `budget`, `engine`,
-...). Trial 0 is the unchanged experiment.
+override selects its part (`base`, `space`, `objectives`, `sampler`, `pruner`, `scheduler`,
+`budget`, `engine`, ...). Trial 0 is the unchanged experiment.
 
 ## Spaces
 
@@ -44,6 +44,12 @@ which yield tables of overrides, and tries their product.
 
 `--sampler NAME`, `--pruner NAME`; in a study any sampler of Optuna is a node
 (`sampler=optuna.samplers.TPESampler(n_startup_trials=6)`).
+
+## Rungs
+
+`scheduler=luthier.study.Asha()` pauses trials at fractions of their length, and promotes the best
+from their checkpoints. [Stop or pause bad trials early](schedule_trials.md) compares schedulers and
+pruners.
 
 ## Objectives
 

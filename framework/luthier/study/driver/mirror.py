@@ -57,6 +57,7 @@ def study_facts(study: Study) -> dict[str, Any]:
         "trials": study.budget.num_trials,
         "directions": [objective.direction for objective in study.objectives],
         "metrics": [objective.name for objective in study.objectives],
+        "rungs": None if study.scheduler is None else study.scheduler.num_rungs,
         # In Optuna's own format, so that the mirror and the importance in reports need not build
         # the space.
         "distributions": {

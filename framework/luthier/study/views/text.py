@@ -36,6 +36,7 @@ class StudyStatus:
       ledger: Its trials.
       driver: The process that drives it now; None where there is none.
       problems: What is wrong with its journal, a line each; what is whole was read.
+      num_rungs: Rungs of its scheduler, the full length included; None where it has none.
     """
 
     name: str
@@ -45,6 +46,11 @@ class StudyStatus:
     ledger: Ledger
     driver: Holder | None = None
     problems: Sequence[str] = ()
+    num_rungs: int | None = None
+
+    def state(self, trial: Trial) -> str:
+        """Return the state of a trial as text, with the rung where it waits."""
+        return f"paused {trial.rung}/{self.num_rungs}" if trial.state == "paused" else trial.state
 
     def words(self, trial: Trial) -> str:
         """Return the overrides of a trial as text."""
@@ -103,6 +109,7 @@ def read_status(directory: pathlib.Path, contents: Contents | None = None) -> St
         ledger,
         holder(directory / "lock"),
         contents.problems,
+        facts.get("rungs"),
     )
 
 
@@ -131,7 +138,12 @@ def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
     yield from _table(
         ["trial", "state", *standing.metrics, "overrides"],
         [
-            [str(t.number), t.state, *_values(standing, t), _overrides_and_reason(standing, t)]
+            [
+                str(t.number),
+                standing.state(t),
+                *_values(standing, t),
+                _overrides_and_reason(standing, t),
+            ]
             for t in listed
         ],
     )
@@ -186,7 +198,7 @@ def headline(standing: StudyStatus) -> str:
     ended = ledger.count(*ENDED)
     limit = "" if standing.num_trials is None else f" of {standing.num_trials}"
     parts = [f"{ended}{limit} trials ended"]
-    for state in ("running", "waiting", "pruned", "infeasible", "failed"):
+    for state in ("running", "waiting", "paused", "pruned", "infeasible", "failed"):
         if count := ledger.count(state):
             parts.append(f"{count} {state}")
     if copies := sum(trial.copy_of is not None for trial in ledger.trials):
@@ -206,7 +218,11 @@ def ended_line(standing: StudyStatus, trial: Trial) -> str:
         f"{name} {value:.6g}"
         for name, value in zip(standing.metrics, trial.values or (), strict=False)
     )
-    parts = [trial.state, *([values] if values else []), *([trial.reason] if trial.reason else [])]
+    parts = [
+        standing.state(trial),
+        *([values] if values else []),
+        *([trial.reason] if trial.reason else []),
+    ]
     return cell(f"trial {trial.number}: {'; '.join(parts)}; {standing.words(trial)}")
 
 
