@@ -20,7 +20,7 @@ from luthier.records.weights_and_biases.node import (
     resolved_mode,
     server,
 )
-from luthier.records.weights_and_biases.summary import Summary, mirror_summary, summary_run_id
+from luthier.records.weights_and_biases.summary import Summary, id_of_summary, mirror_summary
 
 __all__ = [
     "OUTCOME",
@@ -33,6 +33,7 @@ __all__ = [
     "Wandb",
     "choose_mode",
     "has_key",
+    "id_of_summary",
     "is_reachable",
     "keep_outcome",
     "log_difference",
@@ -41,5 +42,4 @@ __all__ = [
     "rebuild",
     "resolved_mode",
     "server",
-    "summary_run_id",
 ]

@@ -64,7 +64,7 @@ class Summary:
     pages: Mapping[str, str]
 
 
-def summary_run_id(directory: pathlib.Path) -> str:
+def id_of_summary(directory: pathlib.Path) -> str:
     """Return the id of the W&B run of a summary, which is the same whenever it is made again.
 
     Args:
@@ -103,7 +103,7 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     fields |= {"name": summary.name, "group": summary.group, "job_type": "summary"}
     fields["tags"] = list(node.tags)
     # The same id, because a study that has grown continues its W&B run (`write`).
-    fields["id"] = summary_run_id(directory)
+    fields["id"] = id_of_summary(directory)
     write_json(directory / SETTINGS_FILE, fields)
     # Absolute, because the process that reads them has a folder of its own.
     pages = {title: str(pathlib.Path(page).resolve()) for title, page in summary.pages.items()}

@@ -15,7 +15,7 @@ from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.graph import Graph
 from luthier.records import Mirrored, Summary, Wandb, mirror_summary
-from luthier.records.weights_and_biases import resolved_mode, summary_run_id
+from luthier.records.weights_and_biases import id_of_summary, resolved_mode
 from luthier.study.driver.trial_table import Trial
 from luthier.study.views.text import StudyStatus
 
@@ -57,7 +57,7 @@ def reserve_summary(directory: pathlib.Path, base: Graph) -> str:
     """
     node = wandb_of(base)
     is_off = node is None or resolved_mode(node.mode) == "off"
-    return "" if is_off else summary_run_id(directory)
+    return "" if is_off else id_of_summary(directory)
 
 
 def wandb_of(base: Graph) -> Wandb | None:
