@@ -106,11 +106,10 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
             found.reports.setdefault(line["trial"], {})[line["step"]] = line["value"]
         elif kind == "reached":
             found.rungs.setdefault(line["rung"], set()).add(line["step"])
-        elif kind in ("ended", "lost", "paused"):
-            # One that never ran, or that ends while it is paused, has no span that is open.
-            if line["trial"] in begun:
-                span = begun.pop(line["trial"])
-                span.end, span.outcome = found.seconds, line.get("outcome", kind)
+        # A trial that never ran, or that ends while it is paused, has no span that is open.
+        elif kind in ("ended", "lost", "paused") and line["trial"] in begun:
+            span = begun.pop(line["trial"])
+            span.end, span.outcome = found.seconds, line.get("outcome", kind)
     if is_driven and noted is not None and idle is not None:
         found.seconds = max(found.seconds, noted - idle)
     for span in begun.values():

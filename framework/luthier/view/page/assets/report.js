@@ -246,6 +246,8 @@ function watch() {
     button.setAttribute("aria-pressed", String(choices.isPaused));
   } }, "Pause updates");
   const loaded = Date.now();
+  let touched = 0;
+  for (const kind of ["keydown", "pointerdown", "wheel", "touchmove"]) addEventListener(kind, () => { touched = Date.now(); }, { passive: true });
   const at = new Date(written * 1000).toLocaleTimeString();
   liveText.textContent = `Updated at ${at}, every ${significant(liveSeconds, 2)} s while the study runs`;
   const timer = setInterval(() => {
@@ -257,7 +259,7 @@ function watch() {
       return;
     }
     const isBusy = choices.isPaused || document.hidden || help.open || !getSelection().isCollapsed || document.querySelector("select:focus");
-    if (isBusy || Date.now() - loaded < liveSeconds * 1000) return;
+    if (isBusy || Date.now() - touched < 1500 || Date.now() - loaded < liveSeconds * 1000) return;
     keepChoices();
     location.reload();
   }, 1000);
