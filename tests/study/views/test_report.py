@@ -645,3 +645,15 @@ def test_the_time_is_bounded():
     _, count = importance(complete, DISTRIBUTIONS, ["lower", "lower"])
     assert count == MOST
     assert time.process_time() - start < 5.0
+
+
+def test_the_rungs_of_a_real_study_are_in_its_report(tmp_path):
+    scheduler = fdl.Config(studies.Asha, reduction=3, num_rungs=3)
+    folder = _run(tmp_path, 12, base=fdl.Config(toys.Toy, steps=9), scheduler=scheduler)
+    data = report.describe(folder)
+    assert data["curves"]["rungs"][:2] == [[1, [1]], [2, [3]]]
+    lengths = {number: steps[-1] for number, steps, _ in data["curves"]["rows"]}
+    assert set(lengths.values()) == {1, 3, 9}
+    states = {trial["number"]: trial["state"] for trial in data["trials"]}
+    assert all((states[n] == "complete") == (last == 9) for n, last in lengths.items())
+    assert "paused" in {span[4] for span in data["spans"]}
