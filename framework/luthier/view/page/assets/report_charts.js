@@ -134,7 +134,7 @@ function curvesChart(report, options) {
         return [
           isFew ? rungs.map(([rung, steps]) => steps.map((step) => [
             svg("line", { class: "rung", x1: xs.place(step), x2: xs.place(step), y1: box.top, y2: box.bottom }),
-            svg("text", { class: "halo", x: xs.place(step) + 3, y: box.top + 10 }, `rung ${rung}`)])) : null,
+            svg("text", { class: "halo", x: xs.place(step) + 3, y: box.top + 10 + ((rung - 1) % 4) * 13 }, `rung ${rung}`)])) : null,
           lines.map((line) => {
             const path = svg("path", { class: `curve state-${line.trial.state}${isBest(report, line.trial) ? " best" : ""}`, d: linePath(line.points, xs, ys), "data-trial": line.trial.number });
             // A mark at the end of a trial that ended early; and of one with a single point, which has no line.
