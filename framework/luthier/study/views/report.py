@@ -10,7 +10,6 @@ import re
 import shlex
 import threading
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -85,11 +84,10 @@ def importance(
             values=list(values),
         )
         study.add_trial(trial)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of few trials, which the page shows
-        # Optuna's default evaluator since version 5 is PED-ANOVA. Without a `target` it ranks
-        # several objectives together by domination.
-        shares = optuna.importance.get_param_importances(study)
+    # Optuna's default evaluator since version 5 is PED-ANOVA. Without a `target` it ranks several
+    # objectives together by domination. Warnings stay as they are: this runs in a thread of the
+    # driver, and filters are those of the process.
+    shares = optuna.importance.get_param_importances(study)
     return {name: float(share) for name, share in shares.items()}, len(usable)
 
 
