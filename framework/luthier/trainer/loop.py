@@ -562,9 +562,17 @@ class Loop:
             self._emit(events.Evaluation(step, name, values, better))
         # The watcher of a sweep may prune here. It sees the metrics of this step only: those of
         # other sets are older.
-        verdict = self._watcher.evaluated(step, self._measured_now(), last)
+        verdict = self._watcher.evaluated(step, self._measured_now(), last, self._fraction())
         self._restart_clock()
         return verdict
+
+    def _fraction(self) -> float:
+        """Return the part of the run's full length that is trained, whatever its unit."""
+        training, progress = self._experiment.training, self.position.progress
+        parts = [progress.steps / training.steps]
+        if training.stop is not None:
+            parts.append(training.stop.measure(progress) / training.stop.count)
+        return min(max(parts), 1.0)
 
     def _measured_now(self) -> dict[str, float]:
         """Return the metrics measured at this step, by `evaluation/metric`."""
