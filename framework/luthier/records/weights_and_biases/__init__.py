@@ -16,6 +16,7 @@ from luthier.records.weights_and_biases.node import (
     rebuild,
     resolved_mode,
     server,
+    shared_mirrors,
 )
 from luthier.records.weights_and_biases.summary import Summary, mirror_summary
 
@@ -35,4 +36,5 @@ __all__ = [
     "rebuild",
     "resolved_mode",
     "server",
+    "shared_mirrors",
 ]

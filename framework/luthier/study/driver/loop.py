@@ -568,9 +568,12 @@ class Driver(_Trials):
             ):
                 self._stop_where_held()
                 return not (self.stop_asked or self.is_late or self.stopped)
+            # Only now, when no group waits for it: to validate a trial takes longer than all else
+            # of a round. One in a round, so that events do not wait for several.
+            may_ask_more = self._ask_ahead()
             # A second at most, even where no event comes: limits of time, rests of groups and a
             # request to stop are looked at once in a round.
-            for event in self._engine.events(1.0):
+            for event in self._engine.events(0.0 if may_ask_more else 1.0):
                 self._handle(event)
             self._end_slow_trials()
             self._show()
@@ -661,11 +664,6 @@ class Driver(_Trials):
         """
         if self._is_spent():
             return None
-        # Without looking back, the order of suggestions does not depend on results, so a longer
-        # queue lets `_next` pick trials that share a program.
-        ahead = 1 if self._parts.suggester.looks_back else _AHEAD * len(self._slices)
-        while len(self._queue) < ahead and self._ask():
-            pass
         kind = kind_of(slice.info)
         while True:
             fitting = [a for a in self._queue if kind in a.packed and not self._shuns(a, slice)]
@@ -680,12 +678,25 @@ class Driver(_Trials):
                 return taken
             # Waiting trials are for slices of another kind, or for another program.
             # Bounded, because trials that fit no slice that is free now would otherwise pile up
-            # without end.
-            is_full = len(self._queue) >= ahead + len(self._slices)
-            # For a lane (`key`) nothing beyond `ahead` is asked: a new setting may have another
-            # program, and the lane can be filled later.
-            if key is not None or is_full or not self._ask():
+            # without end. For a lane (`key`) nothing beyond `_ahead` is asked: a new setting may
+            # have another program, and the lane can be filled later.
+            most = self._ahead if key is not None else self._ahead + len(self._slices)
+            if len(self._queue) >= most or not self._ask():
                 return None
+
+    @property
+    def _ahead(self) -> int:
+        """The number of trials that wait, validated, for a group that becomes free."""
+        # Without looking back, the order of suggestions does not depend on results, so a longer
+        # queue lets `_next` pick trials that share a program.
+        return 1 if self._parts.suggester.looks_back else _AHEAD * len(self._slices)
+
+    def _ask_ahead(self) -> bool:
+        """Ask for one more setting while trials run; return whether there was one."""
+        # A sampler that looks back is asked only when a group is free (see `_AHEAD`).
+        if self._parts.suggester.looks_back or len(self._queue) >= self._ahead:
+            return False
+        return not self._is_spent() and self._ask()
 
     def _shuns(self, admitted: ValidatedTrial, slice: _Slice) -> bool:
         """Return whether a trial was lost on this slice, and another one can take it."""
