@@ -108,7 +108,8 @@ class Evaluator:
     def _batches(self, num_batches: int | None) -> Iterator[dict[str, jax.Array]]:
         """Yield batches of the set as global arrays; small sets are read once for a program."""
         data = self._evaluation.data
-        kept = self._program.once(("evaluation batches", self._path), _KeptBatches)
+        key = ("evaluation batches", self._path, tuple(self._batch.items()))
+        kept = self._program.once(key, _KeptBatches)
         if kept.reach(data, num_batches):
             yield from itertools.islice(kept.batches, num_batches)
             return

@@ -364,7 +364,9 @@ class MirrorProcess:
             process.wait(self._finish_seconds)
         except subprocess.TimeoutExpired:
             _abandoned.append(process)
-            for sink in list(self._sinks.values()):
+            with self._lock:
+                left, self._sinks = list(self._sinks.values()), {}
+            for sink in left:
                 sink.report(
                     f"W&B is not done after {self._finish_seconds:.0f} s: process {process.pid}"
                     f" continues in the background; {_remedy(sink.run)} repeats it"
@@ -408,6 +410,9 @@ class MirrorProcess:
             left, self._sinks = list(self._sinks.values()), {}
             if not self._closing:
                 self._process = None  # the next run starts another
+                assert process.stdin is not None
+                with contextlib.suppress(OSError):  # what it did not read
+                    process.stdin.close()
         reason = _exit_reason(process.wait())
         for sink in left:
             sink.fail(reason)
@@ -525,6 +530,9 @@ def start_process(
             [
                 sys.executable,
                 "-P",
+                # Of the package, which imports the module before it is run.
+                "-W",
+                "ignore::RuntimeWarning:runpy",
                 "-m",
                 f"luthier.records.weights_and_biases.{module}",
                 *arguments,
