@@ -652,8 +652,14 @@ class Driver(_Trials):
                 packed.lanes,
                 asks=self._parts.pruning is not None,
                 spare_lanes=packed.num_lanes - len(work),
+                num_expected=max(len(work), self._num_left() // len(self._slices)),
             ),
         )
+
+    def _num_left(self) -> int:
+        """Return how many trials have not ended, with those that `budget.trials` lets come."""
+        known, trials = len(self._ledger.trials), self._study.budget.num_trials
+        return max(known, trials or 0) - self._ledger.count(*ENDED)
 
     def _next(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
         """Take a trial that may run on a slice from the queue; ask the sampler for more if needed.
