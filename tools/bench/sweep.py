@@ -133,7 +133,7 @@ def sweep(case: Case, lanes: str, wandb: str) -> Taken:
     if [line["outcome"] for line in ends] != ["complete"] * case.num_trials:
         raise RuntimeError(f"{len(ends)} trials of {folder} have ended")
     best = min(line["values"][0] for line in ends)
-    return Taken(wall, cpu, best, _parts(folder / "bench", lines, started, wall))
+    return Taken(wall, cpu, best, split_time(folder / "bench", lines, started, wall))
 
 
 STUDY = """
@@ -151,11 +151,19 @@ def study():
 """
 
 
-def _parts(folder: pathlib.Path, lines: Sequence[Mapping[str, Any]], began: float, wall: float):
+def split_time(
+    folder: pathlib.Path, lines: Sequence[Mapping[str, Any]], began: float, wall: float
+) -> str:
     """Return where the time of a study went, in one line, from its journal and its runs' records.
 
     Trials that are packed have the device group together, so what their own clocks count is scaled
     to the time that the group had any trial. The device group is idle where it has none.
+
+    Args:
+      folder: The study.
+      lines: Its journal.
+      began: When the command was started, by the clock of the journal.
+      wall: Seconds from then to its end.
     """
     leased, busy, since, running = {}, 0.0, 0.0, set[int]()
     lease_seconds = idle = 0.0
@@ -320,6 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"cannot measure {unknown[0]!r}; there are {', '.join(possible)}")
     found: list[dict[str, Any]] = []
     notes: list[str] = []
+    loads: list[float] = []
     for dim in options.dims:
         for num_trials in options.trials:
             with tempfile.TemporaryDirectory(prefix="luthier-bench-") as folder:
@@ -334,10 +343,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     rounds.append({})
                     for way in chosen if number % 2 == 0 else reversed(chosen):
                         taken = rounds[-1][way] = possible[way](case)
-                        load = os.getloadavg()[0]
+                        loads.append(os.getloadavg()[0])
                         print(
                             f"d={dim}, {num_trials} trials, round {number + 1}: {way}: "
-                            f"{taken.wall:.1f} s wall, {taken.cpu:.1f} s CPU, load {load:.1f}",
+                            f"{taken.wall:.1f} s wall, {taken.cpu:.1f} s CPU, load {loads[-1]:.1f}",
                             flush=True,
                         )
                 rounds = [{way: taken[way] for way in chosen} for taken in rounds]
@@ -349,6 +358,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 ]
                 print("\n".join(where), flush=True)
                 notes += where
+    if max(loads) > 2 * (os.cpu_count() or 1):
+        notes.append(
+            f"The load was {min(loads):.0f} to {max(loads):.0f}, from other work on the machine: "
+            "compare CPU seconds."
+        )
     kept = ("steps", "rounds", "held_out_bytes")
     made = report.Report("sweep", {name: getattr(options, name) for name in kept}, found, notes)
     print(report.table(made))

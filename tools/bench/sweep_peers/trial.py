@@ -41,7 +41,7 @@ class Trainer:
         self._transform = optax.chain(
             optax.clip_by_global_norm(1.0),
             optax.scale_by_adam(b1=0.9, b2=0.98),
-            optax.add_decayed_weights(0.1),
+            optax.add_decayed_weights(0.1, _is_decayed),
         )
         self._make_model = functools.partial(model_of, experiment)
         self._structure = nnx.split(nnx.eval_shape(self._make_model))[0]
@@ -115,3 +115,14 @@ class Trainer:
 
         (nats, weight), _ = jax.lax.scan(add, (0.0, 0.0), batches)
         return nats / weight
+
+
+def _is_decayed(parameters: Any) -> Any:
+    """Return which parameters decay: not embeddings, norms and biases."""
+    kept = ("embedding", "norm", "bias")
+
+    def is_decayed(path: Any, _: Any) -> bool:
+        name = jax.tree_util.keystr(path)
+        return not any(word in name for word in kept)
+
+    return jax.tree_util.tree_map_with_path(is_decayed, parameters)
