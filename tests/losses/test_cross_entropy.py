@@ -216,3 +216,16 @@ def test_the_platform_is_that_of_the_mesh():
     layout = types.SimpleNamespace(mesh=mesh)
     with mock.patch.object(module, "current_layout", return_value=layout):
         assert is_on_accelerator()
+
+
+def test_the_first_of_the_largest_logits_is_what_is_predicted():
+    """As by `argmax`, which is not called on a CPU: ties, infinities and NaN are decided alike."""
+    rng = np.random.default_rng(0)
+    logits_BLV = rng.integers(-2, 3, (4, 64, 5)).astype(np.float32)  # full of ties
+    logits_BLV[0, :8] = -np.inf
+    logits_BLV[1, :8, 2:4] = np.inf
+    logits_BLV[2, :8, 1:3] = np.nan
+    for target in range(5):
+        targets_BL = np.full((4, 64), target)
+        found = cross_entropy(jnp.asarray(logits_BLV), jnp.asarray(targets_BL)).correct_BL
+        np.testing.assert_array_equal(found, jnp.argmax(logits_BLV, -1) == target)

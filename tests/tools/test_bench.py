@@ -2,10 +2,13 @@
 
 import json
 
+import jax
 import pytest
 
-from tools.bench import child, report
+import luthier
+from tools.bench import child, report, sweep
 from tools.bench import step as bench_step
+from tools.bench.sweep_peers import trial
 from tools.docs.pages import performance
 
 
@@ -56,3 +59,45 @@ def test_a_table_is_written_with_what_was_asked_and_where(tmp_path, monkeypatch)
     assert "\nWith core 0, rounds 3. 20" in page
     unmeasured = page.partition("## Input")[2].partition("\n## ")[0]
     assert unmeasured.rstrip().endswith(performance.UNMEASURED)
+
+
+@pytest.mark.slow
+def test_the_loop_by_hand_trains_what_luthier_trains(tmp_path):
+    """Model, data, schedule, optimizer and evaluation: else the table compares two programs."""
+    held_out = tmp_path / "held_out.txt"
+    held_out.write_text("To be, or not to be, that is the question. " * 20)
+    overrides = sweep.Case(32, 1, 8, held_out, tmp_path).overrides
+    graph = luthier.experiment(
+        "configs.lm.quickstart",
+        [*overrides, f"records.directory={tmp_path}", "records.console=None", "records.wandb=None"],
+    )
+    expected = luthier.train(graph, devices=jax.devices()[:1]).metrics["held_out"]["nats_per_token"]
+    trainer = trial.Trainer(overrides)
+    assert trainer.run(4e-3) == pytest.approx(expected, rel=1e-4)
+    losses = trainer.run_together([4e-3, 1e-3])
+    assert losses[0] == pytest.approx(expected, rel=1e-4)
+    assert losses[1] == pytest.approx(trainer.run(1e-3), rel=1e-4)
+    assert losses[1] > losses[0]
+
+
+def test_the_time_of_a_study_is_split_over_its_parts(tmp_path):
+    """Two packed trials, then one alone; 2 s pass between them."""
+    lines = [
+        {"kind": "leased", "trial": 0, "at": 10.0},
+        {"kind": "leased", "trial": 1, "at": 10.0},
+        {"kind": "ended", "trial": 0, "at": 20.0},
+        {"kind": "ended", "trial": 1, "at": 20.0},
+        {"kind": "leased", "trial": 2, "at": 22.0},
+        {"kind": "ended", "trial": 2, "at": 26.0},
+    ]
+    spent = [{"step": 6.0, "evaluate": 3.0}, {"step": 6.0, "evaluate": 3.0}, {"compile": 3.0}]
+    for number, seconds in enumerate(spent):
+        path = tmp_path / "trials" / f"{number:04d}" / "run" / "goodput.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text('{"kind": "began"}\n' + json.dumps({"seconds": seconds}) + "\n")
+    # 24 s of leases within 14 s of the device group: each second of a trial counts 14 / 24.
+    assert sweep.split_time(tmp_path, lines, 4.0, 25.0) == (
+        "start 6.0 s, opening and initialization 0.0 s, compile 1.8 s, steps 7.0 s, "
+        "evaluation 3.5 s, saving 0.0 s, closing (with W&B) 1.8 s, "
+        "device group idle (driver) 2.0 s, end 3.0 s"
+    )

@@ -72,3 +72,48 @@ def test_a_token_outside_the_vocabulary_is_refused(program):
         f"{token} in {name}"
         for row, place, token, name in ((1, 2, -1, "inputs"), (0, 3, 300, "targets"))
     ]
+
+
+class Counted:
+    """Counts how often, and how far, a set is read."""
+
+    def __init__(self, inner):
+        self.inner, self.reads = inner, []
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def batches(self, **arguments):
+        self.reads.append(0)
+        for batch in self.inner.batches(**arguments):
+            self.reads[-1] += 1
+            yield batch
+
+
+def test_a_small_set_is_read_once_for_all_evaluations_of_a_program(program, monkeypatch):
+    held_out = program.experiment.evaluations["held_out"]
+    data = Counted(held_out.data)
+    evaluation = dataclasses.replace(held_out, data=data, global_batch_size=8)
+    values = program.values()
+    leaves = program.init(values)
+
+    def evaluate(num_batches=None, of=program):
+        evaluator = Evaluator(of, evaluation, "evaluations.held_out")
+        return evaluator(values, leaves, num_batches)
+
+    whole = _evaluate(program, 8)
+    assert evaluate(1) == _evaluate(program, 8, 1)
+    assert data.reads == [1]
+    assert evaluate() == whole  # a part of the set does not stand for all of it
+    num_batches = data.reads[1]
+    assert num_batches > 1
+    # Of another graph of the same program, too: that is the next trial of a sweep.
+    assert evaluate(of=program.of(program.graph)) == whole
+    assert evaluate(1) == _evaluate(program, 8, 1)
+    assert data.reads == [1, num_batches]
+
+    monkeypatch.setattr("luthier.trainer.evaluate.KEPT_BYTES", 10_000)
+    data = evaluation.data.inner  # a set of its own, which is larger than that
+    evaluation = dataclasses.replace(evaluation, data=Counted(data))
+    assert evaluate() == evaluate() == whole
+    assert evaluation.data.reads == [num_batches, num_batches]

@@ -1,294 +1,370 @@
-"""Sixteen learning rates, fifty steps each: what a sweep costs, one way and another.
+"""`luthier sweep` beside the sweeps that one would write by hand: what a study costs.
 
-    python tools/bench/sweep.py --json FILE      # both workloads, all of our ways
-    python tools/bench/sweep.py --peers          # and hydra and Ray Tune, where they are installed
-    python tools/bench/sweep.py --trials 2 --steps 8 --workloads d32   # a smoke run
+    python tools/bench/sweep.py --json FILE                # every way, d=32 and d=128, 12 trials
+    python tools/bench/sweep.py --trials 12 64 --rounds 3
+    python tools/bench/sweep.py --trials 3 --steps 8 --dims 32 --held-out-bytes 20000  # a smoke run
 
-Every way trains the same graphs: a decoder of 4 layers on bytes, AdamW with clipping, with the
-records, evaluations and checkpoints of the experiment as it is. `separate` is one `luthier train`
-process per trial; `warm` has a cache of compiled programs that was filled before. `luthier sweep`
-is the command, with its driver, sampler, gate, journal, report and Optuna's copy. Wall time covers
-everything from the first process to the last result. `bare` is what no sweep can do without: one
-compile, and the steps of all trials in a plain loop, in one process that runs already. Ways take
-turns in each round; medians of the rounds.
+Every way draws learning rates at random, and trains and evaluates the same model on the same rows:
+a decoder of one layer on bytes, 60 steps of 4 sequences of 48 bytes, and at the end of each trial
+all of the held-out plays. `luthier sweep` is the command, in a process of its own with an empty
+cache of compiled programs, with all that a study has: driver, sampler, gate, journal, evaluations,
+records and checkpoints of every trial, report, Optuna's copy. The ways beside it
+(`tools/bench/sweep_peers`) are one process each, with luthier's model in a step, an optimizer and
+a loop of plain JAX and optax; they save nothing:
 
-Peers run `luthier train` through their own launchers, from environments of their own:
-HYDRA_PYTHON and RAY_PYTHON name their interpreters, in which luthier is importable.
+- `plain loop`: Optuna's ask and tell around one jitted step, the rate a runtime argument.
+- `plain loop, vmapped`: the same over as many trials at a time as `luthier sweep` packs.
+- `hydra -m`: hydra's basic launcher, all jobs in its process, one compile. HYDRA_PYTHON names an
+  interpreter in which hydra and luthier can be imported.
+- `Ray Tune`: one actor, reused for all trials. RAY_PYTHON names its interpreter.
+
+Ways take turns in each round, and the order is reversed in every other one. Times are from the
+start of a process to its end, with those of its own processes; medians of the rounds. Compare CPU
+seconds where other work shares the machine. `separate` (`--separate`) is one cold `luthier train`
+process per trial, 3 of them timed and scaled.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
+import importlib.util
+import json
 import os
 import pathlib
+import re
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import jax
-import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from luthier import graph as graphs
-from luthier import planner
-from luthier.study.views.text import read_status
+from luthier.data import Shakespeare
 from tools.bench import report
+from tools.bench.sweep_peers.launch import HIGHEST, LOWEST
 
 PEAK = "optimizer.learning_rate.peak"
 EXPERIMENT = "configs.lm.quickstart"
-COMMON = ("optimizer.learning_rate.warmup_steps=5",)
+NUM_LANES = 8
+"""Trials that share a program where they are packed, and in the vmapped loop."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Workload:
-    """A size of the model and its batch, 4 layers deep."""
-
-    dim: int
-    length: int
-    batch: int
-
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        """What it sets in the experiment."""
-        return (
-            f"model.dim={self.dim}",
-            f"model.block.mlp.hidden_dim={3 * self.dim}",
-            f"data.length={self.length}",
-            f"training.global_batch_size={self.batch}",
-        )
-
-
-OURS = ("luthier sweep", "luthier sweep, lanes=auto")
-WORKLOADS = {"d128": Workload(128, 128, 8), "d32": Workload(32, 32, 4)}
+NUM_SEPARATE = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One workload, with the overrides of each of its trials."""
+    """A size of the model, a number of trials, and a folder for what they write."""
 
-    trials: tuple[tuple[str, ...], ...]
+    dim: int
+    num_trials: int
     steps: int
+    held_out: pathlib.Path | None
     folder: pathlib.Path
 
-    def environment(self, cache: str | None) -> dict[str, str]:
-        """Return the environment of a process, with its own cache of compiled programs or none."""
-        made = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
-        made |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
-        if cache is None:
-            made["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-        else:
-            made["JAX_COMPILATION_CACHE_DIR"] = str(self.folder / cache)
-            made["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-            made["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+    @property
+    def overrides(self) -> list[str]:
+        """Changes to the experiment that all ways make."""
+        made = [
+            "model.num_layers=1",
+            f"model.dim={self.dim}",
+            f"model.block.mlp.hidden_dim={3 * self.dim}",
+            "data.length=48",
+            "training.global_batch_size=4",
+            f"training.steps={self.steps}",
+        ]
+        if self.held_out is not None:
+            source = f"luthier.data.TextFiles(pattern={str(self.held_out)!r})"
+            made.append(f"evaluations.held_out.data.source={source}")
         return made
 
 
-def separate(case: Case, cache: str | None) -> None:
-    """Run each trial as a `luthier train` process."""
-    for number, overrides in enumerate(case.trials):
-        place = f"records.directory={case.folder / str(time.time_ns()) / str(number)}"
-        command = [sys.executable, "-m", "luthier", "train", EXPERIMENT, *overrides, place]
-        subprocess.run(command, env=case.environment(cache), check=True, stdout=subprocess.DEVNULL)
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """What one run of a way took.
+
+    Args:
+      wall: Seconds from the start of its process to its end.
+      cpu: CPU seconds of the process and of those that it started.
+      best: The best loss that it reached, nats per token.
+      parts: Where the time went, in one line; empty where that is not recorded.
+    """
+
+    wall: float
+    cpu: float
+    best: float
+    parts: str = ""
+
+
+def sweep(case: Case, lanes: str, wandb: str) -> Taken:
+    """Run `luthier sweep` on one device."""
+    folder = case.folder / f"{lanes}-{wandb}-{time.time_ns()}"
+    (folder / "cache").mkdir(parents=True)
+    overrides = [
+        *case.overrides,
+        "evaluations.held_out.every=None",
+        "reset:evaluations.held_out.num_batches",
+        f"checkpoints.every=Steps({case.steps})",
+        f"records.wandb.mode={wandb}",
+    ]
+    (folder / "bench_study.py").write_text(
+        STUDY.format(
+            experiment=EXPERIMENT,
+            overrides=overrides,
+            peak=PEAK,
+            lowest=LOWEST,
+            highest=HIGHEST,
+            lanes=lanes,
+            num_lanes=NUM_LANES,
+            num_trials=case.num_trials,
+            directory=str(folder),
+        )
+    )
+    command = [sys.executable, "-m", "luthier", "sweep", "bench_study:study", "--devices", "cpu:1"]
+    started = time.time()
+    wall, cpu, _ = _timed(command, _environment(folder / "cache", folder))
+    lines = _lines(folder / "bench" / "journal.jsonl")
+    ends = [line for line in lines if line["kind"] == "ended"]
+    if [line["outcome"] for line in ends] != ["complete"] * case.num_trials:
+        raise RuntimeError(f"{len(ends)} trials of {folder} have ended")
+    best = min(line["values"][0] for line in ends)
+    return Taken(wall, cpu, best, split_time(folder / "bench", lines, started, wall))
 
 
 STUDY = """
+import fiddle as fdl
 from luthier import graph as graphs
 from luthier import study as studies
-from luthier.study import samplers
 def study():
-    base = graphs.apply(graphs.resolve({experiment!r}), {words!r})
-    space = studies.Space({{{peak!r}: studies.Ordinal({rates!r})}})
-    graph = samplers.study_of("bench", base, space, samplers.sampler("grid"), ())
-    graph.packing.lanes = {lanes!r}
+    base = graphs.apply(graphs.resolve({experiment!r}), {overrides!r})
+    space = studies.Space({{{peak!r}: studies.Log({lowest!r}, {highest!r})}})
+    graph = studies.study_of("bench", base, space, studies.sampler("random"), ())
+    graph.packing.lanes, graph.packing.num_lanes = {lanes!r}, {num_lanes}
+    graph.budget = fdl.Config(studies.Budget, trials={num_trials})
     graph.directory = {directory!r}
     return graph
 """
 
 
-def ours(case: Case, lanes: str) -> None:
-    """Run `luthier sweep` over all trials on one device, with everything that a study has.
+def split_time(
+    folder: pathlib.Path, lines: Sequence[Mapping[str, Any]], began: float, wall: float
+) -> str:
+    """Return where the time of a study went, in one line, from its journal and its runs' records.
 
-    The first rate is that of the experiment, so the grid's first point is a copy of the baseline.
+    Trials that are packed have the device group together, so what their own clocks count is scaled
+    to the time that the group had any trial. The device group is idle where it has none.
+
+    Args:
+      folder: The study.
+      lines: Its journal.
+      began: When the command was started, by the clock of the journal.
+      wall: Seconds from then to its end.
     """
-    folder = case.folder / f"{lanes}-{time.time_ns()}"
-    folder.mkdir()
-    rates = tuple(float(words[-1].partition("=")[2]) for words in case.trials)
-    fields = {"experiment": EXPERIMENT, "words": list(case.trials[0]), "peak": PEAK}
-    fields |= {"rates": rates, "lanes": lanes, "directory": str(folder)}
-    (folder / "bench_study.py").write_text(STUDY.format(**fields))
-    # A cache of its own, so that no other way has compiled for this one.
-    made = case.environment(f"{folder.name}/cache")
-    made["PYTHONPATH"] += os.pathsep + str(folder)
-    command = [sys.executable, "-m", "luthier", "sweep", "bench_study:study", "--devices", "cpu:1"]
-    subprocess.run(command, env=made, check=True, stdout=subprocess.DEVNULL)
-    ledger = read_status(folder / "bench").ledger
-    if ledger.count("complete") != len(case.trials) + 1:
-        raise RuntimeError(f"{ledger.count('complete')} trials of {folder} are complete")
-
-
-def bare(case: Case) -> tuple[float, float]:
-    """Return wall and CPU seconds of one compile, and of the steps of all trials in a plain loop.
-
-    Those of the steps are taken from the median of one trial's.
-    """
-    graph = graphs.apply(graphs.resolve(EXPERIMENT), [*case.trials[0]])
-    start, processor = time.perf_counter(), time.process_time()
-    program = planner.make(graph, jax.devices()[:1], (PEAK,)).program
-    step, values = program.compile_step(), program.values()
-    leaves = jax.block_until_ready(program.init(values))
-    compiled = time.perf_counter() - start
-    compiled_processor = time.process_time() - processor
-    batch = {
-        name: jax.device_put(np.zeros(entry.shape, entry.dtype), entry.sharding)
-        for name, entry in program.batch.items()
+    leased, busy, since, running = {}, 0.0, 0.0, set[int]()
+    lease_seconds = idle = 0.0
+    for line in lines:
+        if line["kind"] == "leased":
+            if not running:
+                idle += line["at"] - since if since else 0.0
+                since = line["at"]
+            running.add(line["trial"])
+            leased[line["trial"]] = line["at"]
+        elif line["kind"] == "ended":
+            lease_seconds += line["at"] - leased[line["trial"]]
+            running.discard(line["trial"])
+            if not running:
+                busy += line["at"] - since
+                since = line["at"]
+    first = min(leased.values())
+    kinds = collections.Counter[str]()
+    for path in folder.glob("trials/*/run/goodput.jsonl"):
+        for span in _lines(path):
+            kinds.update(span.get("seconds", {}))
+    kinds["step"] += kinds.pop("data_wait", 0.0)
+    kinds["closing"] = lease_seconds - sum(kinds.values())
+    named = {
+        "init": "opening and initialization",
+        "compile": "compile",
+        "step": "steps",
+        "evaluate": "evaluation",
+        "save": "saving",
+        "closing": "closing (with W&B)",
     }
-    times, processor = [], time.process_time()
-    for _ in range(case.steps):
-        start = time.perf_counter()
-        leaves, vector = step(values, leaves, batch)
-        jax.block_until_ready(vector)
-        times.append(time.perf_counter() - start)
-    stepped = statistics.median(times) * case.steps * len(case.trials)
-    stepped_processor = (time.process_time() - processor) * len(case.trials)
-    print(f"  bare: one compile {compiled:.1f} s, all steps {stepped:.1f} s")
-    return compiled + stepped, compiled_processor + stepped_processor
+    parts = {"start": first - began}
+    parts |= {name: kinds[kind] * busy / lease_seconds for kind, name in named.items()}
+    parts |= {"device group idle (driver)": idle, "end": began + wall - since}
+    return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())
 
 
-HYDRA = """
-import hydra, subprocess, sys, os
-@hydra.main(version_base=None, config_path=None)
-def main(config):
-    subprocess.run([sys.executable, "-m", "luthier", "train", {experiment!r}, *{common!r},
-        "{peak}=" + str(config.rate), "records.directory=" + os.getcwd()], check=True,
-        stdout=subprocess.DEVNULL)
-main()
-"""
-
-RAY = """
-import json, os, sys
-from ray import tune
-import ray
-class Trial(tune.Trainable):
-    def setup(self, config): pass
-    def reset_config(self, config): return True
-    def step(self):
-        import luthier
-        from luthier import graph as graphs
-        sys.path.insert(0, {here!r})
-        words = [*{common!r}, "{peak}=" + str(self.config["rate"])]
-        words += ["records.directory=" + os.getcwd()]
-        luthier.train(graphs.apply(graphs.resolve({experiment!r}), words), new=True)
-        return {{"done": True}}
-ray.init(num_cpus=1, log_to_driver=False)
-never = tune.CheckpointConfig(checkpoint_at_end=False)
-results = tune.Tuner(Trial, param_space={{"rate": tune.grid_search({rates!r})}},
-    run_config=tune.RunConfig(storage_path={folder!r}, checkpoint_config=never, verbose=0),
-    tune_config=tune.TuneConfig(reuse_actors=True)).fit()
-sys.exit(str(results.errors[0]) if results.errors else 0)
-"""
+def by_hand(case: Case, way: str, python: str = sys.executable) -> Taken:
+    """Run a sweep of `tools/bench/sweep_peers`."""
+    folder = case.folder / f"{way}-{time.time_ns()}"
+    together = NUM_LANES if way == "vmapped" else 1
+    words = [way, str(case.num_trials), str(together), str(folder), *case.overrides]
+    command = [python, "-m", "tools.bench.sweep_peers.launch", *words]
+    wall, cpu, printed = _timed(command, _environment(None))
+    return Taken(wall, cpu, float(re.findall(r"^best (\S+)$", printed, re.MULTILINE)[-1]))
 
 
-def peer(case: Case, name: str, python: str) -> None:
-    """Run the trials through another launcher."""
-    common = [word for word in case.trials[0] if not word.startswith(PEAK)]
-    rates = [float(words[-1].partition("=")[2]) for words in case.trials]
-    fields = {"experiment": EXPERIMENT, "common": common, "peak": PEAK, "rates": rates}
-    fields |= {"here": os.getcwd(), "folder": str(case.folder)}
-    program = {"hydra": HYDRA, "ray": RAY}[name].format(**fields)
-    path = case.folder / f"launch_by_{name}.py"
-    path.write_text(program)
-    words = ["--multirun", "+rate=" + ",".join(map(str, rates))] if name == "hydra" else []
-    subprocess.run(
-        [python, str(path), *words],
-        cwd=case.folder,
-        env=case.environment(name),
-        check=True,
-        stdout=subprocess.DEVNULL,
+def separate(case: Case) -> Taken:
+    """Run some trials as cold `luthier train` processes; return their time scaled to all trials."""
+    walls, cpus, best = [], [], float("inf")
+    for number in range(NUM_SEPARATE):
+        folder = case.folder / f"separate-{number}-{time.time_ns()}"
+        (folder / "cache").mkdir(parents=True)
+        rate = LOWEST * (HIGHEST / LOWEST) ** (number / (NUM_SEPARATE - 1))
+        words = [*case.overrides, f"{PEAK}={rate:.6g}", f"records.directory={folder}"]
+        words += ["evaluations.held_out.every=None", "reset:evaluations.held_out.num_batches"]
+        words += ["records.wandb.mode=off", f"checkpoints.every=Steps({case.steps})"]
+        command = [sys.executable, "-m", "luthier", "train", EXPERIMENT, *words]
+        wall, cpu, _ = _timed(command, _environment(folder / "cache"))
+        (status,) = folder.glob("*/*/status.json")
+        loss = json.loads(status.read_text())["evaluations"]["held_out"]["nats_per_token"]
+        walls, cpus, best = [*walls, wall], [*cpus, cpu], min(best, loss)
+    return Taken(
+        statistics.mean(walls) * case.num_trials, statistics.mean(cpus) * case.num_trials, best
     )
 
 
-def timed(name: str, call: Callable[[], None]) -> tuple[float, float]:
-    """Return wall and CPU seconds of a call, with those of its processes."""
+def _environment(cache: pathlib.Path | None, *search: pathlib.Path) -> dict[str, str]:
+    """Return the environment of a process, with its own cache of compiled programs or none."""
+    dropped = ("JAX_COMPILATION_CACHE", "WANDB_", "XDG_CACHE_HOME")
+    made = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+    inherited = [made["PYTHONPATH"]] if made.get("PYTHONPATH") else []
+    made["PYTHONPATH"] = os.pathsep.join([*map(str, search), os.getcwd(), *inherited])
+    made |= {"JAX_PLATFORMS": "cpu"}
+    if cache is not None:
+        made["XDG_CACHE_HOME"] = str(cache)
+    return made
+
+
+def _timed(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float, str]:
+    """Return wall and CPU seconds of a process with all that it waited for, and what it printed."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    call()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-3000:]}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"  {name:28s} {wall:8.1f} s wall {cpu:8.1f} s CPU", flush=True)
-    return wall, cpu
+    return wall, cpu, done.stdout
 
 
-def measure(name: str, case: Case, with_peers: bool) -> dict[str, tuple[float, float]]:
-    """Time all ways of one workload."""
-    print(f"{name}: {len(case.trials)} trials x {case.steps} steps")
-    found = {"bare": bare(case)}
-    found["separate, cold"] = timed("separate, cold", lambda: separate(case, None))
-    separate(dataclasses.replace(case, trials=case.trials[:1]), "warm")
-    found["separate, warm cache"] = timed("separate, warm cache", lambda: separate(case, "warm"))
-    for way, lanes in zip(OURS, ("single", "auto"), strict=True):
-        found[way] = timed(way, lambda x=lanes: ours(case, x))
-    for peer_name in ("hydra", "ray") if with_peers else ():
-        python = os.environ.get(f"{peer_name.upper()}_PYTHON")
-        if not python or shutil.which(python) is None:
-            print(f"  {peer_name}: skipped, set {peer_name.upper()}_PYTHON to its interpreter")
+def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def ways(with_separate: bool) -> dict[str, Any]:
+    """Return the ways that can be measured here: from a case to what a run takes."""
+    made = {
+        "plain loop": lambda case: by_hand(case, "loop"),
+        "luthier sweep": lambda case: sweep(case, "single", "off"),
+        "luthier sweep, W&B offline": lambda case: sweep(case, "single", "offline"),
+        "plain loop, vmapped": lambda case: by_hand(case, "vmapped"),
+        "luthier sweep, packed": lambda case: sweep(case, "vmap", "off"),
+        "luthier sweep, lanes=auto": lambda case: sweep(case, "auto", "off"),
+    }
+    if importlib.util.find_spec("wandb") is None:
+        print("luthier sweep, W&B offline: left out, wandb is not installed")
+        del made["luthier sweep, W&B offline"]
+    for name, way in (("hydra -m", "hydra"), ("Ray Tune", "ray")):
+        python = os.environ.get(f"{way.upper()}_PYTHON", sys.executable)
+        probe = subprocess.run([python, "-c", f"import {way}"], capture_output=True)
+        if probe.returncode:
+            print(f"{name}: left out, {python} has no {way} (set {way.upper()}_PYTHON)")
             continue
-        found[peer_name] = timed(peer_name, lambda p=peer_name, x=python: peer(case, p, x))
-    return found
+        made[name] = lambda case, way=way, python=python: by_hand(case, way, python)
+    if with_separate:
+        made["luthier train, separate"] = separate
+    return made
 
 
-def rows(name: str, rounds: Sequence[Mapping[str, tuple[float, float]]]) -> list[dict[str, Any]]:
-    """Return the rows of a workload: medians and spread of the rounds, and ratios within them."""
-    best = [min(taken[way][0] for way in OURS) for taken in rounds]
+def rows(case: Case, rounds: Sequence[Mapping[str, Taken]]) -> list[dict[str, Any]]:
+    """Return the rows of a case: medians of the rounds, and of the ratios within them."""
     made = []
     for way in rounds[0]:
-        walls, processor = zip(*(taken[way] for taken in rounds), strict=True)
-        ratios = [wall / least for wall, least in zip(walls, best, strict=True)]
+        took = [taken[way] for taken in rounds]
+        beside = "plain loop, vmapped" if "packed" in way or "vmapped" in way else "plain loop"
+        pairs = [(taken[way], taken.get(beside)) for taken in rounds]
+        walls = [a.wall / b.wall for a, b in pairs if b is not None]
+        cpus = [a.cpu / b.cpu for a, b in pairs if b is not None]
         made.append(
             {
-                "workload": name,
+                "d": case.dim,
+                "trials": case.num_trials,
                 "way": way,
-                "wall s": statistics.median(walls),
-                "spread": max(walls) - min(walls),
-                "CPU s": statistics.median(processor),
-                "to the better of ours": statistics.median(ratios),
+                "wall s": statistics.median(one.wall for one in took),
+                "spread": max(one.wall for one in took) - min(one.wall for one in took),
+                "CPU s": statistics.median(one.cpu for one in took),
+                "wall / loop": statistics.median(walls) if walls else None,
+                "CPU / loop": statistics.median(cpus) if cpus else None,
+                "best loss": min(one.best for one in took),
             }
         )
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Time the sweep, and write what was found as JSON where that is wanted."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", action="store_true")
+    """Time all ways of all cases, and write the rows as JSON where that is wanted."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dims", type=int, nargs="+", default=[32, 128])
+    parser.add_argument("--trials", type=int, nargs="+", default=[12])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--held-out-bytes", type=int, help="of the held-out plays; default: all")
+    parser.add_argument("--ways", nargs="+", metavar="WAY", help="only these")
+    parser.add_argument("--separate", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")
-    sys.path.insert(0, os.getcwd())
-    rates = np.geomspace(1e-4, 1e-2, options.trials)
+    possible = ways(options.separate)
+    chosen = options.ways or list(possible)
+    if unknown := [way for way in chosen if way not in possible]:
+        parser.error(f"cannot measure {unknown[0]!r}; there are {', '.join(possible)}")
     found: list[dict[str, Any]] = []
-    for name in options.workloads:
-        steps = f"training.steps={options.steps}"
-        shared = (*WORKLOADS[name].overrides, *COMMON, steps)
-        trials = tuple((*shared, f"{PEAK}={rate:.6g}") for rate in rates)
-        rounds = []
-        for _ in range(options.rounds):
+    notes: list[str] = []
+    loads: list[float] = []
+    for dim in options.dims:
+        for num_trials in options.trials:
             with tempfile.TemporaryDirectory(prefix="luthier-bench-") as folder:
-                case = Case(trials, options.steps, pathlib.Path(folder))
-                rounds.append(measure(name, case, options.peers))
-        found += rows(name, rounds)
-    kept = ("trials", "steps", "rounds")
-    made = report.Report("sweep", {name: getattr(options, name) for name in kept}, found)
+                held_out = None
+                if options.held_out_bytes is not None:
+                    held_out = pathlib.Path(folder, "held_out.txt")
+                    text = b"".join(Shakespeare(split="held_out"))[: options.held_out_bytes]
+                    held_out.write_bytes(text)
+                case = Case(dim, num_trials, options.steps, held_out, pathlib.Path(folder))
+                rounds: list[dict[str, Taken]] = []
+                for number in range(options.rounds):
+                    rounds.append({})
+                    for way in chosen if number % 2 == 0 else reversed(chosen):
+                        taken = rounds[-1][way] = possible[way](case)
+                        loads.append(os.getloadavg()[0])
+                        print(
+                            f"d={dim}, {num_trials} trials, round {number + 1}: {way}: "
+                            f"{taken.wall:.1f} s wall, {taken.cpu:.1f} s CPU, load {loads[-1]:.1f}",
+                            flush=True,
+                        )
+                rounds = [{way: taken[way] for way in chosen} for taken in rounds]
+                found += rows(case, rounds)
+                where = [
+                    f"d={dim}, {num_trials} trials, {way}: {taken.parts}"
+                    for way, taken in rounds[-1].items()
+                    if taken.parts
+                ]
+                print("\n".join(where), flush=True)
+                notes += where
+    if max(loads) > 2 * (os.cpu_count() or 1):
+        notes.append(
+            f"The load was {min(loads):.0f} to {max(loads):.0f}, from other work on the machine: "
+            "compare CPU seconds."
+        )
+    kept = ("steps", "rounds", "held_out_bytes")
+    made = report.Report("sweep", {name: getattr(options, name) for name in kept}, found, notes)
     print(report.table(made))
     if options.json:
         report.write(made, options.json)

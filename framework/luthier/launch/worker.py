@@ -295,6 +295,7 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
 
     from luthier.parallel import distributed, hosts
     from luthier.records import read_facts
+    from luthier.records.weights_and_biases import shared_mirrors
     from luthier.study.engines.execution import Plans
 
     hosts.configure(options.devices)
@@ -316,7 +317,8 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
 
     if line is None:
         return _follow(execution(lambda event: None), farewell)
-    return _lead(options, line, execution, farewell)
+    with shared_mirrors():
+        return _lead(options, line, execution, farewell)
 
 
 def _lead(

@@ -87,8 +87,20 @@ def cross_entropy(
         loss_BL = loss_BL + label_smoothing * (target_logits_BL - mean_BL)
     if z_loss is not None:
         loss_BL = loss_BL + z_loss * jnp.square(log_z_BL)
-    correct_BL = (jnp.argmax(logits_BLV, axis=-1) == targets_BL).astype(nats_BL.dtype)
+    correct_BL = (_first_largest(logits_BLV) == targets_BL).astype(nats_BL.dtype)
     return TokenLosses(nats_BL, loss_BL, correct_BL)
+
+
+def _first_largest(logits_BLV: jax.Array) -> jax.Array:
+    # XLA does not vectorize `argmax` on CPUs, where it took most of the time of an evaluation (3.2
+    # of 7 ms for 64 x 48 x 258 logits). Two plain reductions, which have the same result, also for
+    # ties and for NaN, take 0.5 ms; on accelerators they would read the logits once more.
+    if is_explicit() or _is_on_accelerator():
+        return jnp.argmax(logits_BLV, axis=-1)
+    largest_BL1 = jnp.max(logits_BLV, axis=-1, keepdims=True)
+    classes_BLV = jax.lax.broadcasted_iota(jnp.int32, logits_BLV.shape, logits_BLV.ndim - 1)
+    is_largest_BLV = (logits_BLV == largest_BL1) | jnp.isnan(logits_BLV)
+    return jnp.min(jnp.where(is_largest_BLV, classes_BLV, logits_BLV.shape[-1]), axis=-1)
 
 
 def _of_targets(logits_BLV: jax.Array, targets_BL: jax.Array) -> jax.Array:

@@ -130,9 +130,15 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 def _known() -> tuple[tuple[str, str], ...]:
     """Return the secrets of this process and what each is called, the longest first."""
     # Read anew at each call, because programs set variables at run time; what is made of them is
-    # cached by their values.
-    named = tuple((name, value) for name, value in os.environ.items() if _NAME.search(name))
+    # cached by their values. Only values of telling names are looked at: this is called for every
+    # line that is recorded.
+    named = tuple((name, os.environ[name]) for name in os.environ if _is_telling(name))
     return _forms(named, _netrc_path())
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_telling(name: str) -> bool:
+    return _NAME.search(name) is not None
 
 
 @functools.lru_cache(maxsize=8)

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from luthier import environment
 from luthier import graph as graphs
@@ -34,6 +34,8 @@ class ShapeGate:
     Args:
       packages: The user's modules that a graph may name.
     """
+
+    by_program: ClassVar[bool] = True  # trials of one program get one answer: it is asked once
 
     def __init__(self, packages: Sequence[str] = ()):
         self._packages = tuple(packages)
@@ -122,6 +124,8 @@ class PlanGate:
         compiler.
       packages: The user's modules that a graph may name.
     """
+
+    by_program: ClassVar[bool] = True
 
     slice: str
     level: str = "shapes"

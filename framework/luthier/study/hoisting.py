@@ -89,16 +89,35 @@ class Discoveries:
             traced: whether the caller did so, with all of them hoisted. Then nothing is traced
             here.
         """
-        # What a trace would find depends on the program only, not on the values of the leaves that
-        # are hoisted: the key leaves them out, so all trials of one program share one answer.
-        static = {path: _never(graph, path) for path in dict.fromkeys(candidates)}
-        there = tuple(path for path, problem in static.items() if problem is None)
-        key = json.dumps([program_key(graph, there), list(candidates)])
+        there, refused = _split(graph, candidates)
+        key = self._key(graph, there, candidates)
         if key not in self._known:
-            refused = {path: problem for path, problem in static.items() if problem is not None}
             done = attempt(there)
             self._known[key] = Hoisting(there, refused) if done else discover(graph, candidates)
         return self._known[key]
+
+    def recall(self, graph: Graph, candidates: Sequence[str]) -> Hoisting | None:
+        """Return what `discover` returned for the same program; None where it was not asked yet.
+
+        Args:
+          graph: A valid experiment graph.
+          candidates: Paths of leaves.
+        """
+        there, _ = _split(graph, candidates)
+        return self._known.get(self._key(graph, there, candidates))
+
+    @staticmethod
+    def _key(graph: Graph, there: Sequence[str], candidates: Sequence[str]) -> str:
+        # What a trace would find depends on the program only, not on the values of the leaves that
+        # are hoisted: the key leaves them out, so all trials of one program share one answer.
+        return json.dumps([program_key(graph, there), list(candidates)])
+
+
+def _split(graph: Graph, candidates: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the leaves that only a trace can tell of, and why each other one stays a constant."""
+    static = {path: _never(graph, path) for path in dict.fromkeys(candidates)}
+    there = tuple(path for path, problem in static.items() if problem is None)
+    return there, {path: problem for path, problem in static.items() if problem is not None}
 
 
 def program_key(graph: Graph, hoist: Sequence[str]) -> str:

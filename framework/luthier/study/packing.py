@@ -61,6 +61,20 @@ class SharedPrograms:
             self._seen |= {change.path for change in graphs.diff(base, graph)}
         # Sorted, because the order of the paths is part of the program's key.
         hoist = self._discoveries.discover(graph, sorted(self._seen)).paths
-        key = program_key(graph, hoist)
+        return self._packed(graph, hoist)
+
+    def recall(self, base: Graph, graph: Graph) -> Packed | None:
+        """Return how a trial runs whose program is known from an earlier one; None for a new one.
+
+        Args:
+          base: The study's experiment graph.
+          graph: The trial's graph.
+        """
+        if self._paths is None and any(c.path not in self._seen for c in graphs.diff(base, graph)):
+            return None
+        known = self._discoveries.recall(graph, sorted(self._seen))
+        return None if known is None else self._packed(graph, known.paths)
+
+    def _packed(self, graph: Graph, hoist: Sequence[str]) -> Packed:
         num_lanes = 1 if self._lanes == "single" else self._num_lanes
-        return Packed(key, hoist, self._lanes, num_lanes)
+        return Packed(program_key(graph, hoist), hoist, self._lanes, num_lanes)

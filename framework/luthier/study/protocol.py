@@ -71,6 +71,8 @@ class Work:
       lanes: How several trials share the slice.
       asks: Whether every report waits for an answer, by which the trial can be pruned or paused.
       spare_lanes: Lanes without a trial yet, which `Engine.refill` may use.
+      num_expected: Trials that the device group will have from here on, these among them, as far
+        as that is known: what measuring the lanes (`auto`) has to pay for itself in.
     """
 
     trials: Sequence[TrialWork]
@@ -78,6 +80,7 @@ class Work:
     lanes: Lanes = "single"
     asks: bool = False
     spare_lanes: int = 0
+    num_expected: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

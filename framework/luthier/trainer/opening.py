@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import json
 import os
 import time
@@ -22,6 +23,7 @@ from luthier.records import (
     Configuration,
     Lock,
     RunDirectory,
+    Source,
     find,
     list_runs,
     object_storage,
@@ -237,7 +239,7 @@ def _open(
             name,
             id,
             configuration=configuration(graph),
-            source=read_source(request.packages),
+            source=_source(request),
             plan=_recorded(plan),
         )
         if request.directory is None:  # the trials of a study have their study's copy, and place
@@ -254,13 +256,26 @@ def _open(
             existing.write_configuration(configuration(graph))
             existing.write_plan(_recorded(plan))
             # Not the source of the reservation: a job may have waited for days.
-            existing.write_source(read_source(request.packages))
+            existing.write_source(_source(request))
             if request.directory is None:  # trials have their study's copy
                 existing.write_code(request.packages)
             yield Opened(existing, is_new=True, notices=notices)
             return
         is_over, record = _check(existing, graph, plan, request, notices)
         yield Opened(existing, is_new=False, is_over=is_over, notices=notices, record=record)
+
+
+def _source(request: Request) -> Source:
+    """Return the source that runs in this process."""
+    if request.directory is None:
+        return read_source(request.packages)
+    return _source_of_trials(tuple(request.packages))
+
+
+# A worker trains hundreds of trials with the modules that it imported once, from the copy that its
+# study keeps. Two calls of git and the hashes of all files would cost each of them a tenth of a
+# second.
+_source_of_trials = functools.cache(read_source)
 
 
 def _unsaved(directory: RunDirectory, request: Request) -> list[str]:
@@ -398,7 +413,7 @@ def _check(
         return True, _nothing
     if plan.program.experiment.checkpoints is None:
         _refuse_to_forget(directory)
-    source = read_source(request.packages)
+    source = _source(request)
     notices += check_code(directory, graph, source, request.packages, request.accept_changes)
 
     def record() -> None:

@@ -54,6 +54,16 @@ def test_a_baseline_in_the_space_is_what_the_search_begins_with(run):
     assert asked[0]["assignment"] == {"rate": 0.01, "width": 3}
 
 
+def test_a_free_group_gets_a_trial_before_more_are_validated(run):
+    """The first one starts as soon as it is validated, and a later one waits there when it ends."""
+    outcome, _ = run(gate=fdl.Config(toys.KnowingGate))
+    lines = read_journal(outcome.directory / "journal.jsonl")
+    kinds = [line["kind"] for line in lines if line["kind"] in ("asked", "leased", "ended")]
+    assert kinds[:3] == ["asked", "leased", "asked"]
+    after = [kinds[i + 1] for i, kind in enumerate(kinds[:-1]) if kind == "ended"]
+    assert after == ["leased"] * 11
+
+
 def test_a_grid_ends_by_itself(run):
     outcome, _ = run("grid", budget=fdl.Config(studies.Budget, trials=None))
     assert len(outcome.ledger.trials) == 1 + 5 * 6

@@ -274,16 +274,16 @@ def test_a_promoted_trial_resumes_on_another_group_as_if_it_had_never_paused(
 def test_what_was_measured_is_kept_for_the_program(plans, tiny, write_trial, tmp_path, monkeypatch):
     asked = []
 
-    def choose(plan_for, devices, num_trials, memory_bytes):
-        asked.append(num_trials)
+    def choose(plan_for, devices, num_trials, memory_bytes, num_expected):
+        asked.append((num_trials, num_expected))
         return PackingChoice("map", 2)
 
     monkeypatch.setattr("luthier.study.engines.packed_trials.choose", choose)
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS[:3])]
     slice = Slice(plans)
-    found = slice.run(Work(trials, hoist=HOIST, lanes="auto"))
+    found = slice.run(Work(trials, hoist=HOIST, lanes="auto", num_expected=20))
     assert {ended.result["mode"]["lanes"] for ended in found.values()} == {"map"}
-    assert asked == [3]
+    assert asked == [(3, 20)]
 
 
 def test_on_two_devices_lanes_of_one_device_each_are_weighed_too(tiny):
@@ -404,6 +404,10 @@ def test_nothing_is_measured_that_costs_more_than_a_small_part_of_the_trials():
     choice = best(StepCost(0.004, 3.0), KINDS, 16, 50, _measured({}, asked))
     assert (choice, asked) == (PackingChoice("single"), [])
     best(StepCost(0.004, 3.0), KINDS, 16, 5_000, _measured({}, asked))
+    assert asked == [("vmap", 2), ("map", 2)]
+    # Sixteen lanes, and a study of 2,000 trials: measured once, it pays for all of them.
+    asked.clear()
+    best(StepCost(0.004, 3.0), KINDS, 16, 50, _measured({}, asked), num_expected=2_000)
     assert asked == [("vmap", 2), ("map", 2)]
 
 

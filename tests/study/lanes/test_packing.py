@@ -1,3 +1,5 @@
+import dataclasses
+
 import fiddle as fdl
 import simulated_engine as toys
 
@@ -44,3 +46,39 @@ def test_the_baseline_shares_the_program_of_the_trials_that_set_numbers(tiny):
     (second,) = admission.admit(1, chosen, 0).packed.values()
     assert {PEAK, "task.z_loss", "seed"} <= set(first.hoist)
     assert first == second
+
+
+class Gate:
+    """Refuses deep models; counts how often it is asked."""
+
+    def __init__(self, by_program):
+        self.by_program, self.asked = by_program, []
+
+    def __call__(self, graph, slice):
+        num_layers = graph.model.num_layers
+        self.asked.append(num_layers)
+        return "too deep" if num_layers > 2 else ""
+
+
+def test_a_gate_that_judges_by_the_program_sees_one_trial_of_each(tiny):
+    space = studies.Space(
+        {PEAK: studies.Log(1e-4, 1e-2), "model.num_layers": studies.Ordinal((1, 2, 3))}
+    )
+    for by_program, asked in ((True, [1, 2, 3, 3]), (False, [1, 1, 2, 2, 3, 3])):
+        study = studies.build(
+            toys.make_study(
+                base=tiny(), space=space, packing=fdl.Config(SharedPrograms, lanes="single")
+            )
+        )
+        gate = Gate(by_program)
+        admission = Admission(dataclasses.replace(study, gate=gate), Editing(), {})
+        admission.open([SLICE])
+        found = [
+            admission.admit(2 * layers + half, {PEAK: 0.001 * (1 + half), "model.num_layers": i}, 0)
+            for i, layers in enumerate((1, 2, 3))
+            for half in (0, 1)
+        ]
+        assert gate.asked == asked
+        assert [one.reason for one in found] == [""] * 4 + ["too deep"] * 2
+        keys = [packed.key for one in found for packed in one.packed.values()]
+        assert keys[0] == keys[1] != keys[2] == keys[3]

@@ -19,6 +19,7 @@ from luthier.records.weights_and_biases.node import (
     rebuild,
     resolved_mode,
     server,
+    shared_mirrors,
 )
 from luthier.records.weights_and_biases.summary import Summary, id_of_summary, mirror_summary
 
@@ -42,4 +43,5 @@ __all__ = [
     "rebuild",
     "resolved_mode",
     "server",
+    "shared_mirrors",
 ]

@@ -9,6 +9,7 @@ import argparse
 import base64
 import contextlib
 import dataclasses
+import functools
 import html
 import importlib.util
 import json
@@ -18,6 +19,8 @@ import select
 import shutil
 import signal
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -172,6 +175,10 @@ def _base(run: RunDirectory) -> Parent | None:
 # The process that mirrors a run into Weights & Biases: the only importer of wandb.
 #
 #     python -m luthier.records.weights_and_biases.mirror RUN_DIRECTORY --mode auto --process PID
+#     python -m luthier.records.weights_and_biases.mirror --process PID
+#
+# Without a run, its standard input names those to be mirrored, each from its beginning to its end
+# (`serve`): it mirrors them side by side, and messages name the run that they are about.
 #
 # It follows the run's metrics.jsonl until its standard input ends or the training process is gone,
 # then takes in the rest and finishes. It sends its parent messages for the user as JSON lines on
@@ -358,6 +365,8 @@ def _begin(wandb: Any, run: RunDirectory, mode: str, process: int) -> Any:
         "x_disable_stats": not fields.get("system_metrics", True),
         "x_stats_pid": process,
         "x_stats_track_process_tree": True,
+        # Of several runs that are open in one process, none ends another.
+        "reinit": "create_new",
     }
     return begin(wandb, fields, run.path, _config(run), mode, settings)
 
@@ -449,7 +458,12 @@ def opened(mode: str, begin_in: Callable[[str], Any], send: Send) -> tuple[str, 
 
 
 def mirror(
-    run: RunDirectory, mode: str, process: int, ended: Callable[[], bool], send: Send
+    run: RunDirectory,
+    mode: str,
+    process: int,
+    ended: Callable[[], bool],
+    send: Send,
+    starting: contextlib.AbstractContextManager[Any] | None = None,
 ) -> None:
     """Mirror a run until `ended()`, which waits a moment, returns true.
 
@@ -459,12 +473,14 @@ def mirror(
       process: The process that trains, whose load is sampled.
       ended: Whether training is over.
       send: Sends a message to the parent.
+      starting: Held while the W&B run is started, where several runs are mirrored.
     """
-    import wandb
+    with starting or contextlib.nullcontext():
+        import wandb
 
-    # Listed before this mirror makes its own.
-    superseded = offline_directories(run.path)
-    mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), send)
+        # Listed before this mirror makes its own.
+        superseded = offline_directories(run.path)
+        mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), send)
     keep_graph(wandb_run, run)
     log_difference(wandb, wandb_run, run)
     rows = MirroredRows(wandb_run, wandb, run.path)
@@ -502,6 +518,58 @@ def _has_ended(parent: int) -> bool:
     return bool(readable and not os.read(0, 4096)) or os.getppid() != parent
 
 
+def serve(parent: int, process: int, patience: float, send: Send) -> None:
+    """Mirror the runs that the standard input names, until it or the parent ends.
+
+    Its lines are `{"begin": key, "run": folder, "mode": mode}` and `{"end": key}`.
+
+    Args:
+      parent: The parent of this process.
+      process: The process that trains, whose load is sampled.
+      patience: Seconds to wait for the former mirror of a run.
+      send: Sends a message to the parent.
+    """
+    ends: dict[int, threading.Event] = {}
+    threads: list[threading.Thread] = []
+    # wandb sets itself up in the first `init`, and luthier sets `sys.argv` for each.
+    starting = threading.Lock()
+
+    def follow(key: int, folder: str, mode: str, ended: threading.Event) -> None:
+        run = RunDirectory(folder)
+        about: Send = functools.partial(send, key=key)
+        try:
+            with Lock(run.path / "wandb" / "lock", patience_seconds=patience):
+                mirror(run, mode, process, lambda: ended.wait(_POLL_SECONDS), about, starting)
+        except BaseException as error:
+            about(failed=_line(error))
+            traceback.print_exc()
+        else:
+            about(done=True)
+
+    buffer = b""
+    while os.getppid() == parent:
+        readable, _, _ = select.select([sys.stdin], [], [], _POLL_SECONDS)
+        if not readable:
+            continue
+        read = os.read(0, 65536)
+        if not read:
+            break
+        *lines, buffer = (buffer + read).split(b"\n")
+        for message in map(json.loads, lines):
+            if "begin" in message:
+                key = message["begin"]
+                ended = ends[key] = threading.Event()
+                arguments = (key, message["run"], message["mode"], ended)
+                threads.append(threading.Thread(target=follow, args=arguments))
+                threads[-1].start()
+            else:
+                ends.pop(message["end"]).set()
+    for ended in ends.values():
+        ended.set()
+    for thread in threads:
+        thread.join()
+
+
 def own_output() -> Send:
     """Return a function that sends messages to the parent, and redirect all other output."""
     # Standard output is a channel of JSON lines to the parent. wandb and its libraries print, so
@@ -509,8 +577,10 @@ def own_output() -> Send:
     parent_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
+    lock = threading.Lock()
+
     def send(**message: Any) -> None:
-        with contextlib.suppress(OSError):
+        with lock, contextlib.suppress(OSError):
             parent_output.write(json.dumps(message) + "\n")
             parent_output.flush()
 
@@ -521,7 +591,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the process; return its exit code."""
     parent = os.getppid()
     parser = argparse.ArgumentParser()
-    parser.add_argument("run_directory")
+    parser.add_argument("run_directory", nargs="?")
     parser.add_argument("--mode", default="auto")
     parser.add_argument("--process", type=int, default=0)
     parser.add_argument("--patience", type=float, default=30.0)
@@ -533,6 +603,9 @@ def main(arguments: list[str] | None = None) -> int:
         # Steps are dispatched from Python on the same cores.
         os.nice(10)
     send = own_output()
+    if options.run_directory is None:
+        serve(parent, options.process, options.patience, send)
+        return 0
     run = RunDirectory(options.run_directory)
     try:
         # The mirror of the run's former process may still be uploading: two of them would send rows

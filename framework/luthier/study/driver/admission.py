@@ -65,6 +65,8 @@ class Admission:
         self._shown: dict[str, dict[str, Any]] | None = None  # made for the first run in W&B
         self._study, self._editing, self._first = study, editing, marks
         self._slices: dict[Any, SliceInfo] = {}
+        # Programs that the gate has accepted, by the kind of slice.
+        self._accepted: set[tuple[Any, str]] = set()
         # Before the first trial: the leaves that the space sets are hoisted from the start, so that
         # the baseline already compiles the program that all trials share.
         if (learn := getattr(study.packing, "learn", None)) is not None:
@@ -174,8 +176,12 @@ class Admission:
         """
         packed: dict[Any, Packed] = {}
         reason = ""
+        known = self._known_program(graph)
         # Once for each kind of device group, and not for each group: plans take seconds.
         for kind, slice in self._slices.items():
+            if known is not None and (kind, known.key) in self._accepted:
+                packed[kind] = known
+                continue
             refusal = self._study.gate(graph, slice) if self._study.gate is not None else ""
             if refusal:
                 # The first refusal stands for all: a trial is infeasible only where no kind of
@@ -185,7 +191,19 @@ class Admission:
                 packed[kind] = Packed()
             else:
                 packed[kind] = self._study.packing(self._study.base, graph, slice)
+                self._accepted.add((kind, packed[kind].key))
         return ValidatedTrial(trial, graph, "" if packed else reason, packed=packed)
+
+    def _known_program(self, graph: Graph) -> Packed | None:
+        """Return how a graph runs whose program was placed before; None where that is to be seen.
+
+        Only gates that look at the program alone, and say so by `by_program`, need not see the
+        other trials of a program: one of the user may look at a learning rate.
+        """
+        gate, recall = self._study.gate, getattr(self._study.packing, "recall", None)
+        if recall is None or not (gate is None or getattr(gate, "by_program", False)):
+            return None
+        return recall(self._study.base, graph)
 
     def _dedupe(self, trial: int, graph: Graph, repeat: int) -> tuple[Graph, int]:
         """Return the graph that runs, and the trial whose result it gets: its own, or another's."""

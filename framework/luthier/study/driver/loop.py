@@ -607,9 +607,12 @@ class Driver(_Trials):
                     return False
                 self._end_paused()
                 return True
+            # Only now, when no group waits for it: to validate a trial takes longer than all else
+            # of a round. One in a round, so that events do not wait for several.
+            may_ask_more = self._ask_ahead()
             # A second at most, even where no event comes: limits of time, rests of groups and a
             # request to stop are looked at once in a round.
-            for event in self._engine.events(1.0):
+            for event in self._engine.events(0.0 if may_ask_more else 1.0):
                 self._handle(event)
             self._send_verdicts()
             self._end_slow_trials()
@@ -725,8 +728,14 @@ class Driver(_Trials):
                 packed.lanes,
                 asks=self._parts.pruning is not None or self._parts.rungs is not None,
                 spare_lanes=packed.num_lanes - len(work),
+                num_expected=max(len(work), self._num_left() // len(self._slices)),
             ),
         )
+
+    def _num_left(self) -> int:
+        """Return how many trials have not ended, with those that `budget.trials` lets come."""
+        known, trials = len(self._ledger.trials), self._study.budget.num_trials
+        return max(known, trials or 0) - self._ledger.count(*ENDED)
 
     def _next(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
         """Take a trial that may run on a slice from the queue; ask the sampler for more if needed.
@@ -739,11 +748,6 @@ class Driver(_Trials):
             return None
         if (promoted := self._take_promoted(slice, key)) is not None:
             return promoted
-        # Without looking back, the order of suggestions does not depend on results, so a longer
-        # queue lets `_next` pick trials that share a program.
-        ahead = 1 if self._parts.suggester.looks_back else _AHEAD * len(self._slices)
-        while len(self._queue) < ahead and self._ask():
-            pass
         kind = kind_of(slice.info)
         while True:
             fitting = [a for a in self._queue if kind in a.packed and not self._shuns(a, slice)]
@@ -758,11 +762,10 @@ class Driver(_Trials):
                 return taken
             # Waiting trials are for slices of another kind, or for another program.
             # Bounded, because trials that fit no slice that is free now would otherwise pile up
-            # without end.
-            is_full = len(self._queue) >= ahead + len(self._slices)
-            # For a lane (`key`) nothing beyond `ahead` is asked: a new setting may have another
-            # program, and the lane can be filled later.
-            if key is not None or is_full or not self._ask():
+            # without end. For a lane (`key`) nothing beyond `_ahead` is asked: a new setting may
+            # have another program, and the lane can be filled later.
+            most = self._ahead if key is not None else self._ahead + len(self._slices)
+            if len(self._queue) >= most or not self._ask():
                 return None
 
     def _take_promoted(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
@@ -780,6 +783,20 @@ class Driver(_Trials):
             self._note("promoted", **_at_rung(self._ledger.trials[trial]))
             return ValidatedTrial(trial, None, packed=self._placed.pop(trial))
         return None
+
+    @property
+    def _ahead(self) -> int:
+        """The number of trials that wait, validated, for a group that becomes free."""
+        # Without looking back, the order of suggestions does not depend on results, so a longer
+        # queue lets `_next` pick trials that share a program.
+        return 1 if self._parts.suggester.looks_back else _AHEAD * len(self._slices)
+
+    def _ask_ahead(self) -> bool:
+        """Ask for one more setting while trials run; return whether there was one."""
+        # A sampler that looks back is asked only when a group is free (see `_AHEAD`).
+        if self._parts.suggester.looks_back or len(self._queue) >= self._ahead:
+            return False
+        return not self._is_spent() and self._ask()
 
     def _shuns(self, admitted: ValidatedTrial, slice: _Slice) -> bool:
         """Return whether a trial was lost on this slice, and another one can take it."""

@@ -369,8 +369,8 @@ def _stack(scalars: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
 # The choice of lanes: measured by a few steps of each kind, where that can pay.
 
 # Measuring costs compiles; it must pay for itself within the study.
-SHARE = 0.04
-"""The share of the trials' own time that may be spent on measuring."""
+SHARE = 0.03
+"""The share of the steps of all trials to come that may be spent on measuring."""
 
 WORTH = 0.95
 """Lanes are taken where a step takes less than this part of the time that it takes alone."""
@@ -417,6 +417,7 @@ def choose(
     devices: Sequence[jax.Device],
     num_trials: int,
     memory_bytes: int | None,
+    num_expected: int = 0,
 ) -> PackingChoice:
     """Choose the lanes of a program by measuring 1, 2, 4, ... of each kind.
 
@@ -428,6 +429,7 @@ def choose(
       devices: The slice.
       num_trials: Trials that there are for it; the most lanes.
       memory_bytes: Memory of one device; None where it has no limit of its own.
+      num_expected: Trials that come over time, where these are more.
     """
     plan = plan_for(0)
     # The compile of the single program is not wasted where lanes lose: trials then run with it.
@@ -443,7 +445,7 @@ def choose(
     if len(devices) > 1:  # each lane on one device, instead of all lanes on all of them
         each = powers(num_trials // len(devices))
         counts["shard"] = [len(devices) * number for number in (1, *each)]
-    return best(alone, counts, num_trials, steps, measure)
+    return best(alone, counts, num_trials, steps, measure, num_expected)
 
 
 def best(
@@ -452,6 +454,7 @@ def best(
     num_trials: int,
     steps: int,
     measure: Callable[[Lanes, int], StepCost | None],
+    num_expected: int = 0,
 ) -> PackingChoice:
     """Return the fastest choice among those that could be looked at within the allowance.
 
@@ -459,14 +462,15 @@ def best(
       alone: What a trial by itself costs.
       counts: The kinds of lanes in the order in which they are tried, and numbers of lanes of each,
         rising.
-      num_trials: Trials that there are.
+      num_trials: Trials that there are, for the lanes.
       steps: Steps of a trial.
       measure: Measures one kind with a number of lanes; None where it does not fit the memory.
+      num_expected: Trials that come over time, where these are more: all of them gain.
     """
     # The first candidate is bounded by an expectation (a factor on the compile time of one trial),
     # later ones by what the compiles before really took. A kind is left as soon as it no longer
     # gets faster: twice as many lanes would be slower still.
-    allowance = SHARE * num_trials * steps * alone.seconds
+    allowance = SHARE * max(num_trials, num_expected) * steps * alone.seconds
     found, fastest = PackingChoice("single"), WORTH * alone.seconds
     expected = COMPILE_FACTOR * alone.compile_seconds
     # Steps are expected to take as long as if lanes gained nothing; one more of them is the step
@@ -691,6 +695,7 @@ class LaneRunner:
                 plans.devices,
                 num_lanes,
                 self._execution.memory_bytes,
+                work.num_expected,
             )
         return self._choices[key]
 

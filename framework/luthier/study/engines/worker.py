@@ -57,6 +57,7 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
     # Here and not at the top: JAX must come after the cores are set (`main`).
     import jax
 
+    from luthier.records.weights_and_biases import shared_mirrors
     from luthier.study.engines.execution import Execution, Inbox, Plans
     from luthier.study.engines.messages import MessageWriter
     from luthier.study.engines.packed_trials import LaneRunner
@@ -73,15 +74,16 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
     kind = devices[0].device_kind
     writer.send(SliceInfo(options.slice, options.name, len(devices), kind, memory_bytes))
     lanes = LaneRunner(execution, inbox)
-    while not execution.is_broken and inbox.wait():
-        task = inbox.take()
-        # The one that waited was stopped in the meantime: `take` drops it.
-        if task is None:
-            continue
-        if task.work.lanes == "single":
-            execution.run(task.work, task.trial, task.watcher)
-        else:
-            lanes.run(task)
+    with shared_mirrors():
+        while not execution.is_broken and inbox.wait():
+            task = inbox.take()
+            # The one that waited was stopped in the meantime: `take` drops it.
+            if task is None:
+                continue
+            if task.work.lanes == "single":
+                execution.run(task.work, task.trial, task.watcher)
+            else:
+                lanes.run(task)
     # The next trial may be in the inbox already: the engine does not count this end against it.
     return EXIT_REQUEUE if execution.is_broken else EXIT_DONE
 

@@ -1,0 +1,1 @@
+"""Sweeps written by hand, or run by other launchers: what `luthier sweep` is measured beside."""
