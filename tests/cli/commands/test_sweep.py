@@ -232,9 +232,12 @@ def test_a_study_at_its_time_limit_is_resumed_with_more_time(project, capsys):
     assert main(["sweep", STUDY, *words]) == 1, "it has no complete trial yet"
     assert (
         "time limit reached (budget.wall_seconds); resume with "
-        "`luthier sweep --resume studies/toy`" in capsys.readouterr().out
+        "`luthier sweep --resume studies/toy --budget wall_seconds=1`" in capsys.readouterr().out
     )
-    again = ["--resume", "studies/toy", "--trials", "3", "budget.wall_seconds=None"]
+    (line,) = _refused(capsys, "--resume", "studies/toy")
+    assert line.startswith("luthier: budget.wall_seconds: 1e-09 is used up: studies/toy was driven")
+    assert line.endswith("; give it more time: --budget wall_seconds=1"), "it counts over resumes"
+    again = ["--resume", "studies/toy", "--trials", "3", "--budget", "wall_seconds=600"]
     assert main(["sweep", *again]) == 0
     assert "toy: 3 of 3 trials ended" in capsys.readouterr().out
 

@@ -21,6 +21,8 @@ examples:
 from __future__ import annotations
 
 import argparse
+import difflib
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,9 +49,11 @@ if TYPE_CHECKING:
 
 FORMS = ("overrides", "python", "json")
 # Options that describe a study, so that they would be ignored with a recorded one.
-_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler", "pruner")
+_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "constraint", "sampler", "pruner")
 
 _OF_SHOW = ("all", "html", "sync", "csv", "json", "parquet", "sort", "state")
+
+_LANES = ("single", "vmap", "map", "shard", "auto")
 
 USAGE = (
     "luthier sweep REF [OVERRIDE ...] [OPTIONS]\n"
@@ -148,8 +152,9 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=DIM",
-        help="search a value: log(1e-4,1e-2), uniform(0,1), int(2,8), pow2(64,512), ordinal(1,3) "
-        "or choice(a,@b) (may be repeated)",
+        help="search a value: log(1e-4,1e-2), uniform(0,1), normal(0,1), int(2,8), pow2(64,512), "
+        "ordinal(1,3) or choice(a,@b); PATH,PATH=rows((1,2),(3,4)) sets several together (may be "
+        "repeated)",
     )
     search.add_argument(
         "--when",
@@ -165,10 +170,19 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "--objective",
         action="append",
         metavar="EVALUATION/METRIC",
-        help="the metric to optimize (may be repeated)",
+        help="the metric to optimize: held_out/loss, train/loss:mean100, step_time, "
+        "steps_to(held_out/loss<=2), or an expression (may be repeated)",
     )
     search.add_argument(
-        "--sampler", metavar="NAME", help="the sampler: tpe, random, quasi-random, grid, ..."
+        "--constraint",
+        action="append",
+        metavar="METRIC<=VALUE",
+        help="a bound that the best trial must meet: peak_bytes<=8GiB (may be repeated)",
+    )
+    search.add_argument(
+        "--sampler",
+        metavar="NAME",
+        help="the sampler: tpe, random, quasi-random, grid, ...; tpe(n_startup_trials=5)",
     )
     search.add_argument(
         "--pruner",
@@ -180,6 +194,20 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         type=arguments_lib.positive,
         metavar="N",
         help="number of trials, with the baseline",
+    )
+    search.add_argument(
+        "--seeds",
+        type=arguments_lib.positive,
+        metavar="N",
+        help="trials of each setting, with different seeds; their mean counts",
+    )
+    search.add_argument(
+        "--budget",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another limit: wall_seconds, device_hours, no_improvement, target, ... (may be "
+        "repeated)",
     )
     study = parser.add_argument_group("study")
     study.add_argument(
@@ -194,6 +222,11 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument(
         "--devices", metavar="KIND[:N]", help="devices to split into the groups: cpu:8, gpu:4"
+    )
+    where.add_argument(
+        "--packing",
+        metavar="single|vmap|map|shard|auto|N",
+        help="how trials share a device group; N packs up to N of them",
     )
     launch.add_engine(where)
     study.add_argument("--resume", metavar="STUDY", help="resume a study")
@@ -233,6 +266,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         for option in filter(vars(arguments).get, _NEEDING_REFERENCE):
             remedy = "give the study too, as `luthier sweep REF --resume STUDY`, or an override"
             problems.add(f"--{option} has no effect on a recorded study", remedy=remedy)
+    with problems.collected():
+        arguments.words = _with_full_names(arguments.words)
+        _shortcuts(arguments)
+    problems.raise_any()
     if arguments.reference or not arguments.resume:
         graph = _study(arguments, problems, own.packages)
     problems.raise_any()
@@ -291,7 +328,9 @@ def _end(outcome: Any) -> int:
         print(*_stop_lines(outcome, standing.ledger, resume), sep="\n", file=sys.stderr)
         return EXIT_BAD_INPUT if outcome.stopped_by == "place" else EXIT_FAILED
     if outcome.is_late:
-        print(f"time limit reached (budget.wall_seconds); resume with `{resume}`")
+        # It counts over resumes: the hint gives as much time again.
+        more = f"--budget wall_seconds={math.ceil(2 * standing.ledger.driven_seconds)}"
+        print(f"time limit reached (budget.wall_seconds); resume with `{resume} {more}`")
         return EXIT_DONE if has_complete else EXIT_FAILED
     print(f"stopped; resume with `{resume}`")
     return EXIT_REQUEUE if outcome.is_preempted else EXIT_INTERRUPTED
@@ -378,9 +417,9 @@ def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -
 
 
 def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
-    """Return the study with the sampler, the pruner and the objectives of the command line."""
+    """Return the study with the sampler, pruner, objectives and constraints of the options."""
     from luthier import graph as graphs
-    from luthier.study import samplers
+    from luthier.study import objective_grammar, samplers
     from luthier.study.checks import evaluations_of
 
     changes: list[tuple[str, Any]] = []
@@ -388,10 +427,15 @@ def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
         changes.append(("sampler", samplers.sampler(arguments.sampler)))
     if arguments.pruner:
         changes.append(("pruner", samplers.pruner(arguments.pruner)))
-    if arguments.objective:
+    if arguments.objective or arguments.constraint:
         evaluations = evaluations_of(graphs.get(study, "base"))
-        found = [samplers.objective(word, evaluations) for word in arguments.objective]
-        changes.append(("objectives", found))
+        if given := arguments.objective:
+            found = [objective_grammar.objective(word, evaluations) for word in given]
+            changes.append(("objectives", found))
+        if given := arguments.constraint:
+            bounds = [objective_grammar.constraint(word, evaluations) for word in given]
+            own = graphs.get(study, "space.constraints")
+            changes.append(("space.constraints", [*own, *bounds]))
     return graphs.apply(study, changes, "option") if changes else study
 
 
@@ -402,11 +446,47 @@ def _shortcuts(arguments: argparse.Namespace) -> list[str]:
         overrides.append(f"name={arguments.name}")
     if arguments.trials:
         overrides.append(f"budget.trials={arguments.trials}")
+    if arguments.seeds:
+        overrides.append(f"seeds={arguments.seeds}")
+    names = ["trials"] if arguments.trials else []
+    for limit in arguments.budget:
+        name, equals, value = limit.partition("=")
+        if not (name.strip() and equals and value.strip()):
+            remedy = "write --budget wall_seconds=3600"
+            raise BadInput(Problem(f"--budget: {limit!r} is not NAME=VALUE", remedy=remedy))
+        if name in names:
+            raise BadInput(Problem(f"budget.{name} is given twice", origin=f"--budget {limit}"))
+        names.append(name)
+        overrides.append(f"budget.{limit}")
+    if arguments.packing:
+        overrides.append(f"packing:={_packing(arguments.packing)}")
     if arguments.slices:
         overrides.append(f"engine.slices={arguments.slices}")
     if arguments.devices:
         overrides.append(f"engine.devices={arguments.devices}")
     return overrides
+
+
+def _packing(text: str) -> str:
+    """Return the node of --packing in the override grammar."""
+    lanes, count = text, ""
+    if text.isdecimal() and int(text) > 0:
+        # N trials in one program: that of one is the plain one.
+        lanes, count = ("vmap", f", num_lanes={int(text)}") if int(text) > 1 else ("single", "")
+    if lanes not in _LANES:
+        remedy = f"write {', '.join(_LANES)}, or a number of trials"
+        near = difflib.get_close_matches(text, _LANES)
+        raise BadInput(Problem(f"--packing: {text!r} is not a packing", "", "", remedy, near))
+    return f"luthier.study.SharedPrograms(lanes={lanes!r}{count})"
+
+
+def _with_full_names(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with the full names of samplers and pruners in place of short ones."""
+    if not any(override.startswith(("sampler", "pruner")) for override in overrides):
+        return list(overrides)
+    from luthier.study import samplers  # imports Optuna, which other command lines do without
+
+    return [samplers.with_full_names(override) for override in overrides]
 
 
 def _look(arguments: argparse.Namespace, problems: Problems) -> int:
