@@ -37,6 +37,7 @@ PRUNERS: Mapping[str, Any] = {
     "threshold": optuna.pruners.ThresholdPruner,
 }
 
+
 def sampler(word: str) -> fdl.Config:
     """Return the node of a sampler.
 

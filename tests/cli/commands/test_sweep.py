@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from luthier import study as studies
 from luthier.cli import main
+from luthier.errors import BadInput, Problem
 from luthier.study.driver import find_study
 
 TOYS = str(Path(__file__).resolve().parents[2] / "study")
@@ -130,6 +132,70 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
             "--pruner: there is no pruner 'medain'; did you mean median?",
         ),
         ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep apply to experiments"),
+        (
+            [STUDY, "--sampler", "tpe(n_startup=3)"],
+            "sampler: optuna.samplers.TPESampler has no argument 'n_startup' [set by --sampler 1: "
+            "sampler:=optuna.samplers.TPESampler(n_startup=3)]; did you mean n_startup_trials?",
+        ),
+        ([STUDY, "sampler=tpee"], "sampler=tpee: there is no sampler 'tpee'; did you mean tpe?"),
+        (
+            [STUDY, "--packing", "vmapp"],
+            "--packing: 'vmapp' is not a packing; did you mean vmap or map?",
+        ),
+        ([STUDY, "--packing", "0"], "--packing: '0' is not a packing; write single, vmap, map,"),
+        ([STUDY, "--budget", "trials"], "--budget: 'trials' is not NAME=VALUE; write --budget"),
+        (
+            [STUDY, "--trials", "3", "--budget", "trials=4"],
+            "budget.trials is given twice [set by --budget trials=4]",
+        ),
+        (
+            [STUDY, "--budget", "wall_second=4"],
+            "budget.wall_second: does not exist [set by option 1: budget.wall_second=4]; did you "
+            "mean budget.wall_seconds or budget.trial_seconds?",
+        ),
+        (
+            [STUDY, "--budget", "no_improvement=12"],
+            "budget.no_improvement: 12 trials without a better one never come: the study ends after "
+            "12; set it to 11 or less",
+        ),
+        (
+            [STUDY, "--budget", "target=nan"],
+            "budget.target: nan is not a finite number; set a value of the objective",
+        ),
+        (
+            [
+                STUDY,
+                "--budget",
+                "target=1",
+                "--objective",
+                "step_time",
+                "--objective",
+                "parameters",
+            ],
+            "budget.target: compares trials by one objective, and there are several; leave out "
+            "budget.target, or all objectives but one",
+        ),
+        (
+            [STUDY, "--pruner", "median", "--trials", "5"],
+            "pruner.n_startup_trials: 5 of 5 trials come before it acts, so that no trial is "
+            "pruned; set it below 5, or budget.trials above 5",
+        ),
+        (
+            [STUDY, "--sampler", "tpe(n_startup_trials=12)"],
+            "sampler.n_startup_trials: 12 of 12 trials come before it acts, so that every trial is "
+            "random; set it below 12, or budget.trials above 12",
+        ),
+        (
+            [STUDY, "--pruner", "median", "--objective", "steps_to(held_out/loss<=1)"],
+            "pruner: a pruner needs an objective that evaluations report, and "
+            "steps_to(held_out/loss<=1) is not one; set pruner=None",
+        ),
+        (
+            [STUDY, "--constraint", "held_out/lss<=1"],
+            "space.constraints[0].quantity.metric: there is no metric named 'lss' here; did you "
+            "mean loss?",
+        ),
+        ([STUDY, "--constraint", "peak_bytes"], "--constraint: 'peak_bytes' is not a constraint:"),
         ([STUDY, "--all"], "--all is an option of `luthier sweep show`"),
         ([STUDY, "--as", "python"], "--as is an option of `luthier sweep best`"),
         (["--resume", "absent"], "there is no study 'absent'"),
@@ -209,6 +275,67 @@ def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(projec
     capsys.readouterr()
     (line,) = _refused(capsys, *WRAPPED, "rate=log(1e-4,1e-2)", "budget.trails=2")
     assert line.startswith("luthier: budget.trails: does not exist")
+
+
+def test_options_describe_the_whole_study_of_an_experiment(project, capsys):
+    toys = [
+        "engine=simulated_engine.InstantEngine()",
+        "gate=None",
+        "packing=None",
+        "sampler=random",
+    ]
+    space = ["--space", "rate=lognormal(-5,1)", "--space", "width,heads=rows((8,2),(18,3))"]
+    limits = ["--budget", "no_improvement=8", "--budget", "failures=None", "--trials", "20"]
+    others = ["--seeds", "2", "--pruner", "median(n_startup_trials=3)", "--name", "whole"]
+    bounds = ["--constraint", "peak_bytes<=8GiB", "--constraint", "held_out/loss>=0.1"]
+    words = ["sweep", "simulated_engine:experiment", *toys, *space, *limits, *others, *bounds]
+    assert main([*words, "--objective", "held_out/loss"]) == 0
+    study = studies.build(find_study("whole").read_study())
+    assert (study.seeds, study.budget.no_improvement, study.budget.failures) == (2, 8, None)
+    assert study.pruner.n_startup_trials == 3
+    names = [constraint.name for constraint in study.space.bounds]
+    assert names == ["peak_bytes<=8GiB", "held_out/loss>=0.1"]
+    assert find_study("whole").read_study().sampler.__fn_or_cls__.__name__ == "RandomSampler"
+    out = capsys.readouterr().out
+    assert "notice: 8 trials without a better one (budget.no_improvement)" in out
+    assert "heads=3" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("auto", {"lanes": "auto"}),
+        ("map", {"lanes": "map"}),
+        ("1", {"lanes": "single"}),
+        ("4", {"lanes": "vmap", "num_lanes": 4}),
+    ],
+)
+def test_packing_is_set_by_a_word_or_a_number(project, monkeypatch, text, expected):
+    started = []
+
+    def run(graph, **settings):
+        started.append(graph)
+        raise BadInput(Problem("stopped by the test"))
+
+    monkeypatch.setattr("luthier.study.start.run", run)
+    assert main(["sweep", STUDY, "--packing", text]) == 2
+    packing = started[0].packing
+    assert packing.__fn_or_cls__ is studies.SharedPrograms
+    assert dict(packing.__arguments__) == expected
+
+
+def test_a_recorded_study_is_changed_where_it_stays_the_same_study(project, capsys):
+    assert main(["sweep", STUDY, "--trials", "4"]) == 0
+    capsys.readouterr()
+    assert _refused(capsys, "--resume", "toy", "--trials", "3") == [
+        "luthier: budget.trials: 3 is less than the 4 trials that were tried; give more than 4, or "
+        "leave it out"
+    ]
+    (line,) = _refused(capsys, "--resume", "toy", "seeds=3")
+    assert line.startswith("luthier: seeds: differs from the study in studies/toy: ")
+    assert main(["sweep", "--resume", "toy", "budget.trials=6"]) == 0
+    assert main(["sweep", "--resume", "toy", "--budget", "trials=8"]) == 0
+    assert "toy: 8 of 8 trials ended" in capsys.readouterr().out
 
 
 def test_the_trials_of_a_study_are_printed_for_other_programs(project, capsys):

@@ -58,9 +58,7 @@ class Limits:
             state, values = outcome
             is_feasible = all(v <= 0 for v in self._ledger.violations_of(setting))
             can_be_best = state == "complete" and values is not None and is_feasible
-            if can_be_best and (
-                self._best is None or is_better(objective, values[0], self._best)
-            ):
+            if can_be_best and (self._best is None or is_better(objective, values[0], self._best)):
                 self._best, self._best_setting, self._num_without = values[0], number, 0
             else:
                 self._num_without += len(setting.trials)
