@@ -14,11 +14,14 @@ LOSS = studies.Measured(metrics.Selector("held_out", "loss"))
     ("word", "expected"),
     [
         ("held_out/loss", LOSS),
-        ("train/loss:mean100", studies.Trained("loss", over=studies.MeanOfLast(100))),
-        ("train/accuracy", studies.Trained("accuracy", "higher")),
+        ("train/loss:mean100", studies.TrainingMetric("loss", over=studies.MeanOfLast(100))),
+        ("train/accuracy", studies.TrainingMetric("accuracy", "higher")),
         ("step_time", studies.StepTime()),
         ("steps_to( held_out/loss <= 2.0 )", studies.StepsTo(LOSS, 2.0)),
-        ("tokens_to(train/loss<=2)", studies.StepsTo(studies.Trained("loss"), 2.0, "tokens")),
+        (
+            "tokens_to(train/loss<=2)",
+            studies.StepsTo(studies.TrainingMetric("loss"), 2.0, "tokens"),
+        ),
         (
             "held_out/loss + 0.1 * step_time",
             studies.Expression(
@@ -48,8 +51,9 @@ def test_objectives_are_read(word, expected):
 
 
 REMEDY = (
-    "; write EVALUATION/METRIC or train/METRIC, :best or :mean3 behind it, step_time, device_hours, "
-    "peak_bytes, parameters, steps_to(EVALUATION/METRIC<=VALUE), or an expression of them"
+    "; write EVALUATION/METRIC or train/METRIC, :best or :mean3 behind it, step_time, "
+    "device_hours, peak_bytes, parameters, steps_to(EVALUATION/METRIC<=VALUE), or an expression "
+    "of them"
 )
 
 

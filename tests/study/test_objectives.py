@@ -84,15 +84,15 @@ HELD_OUT = studies.Measured(LOSS)
 @pytest.mark.parametrize(
     ("objective", "expected"),
     [
-        (studies.Trained("loss"), 2.0),
-        (studies.Trained("loss", over=studies.MeanOfLast(2)), 1.75),
-        (studies.Trained("loss", over=studies.Best()), 1.5),
-        (studies.Trained("lss"), None),
+        (studies.TrainingMetric("loss"), 2.0),
+        (studies.TrainingMetric("loss", over=studies.MeanOfLast(2)), 1.75),
+        (studies.TrainingMetric("loss", over=studies.Best()), 1.5),
+        (studies.TrainingMetric("lss"), None),
         (studies.StepsTo(HELD_OUT, 2.5), 3.0),
         (studies.StepsTo(HELD_OUT, 1.0), 3.0),
         (studies.StepsTo(HELD_OUT, 0.5), math.inf),
         (studies.StepsTo(HELD_OUT, 2.5, "tokens"), 192.0),
-        (studies.StepsTo(studies.Trained("loss"), 3.0, "seconds"), 0.75),
+        (studies.StepsTo(studies.TrainingMetric("loss"), 3.0, "seconds"), 0.75),
         (studies.StepsTo(studies.Measured(metrics.Selector("absent", "loss")), 1.0), None),
         (
             studies.Expression(
@@ -122,7 +122,7 @@ def test_objectives_of_a_result_with_training_steps(objective, expected):
     ("objective", "line"),
     [
         (
-            studies.Trained("los"),
+            studies.TrainingMetric("los"),
             "metric: training records no metric named 'los'; did you mean loss?",
         ),
         (

@@ -34,14 +34,14 @@ _FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "exp": math.exp,
     "log": math.log,
 }
-# `held_out/loss`, `held_out/loss:mean3`, `step_time`. The slash of a metric has no spaces around it,
-# and does not follow a fact: `held_out/loss / step_time` and `step_time/parameters` are divisions.
+# `held_out/loss`, `held_out/loss:mean3`, `step_time`. The slash of a metric has no spaces around
+# it, and does not follow a fact: `held_out/loss / 2` and `step_time/parameters` are divisions.
 _REFERENCE = re.compile(
     rf"(?<![\w.])(?:(?:{'|'.join(FACTS)})(?!\w)|[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+(?::\w+)?)"
 )
 
 
-class Malformed(ValueError):
+class InvalidExpression(ValueError):
     """A text that is not an expression; the message is the reason."""
 
 
@@ -61,7 +61,7 @@ def _parse(text: str) -> tuple[ast.expr, Mapping[str, str]]:
         tree = ast.parse(_REFERENCE.sub(placeholder, text.strip()), mode="eval").body
         _require_known(tree, references)
     except (SyntaxError, RecursionError, MemoryError):
-        raise Malformed(f"{text!r} is not an expression") from None
+        raise InvalidExpression(f"{text!r} is not an expression") from None
     return tree, references
 
 
@@ -71,7 +71,7 @@ def _require_known(node: Any, references: Mapping[str, str]) -> None:
     if isinstance(node, ast.Name):
         if node.id not in references:
             what = f"{node.id} is not EVALUATION/METRIC, train/METRIC or one of {', '.join(FACTS)}"
-            raise Malformed(what)
+            raise InvalidExpression(what)
     elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         _require_known(node.left, references)
         _require_known(node.right, references)
@@ -80,15 +80,17 @@ def _require_known(node: Any, references: Mapping[str, str]) -> None:
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         name, count = node.func.id, len(node.args)
         if name not in _FUNCTIONS:
-            raise Malformed(f"there is no function {name}; there are {', '.join(_FUNCTIONS)}")
+            raise InvalidExpression(
+                f"there is no function {name}; there are {', '.join(_FUNCTIONS)}"
+            )
         if not (count >= 2 if name in ("min", "max") else count == 1):
             wanted = "two arguments or more" if name in ("min", "max") else "one argument"
-            raise Malformed(f"{name} takes {wanted}, not {count}")
+            raise InvalidExpression(f"{name} takes {wanted}, not {count}")
         for argument in node.args:
             _require_known(argument, references)
     else:
         what = "numbers, metrics, + - * / **, parentheses, "
-        raise Malformed(f"an expression has {what}{', '.join(_FUNCTIONS)} and nothing else")
+        raise InvalidExpression(f"an expression has {what}{', '.join(_FUNCTIONS)} and nothing else")
 
 
 def references(text: str) -> list[str]:
@@ -98,7 +100,7 @@ def references(text: str) -> list[str]:
       text: The expression.
 
     Raises:
-      Malformed: It cannot be read.
+      InvalidExpression: It cannot be read.
 
     Example:
       >>> from luthier.study import expressions
@@ -128,7 +130,7 @@ def evaluate(text: str, values: Mapping[str, float]) -> float:
       The value; NaN where it is undefined, as a division by zero.
 
     Raises:
-      Malformed: It cannot be read.
+      InvalidExpression: It cannot be read.
 
     Example:
       >>> from luthier.study import expressions
@@ -139,7 +141,7 @@ def evaluate(text: str, values: Mapping[str, float]) -> float:
 
     def value(node: Any) -> float:
         if isinstance(node, ast.Constant):
-            return float(node.value)
+            return float(node.value)  # type: ignore[arg-type]  # a number, by `_require_known`
         if isinstance(node, ast.Name):
             return float(values[names[node.id]])
         if isinstance(node, ast.BinOp):

@@ -71,7 +71,7 @@ def objective(word: str, evaluations: Evaluations) -> fdl.Config:
     """
     try:
         return _objective(word.strip(), evaluations)
-    except expressions.Malformed as error:
+    except expressions.InvalidExpression as error:
         what = f"{word!r} is not an objective: {error}"
         raise BadInput(Problem(what, "--objective", remedy=_REMEDY)) from None
 
@@ -85,7 +85,7 @@ def _objective(word: str, evaluations: Evaluations) -> fdl.Config:
         return _term(text, evaluations)
     names = expressions.references(text)
     if not names:
-        raise expressions.Malformed("it has no metric")
+        raise expressions.InvalidExpression("it has no metric")
     terms = {name: _term(name, evaluations) for name in names}
     if directed is None:
         # The sum of a loss and of a time is better lower; with an accuracy in it, nobody knows.
@@ -112,7 +112,9 @@ def _term(text: str, evaluations: Evaluations) -> fdl.Config:
     evaluation, _, metric = name.partition("/")
     mean = re.fullmatch(r"mean0*([1-9][0-9]*)", reduction)
     if not (mean or reduction in ("", *_OVER)):
-        raise expressions.Malformed(f":{reduction} is not :last, :best or :mean and a number")
+        raise expressions.InvalidExpression(
+            f":{reduction} is not :last, :best or :mean and a number"
+        )
     if mean:
         over = fdl.Config(objectives.MeanOfLast, int(mean[1]))
     else:
@@ -121,7 +123,7 @@ def _term(text: str, evaluations: Evaluations) -> fdl.Config:
     if evaluation == _TRAIN and _TRAIN not in (evaluations or {}):
         every = [m for found in (evaluations or {}).values() for m in found]
         direction = next((m.better for m in every if m.name == metric), "lower")
-        return fdl.Config(objectives.Trained, metric, direction, over)
+        return fdl.Config(objectives.TrainingMetric, metric, direction, over)
     # Whether lower or higher is better belongs to the metric. One that the experiment does not have
     # counts as lower here; the study's checks report it by name.
     known = {found.name: found.better for found in (evaluations or {}).get(evaluation, ())}
@@ -134,7 +136,7 @@ def _reached(unit: str, text: str, evaluations: Evaluations) -> fdl.Config:
     metric, relation, target = _bounded(text)
     if not expressions.is_reference(metric) or metric in FACTS or ":" in metric:
         what = f"{unit}_to takes EVALUATION/METRIC or train/METRIC, not {metric!r}"
-        raise expressions.Malformed(what)
+        raise expressions.InvalidExpression(what)
     term = _term(metric, evaluations)
     wanted = "<=" if _direction(term) == "lower" else ">="
     if relation != wanted:
@@ -174,7 +176,7 @@ def constraint(word: str, evaluations: Evaluations) -> fdl.Config:
         else:
             # Whichever direction: a bound does not ask what is better.
             quantity = _objective(f"minimize({text})", evaluations)
-    except expressions.Malformed as error:
+    except expressions.InvalidExpression as error:
         remedy = "write 'peak_bytes<=8GiB' or 'EVALUATION/METRIC>=0.9'"
         what = f"{word!r} is not a constraint: {error}"
         raise BadInput(Problem(what, "--constraint", remedy=remedy)) from None
@@ -185,10 +187,12 @@ def _bounded(text: str) -> tuple[str, str, float]:
     """Split `METRIC<=VALUE` into the metric, the relation and the number."""
     parts = re.split(r"(<=|>=)", text)
     if len(parts) != 3:
-        raise expressions.Malformed("it needs one <= or >=")
+        raise expressions.InvalidExpression("it needs one <= or >=")
     number = _NUMBER.fullmatch(parts[2].strip())
     if number is None or number[2].lower() not in _UNITS:
-        raise expressions.Malformed(f"{parts[2].strip()!r} is not a number, as 2.5, 50M or 8GiB")
+        raise expressions.InvalidExpression(
+            f"{parts[2].strip()!r} is not a number, as 2.5, 50M or 8GiB"
+        )
     return parts[0].strip(), parts[1], float(number[1]) * _UNITS[number[2].lower()]
 
 

@@ -1,8 +1,9 @@
 """Objectives of a study: the numbers by which its trials are judged.
 
-An objective is a metric of an evaluation (`Measured`) or of training (`Trained`), a fact that the
-system measures (`StepTime`), the steps, tokens or seconds until a metric reaches a value
-(`StepsTo`), or an expression of these (`Expression`). A `Constraint` of the space bounds any of them.
+An objective is a metric of an evaluation (`Measured`) or of training (`TrainingMetric`), a fact
+that the system measures (`StepTime`), the steps, tokens or seconds until a metric reaches a value
+(`StepsTo`), or an expression of these (`Expression`). A `Constraint` of the space bounds any of
+them.
 """
 
 from __future__ import annotations
@@ -305,7 +306,7 @@ _PROGRESS = {"steps": "", "tokens": "tokens", "seconds": "seconds"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainingMetric:
     """A value that training records at every step: the loss, or a metric of the task on its batch.
 
     Args:
@@ -316,7 +317,7 @@ class Trained:
     Example:
       >>> from luthier import study
       >>> steps = [[1, {"loss": 3.0}], [2, {"loss": 2.0}], [3, {"loss": 2.5}]]
-      >>> study.Trained("loss", over=study.MeanOfLast(2)).value({"training": steps})
+      >>> study.TrainingMetric("loss", over=study.MeanOfLast(2)).value({"training": steps})
       2.25
     """
 
@@ -383,11 +384,11 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class StepsTo:
-    """Optimizer steps, tokens or seconds until a metric reaches a value; infinite where it never does.
+    """Steps, tokens or seconds until a metric reaches a value; infinite where it never does.
 
     Args:
-      metric: The metric: `Measured`, which is looked at where it is evaluated, or `Trained`, at
-        every step.
+      metric: The metric: `Measured`, which is looked at where it is evaluated, or
+        `TrainingMetric`, at every step.
       target: The value; reached by this one or a better one, in the direction of the metric.
       unit: `steps`, `tokens`, or `seconds` of training, without compilation and evaluations.
 
@@ -401,7 +402,7 @@ class StepsTo:
       10.0
     """
 
-    metric: Measured | Trained
+    metric: Measured | TrainingMetric
     target: float
     unit: Literal["steps", "tokens", "seconds"] = "steps"
 
@@ -532,7 +533,7 @@ class Expression:
         """
         try:
             names = expressions.references(self.text)
-        except expressions.Malformed as error:
+        except expressions.InvalidExpression as error:
             return [Problem(str(error), "text")]
         found = [
             Problem(f"{name} is not among the terms", "text", nearest=nearest(name, self.terms))

@@ -81,7 +81,7 @@ _NAMED = re.compile(r"(\w+)\s*(:?=)\s*([A-Za-z][\w-]*)\s*(\(.*\))?\s*", re.DOTAL
 
 
 def with_full_names(override: str) -> str:
-    """Return an override of a study with the full name of a sampler or pruner in place of a short one.
+    """Return an override with the full name of a sampler or a pruner in place of a short one.
 
     Args:
       override: `sampler=tpe(n_startup_trials=5)`; any other override is returned as it is.

@@ -240,7 +240,7 @@ TAIL = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class Normal:
+class Gaussian:
     """A normal number: most values are near the mean.
 
     It is cut off 4.75 standard deviations away from the mean. Samplers see its quantile, which is
@@ -252,7 +252,7 @@ class Normal:
 
     Example:
       >>> from luthier import study
-      >>> study.Normal(1.0, 0.1).points(1)
+      >>> study.Gaussian(1.0, 0.1).points(1)
       (1.0,)
     """
 
@@ -349,7 +349,7 @@ class Normal:
 
 
 @dataclasses.dataclass(frozen=True)
-class LogNormal(Normal):
+class LogNormal(Gaussian):
     """A number above zero whose natural logarithm is normal.
 
     Args:
@@ -707,7 +707,8 @@ class Zipped(_Listed):
     """One row of a table: values of several paths that are set together; the index is stored.
 
     Args:
-      rows: Value by path, the same paths in every row; an `Option` where it is written as overrides.
+      rows: Value by path, the same paths in every row; `Option`s where they are written as
+        overrides.
 
     Example:
       >>> from luthier import study
@@ -798,7 +799,8 @@ class Constraint:
 
         Returns:
           The excess relative to the bound (absolute for a bound of 0), so that constraints in
-          different units weigh alike for a sampler; zero or below where it is met, infinity for NaN.
+          different units weigh alike for a sampler. Zero or below where it is met; infinity for
+          NaN.
         """
         if math.isnan(value):
             return math.inf

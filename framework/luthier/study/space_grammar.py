@@ -22,10 +22,10 @@ from luthier.errors import BadInput, Problem
 from luthier.graph import nearest
 from luthier.study.space import (
     Choice,
+    Gaussian,
     Int,
     Log,
     LogNormal,
-    Normal,
     Option,
     Ordinal,
     Pow2,
@@ -39,7 +39,7 @@ _RANGES: dict[str, tuple[type, type]] = {
     "uniform": (Uniform, float),
     "int": (Int, int),
     "pow2": (Pow2, int),
-    "normal": (Normal, float),
+    "normal": (Gaussian, float),
     "lognormal": (LogNormal, float),
 }
 _LISTS = ("ordinal", "choice")

@@ -155,8 +155,8 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         ),
         (
             [STUDY, "--budget", "no_improvement=12"],
-            "budget.no_improvement: 12 trials without a better one never come: the study ends after "
-            "12; set it to 11 or less",
+            "budget.no_improvement: 12 trials without a better one never come: the study ends "
+            "after 12; set it to 11 or less",
         ),
         (
             [STUDY, "--budget", "target=nan"],

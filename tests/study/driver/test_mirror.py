@@ -57,7 +57,7 @@ def test_optuna_sees_natural_values_and_constraints(tmp_path):
     space = studies.Space(
         {
             "rate": studies.LogNormal(-5.0, 1.0),
-            "optimizer.momentum": studies.Normal(0.9, 0.01),
+            "optimizer.momentum": studies.Gaussian(0.9, 0.01),
             "optimizer.rate": studies.Uniform(0.1, 0.7, step=0.1),
             "width": studies.Int(2, 512, log=True),
         },

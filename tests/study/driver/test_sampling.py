@@ -29,7 +29,7 @@ CONDITIONAL = studies.Space(
 NEW = studies.Space(
     {
         "rate": studies.LogNormal(-5.0, 1.0),
-        "optimizer.momentum": studies.Normal(0.9, 0.01),
+        "optimizer.momentum": studies.Gaussian(0.9, 0.01),
         "optimizer.rate": studies.Uniform(0.1, 0.7, step=0.1),
         "steps": studies.Int(1, 500, log=True),
     }

@@ -3,10 +3,10 @@ import pytest
 from luthier.errors import BadInput
 from luthier.study import (
     Choice,
+    Gaussian,
     Int,
     Log,
     LogNormal,
-    Normal,
     Option,
     Ordinal,
     Pow2,
@@ -42,7 +42,7 @@ def test_every_form_is_read():
         "data.length": Ordinal([128, 256]),
         "optimizer.b1": Uniform(0.0, 0.9, 0.1),
         "data.batch": Int(1, 512, log=True),
-        "optimizer.b2": Normal(0.95, 0.01),
+        "optimizer.b2": Gaussian(0.95, 0.01),
         "optimizer.eps": LogNormal(-18.0, 2.0),
         "model.width, model.depth": Zipped(
             [
@@ -156,8 +156,8 @@ def test_lists_are_split_outside_of_brackets_and_quotes():
         (
             ["a=rows((1,2),(3,4))"],
             [],
-            "rows sets several paths together, and 'a' is one [set by --space a=rows((1,2),(3,4))]; "
-            "write PATH,PATH=rows((A,B),(C,D)), or a=choice(...)",
+            "rows sets several paths together, and 'a' is one [set by --space "
+            "a=rows((1,2),(3,4))]; write PATH,PATH=rows((A,B),(C,D)), or a=choice(...)",
         ),
         (
             ["a,a=rows((1,2),(3,4))"],

@@ -49,8 +49,9 @@ which yield tables of overrides, and tries their product.
 override of a study it is `sampler=tpe(n_startup_trials=6)`, or any sampler of Optuna as a node:
 `sampler=optuna.samplers.GPSampler()`.
 
-`--pruner NAME` ends trials early: {pruners}; `--pruner 'median(n_startup_trials=3)'`. A pruner or
-a sampler that could not act within the budget is an error before the first trial.
+`--pruner NAME` ends trials early: `--pruner 'median(n_startup_trials=3)'`. There are
+{pruners}.
+A pruner or a sampler that could not act within the budget is an error before the first trial.
 
 ## Objectives
 
@@ -93,8 +94,8 @@ next trial in the place of a finished one.
 The first limit that is reached ends a study: `budget.trials` (by default every point of a grid, and
 32 trials for other samplers), `budget.wall_seconds`, `budget.device_hours`,
 `budget.no_improvement` (trials in a row without a better one) and `budget.target` (a value of the
-objective); `--budget NAME=VALUE` sets one. `wall_seconds` is the time that the study is driven, over
-all resumes; the time between them does not count. Infeasible trials, and
+objective); `--budget NAME=VALUE` sets one. `wall_seconds` is the time that the study is driven,
+over all resumes; the time between them does not count. Infeasible trials, and
 copies that get the result of an equal earlier trial, have numbers of their own and count as trials;
 the last line of a study says how many there were. A budget that cuts a grid off is reported before
 the first trial and at the end. Device time is devices times the time from lease to end, with

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from luthier.study.driver.trial_table import Ledger
 from luthier.study.objectives import is_better
 from luthier.study.study import Study
@@ -57,9 +59,10 @@ class Limits:
                 continue
             state, values = outcome
             is_feasible = all(v <= 0 for v in self._ledger.violations_of(setting))
-            can_be_best = state == "complete" and values is not None and is_feasible
-            if can_be_best and (self._best is None or is_better(objective, values[0], self._best)):
-                self._best, self._best_setting, self._num_without = values[0], number, 0
+            # One that cannot be the best counts as NaN, than which any number is better.
+            value = values[0] if state == "complete" and values and is_feasible else math.nan
+            if is_better(objective, value, math.nan if self._best is None else self._best):
+                self._best, self._best_setting, self._num_without = value, number, 0
             else:
                 self._num_without += len(setting.trials)
         self._num_seen = len(self._ledger.reported)

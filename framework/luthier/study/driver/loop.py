@@ -481,8 +481,8 @@ class _Trials:
             reason = f"the same as trial {first}"
             if state.reason:
                 reason += f": {state.reason}"
-            how = {"fault": state.fault, "violations": state.violations}
-            self._end(trial, state.state, reason, state.values, **how)
+            how = (state.fault, state.violations)
+            self._end(trial, state.state, reason, state.values, None, *how)
 
     def _free(self, trial: int) -> float:
         """Take a trial off its slice; return devices times seconds that it had."""

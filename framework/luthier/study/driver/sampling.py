@@ -26,11 +26,11 @@ from luthier import graph as graphs
 from luthier.study.space import (
     TAIL,
     Choice,
+    Gaussian,
     Grid,
     Int,
     Log,
     LogNormal,
-    Normal,
     Ordinal,
     Pow2,
     Space,
@@ -465,7 +465,7 @@ def seed_of(seed: int, setting: int) -> int:
 
 def distribution(dimension: Any) -> Any:
     """Return the stored choices of a dimension as Optuna knows them."""
-    if isinstance(dimension, Log | Uniform | Normal):
+    if isinstance(dimension, Log | Uniform | Gaussian):
         is_log = isinstance(dimension, Log | LogNormal)
         low, high = float(dimension.low), float(dimension.high)
         step = getattr(dimension, "step", None)
@@ -494,7 +494,7 @@ def _asked(dimension: Any) -> Any:
     Optuna has no normal distribution: it is asked for the quantile, which is uniform. Of numbers
     with a step it is asked for the number of steps: its own sums of steps are not round.
     """
-    if isinstance(dimension, Normal):
+    if isinstance(dimension, Gaussian):
         return optuna.distributions.FloatDistribution(TAIL, 1 - TAIL)
     if isinstance(dimension, Uniform) and dimension.step is not None:
         return optuna.distributions.IntDistribution(0, dimension.num_steps)
@@ -503,7 +503,7 @@ def _asked(dimension: Any) -> Any:
 
 def _as_asked(dimension: Any, stored: Stored) -> Stored:
     """Return a stored choice as a sampler knows it (`_asked`)."""
-    if isinstance(dimension, Normal):
+    if isinstance(dimension, Gaussian):
         return dimension.probability(stored)
     if isinstance(dimension, Uniform) and dimension.step is not None:
         return round((stored - dimension.low) / dimension.step)
@@ -513,7 +513,7 @@ def _as_asked(dimension: Any, stored: Stored) -> Stored:
 def _suggest(trial: Any, name: str, dimension: Any, exact: dict[str, float]) -> Stored:
     """Ask a trial of Optuna for a choice; what cannot be computed from it goes into `exact`."""
     found = _asked(dimension)
-    if isinstance(dimension, Normal):
+    if isinstance(dimension, Gaussian):
         exact[name] = trial.suggest_float(name, found.low, found.high)
         return dimension.quantile(exact[name])
     if isinstance(found, optuna.distributions.FloatDistribution):

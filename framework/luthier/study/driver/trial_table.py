@@ -139,7 +139,7 @@ class Ledger:
 
     def _count_driven(self, kind: str, at: float) -> None:
         """Add the time since the driver's line before; a driver that was killed has no `closed`."""
-        # Lines of these kinds are also written before the line `opened`, long after the last driver.
+        # Lines of these kinds are also written before `opened`, long after the last driver.
         if kind in ("noted", "retried"):
             return
         if kind != "opened" and self._driven_until is not None:
