@@ -371,7 +371,7 @@ def _refuse_used_up(
         raise BadInput(Problem(what, "budget.trials", remedy=remedy))
     limit, seconds = budget.wall_seconds, ledger.driven_seconds
     if limit is not None and seconds >= limit and not _has_nothing_left(study, ledger):
-        remedy = f"give it more time: --budget wall_seconds={math.ceil(2 * seconds)}"
+        remedy = f"give it more time: --budget wall_seconds={max(1, math.ceil(2 * seconds))}"
         what = f"{limit:g} is used up: {directory} was driven for {seconds:.3g} s"
         raise BadInput(Problem(what, "budget.wall_seconds", remedy=remedy))
 

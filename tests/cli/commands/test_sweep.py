@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +126,9 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         ([*WRAPPED, "rate=choice()"], "a choice needs two options or more [set by space: rate]"),
         (["show"], "show needs one study; write luthier sweep show STUDY"),
         (["repair"], "repair needs one study; write luthier sweep repair STUDY"),
+        (["rerun", "toy"], "rerun needs one trial; write luthier sweep rerun STUDY/TRIAL"),
+        (["rerun", "toy/3"], "there is no study 'toy'; studies/ holds no studies"),
+        ([STUDY, "--into", "x"], "--into is an option of `luthier sweep rerun`"),
         (["rate=3"], "'rate=3' is an override, and no study or experiment is given"),
         (["show", "toy/²"], "there is no study 'toy/²'; studies/ holds no studies"),
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
@@ -338,6 +344,19 @@ def test_a_recorded_study_is_changed_where_it_stays_the_same_study(project, caps
     assert "toy: 8 of 8 trials ended" in capsys.readouterr().out
 
 
+def test_a_trial_without_a_result_of_its_own_is_not_rerun(project, capsys):
+    ends = "engine.ends={1: ['infeasible']}"
+    space = "space.dimensions:={'width': luthier.study.Choice([8, 16])}"
+    assert main(["sweep", STUDY, ends, space, "sampler=grid", "--trials", "3"]) == 0
+    capsys.readouterr()
+    assert _refused(capsys, "rerun", "toy/1") == [
+        "luthier: trial 1 has the result of another; luthier sweep rerun toy/0"
+    ]
+    assert _refused(capsys, "rerun", "toy/3") == [
+        "luthier: toy has no trial 3; it has the trials 0 to 2"
+    ]
+
+
 def test_the_trials_of_a_study_are_printed_for_other_programs(project, capsys):
     assert main(["sweep", STUDY, "--trials", "4"]) == 0
     capsys.readouterr()
@@ -354,18 +373,18 @@ def test_the_trials_of_a_study_are_printed_for_other_programs(project, capsys):
     assert _refused(capsys, *words[1:]) == [f"luthier: {remedy}"]
 
 
-def test_a_study_at_its_time_limit_is_resumed_with_more_time(project, capsys):
-    words = ["--trials", "50", "budget.wall_seconds=1e-9"]
-    assert main(["sweep", STUDY, *words]) == 1, "it has no complete trial yet"
-    assert (
-        "time limit reached (budget.wall_seconds); resume with "
-        "`luthier sweep --resume studies/toy --budget wall_seconds=1`" in capsys.readouterr().out
-    )
+def test_the_time_limit_counts_over_resumes_and_hints_are_accepted(project, capsys, monkeypatch):
+    with monkeypatch.context() as patched:
+        seconds = itertools.count(time.time(), 2.0)  # each line of the journal takes two seconds
+        patched.setattr("luthier.study.driver.journal.time.time", lambda: next(seconds))
+        words = ["--trials", "50", "budget.wall_seconds=1e-9"]
+        assert main(["sweep", STUDY, *words]) == 1, "it has no complete trial yet"
+    out = capsys.readouterr().out
+    hint = re.search(r"time limit reached .*`luthier sweep (.* --budget wall_seconds=\d+)`", out)
     (line,) = _refused(capsys, "--resume", "studies/toy")
     assert line.startswith("luthier: budget.wall_seconds: 1e-09 is used up: studies/toy was driven")
-    assert line.endswith("; give it more time: --budget wall_seconds=1"), "it counts over resumes"
-    again = ["--resume", "studies/toy", "--trials", "3", "--budget", "wall_seconds=600"]
-    assert main(["sweep", *again]) == 0
+    assert line.partition("give it more time: ")[2] == " ".join(hint[1].split()[-2:])
+    assert main(["sweep", *hint[1].split(), "--trials", "3"]) == 0
     assert "toy: 3 of 3 trials ended" in capsys.readouterr().out
 
 

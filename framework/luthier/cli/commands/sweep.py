@@ -7,6 +7,7 @@ budget.trials=8), and an experiment as for `luthier train`.
 actions:
   show    print the status of a study, or of one trial; write its report
   best    print the best trial
+  rerun   run a finished trial once more, bit for bit
   repair  rebuild a damaged journal
 
 `luthier sweep ACTION --help` describes one of them.
@@ -22,7 +23,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import math
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -58,7 +61,8 @@ _LANES = ("single", "vmap", "map", "shard", "auto")
 USAGE = (
     "luthier sweep REF [OVERRIDE ...] [OPTIONS]\n"
     "luthier sweep --resume STUDY [OVERRIDE ...] [OPTIONS]\n"
-    "luthier sweep show|best|repair STUDY [OPTIONS]"
+    "luthier sweep show|best|repair STUDY [OPTIONS]\n"
+    "luthier sweep rerun STUDY/7"
 )
 ACTIONS = {
     "show": Action(
@@ -88,6 +92,19 @@ examples:
   luthier sweep best lm_learning_rate --as python
 """,
     ),
+    "rerun": Action(
+        "luthier sweep rerun STUDY/TRIAL [--into DIR]",
+        """\
+Run a finished trial once more, and compare its evaluations bit by bit.
+
+It runs as it was run: with the same runtime arguments, in the same place of a
+pack, on as many devices of the same kind. `luthier train study:STUDY/TRIAL`
+runs its config anywhere, and gives the same numbers up to rounding.
+
+examples:
+  luthier sweep rerun lm_learning_rate/7
+""",
+    ),
     "repair": Action(
         "luthier sweep repair STUDY",
         """\
@@ -111,7 +128,13 @@ def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
         of a sweep alone are in the help.
     """
     if action:
-        parser.add_argument("study", metavar="STUDY", help="its name, or its folder")
+        is_trial = action == "rerun"
+        what = "its trial: the study's name or folder, and the number"
+        parser.add_argument(
+            "study",
+            metavar="STUDY/TRIAL" if is_trial else "STUDY",
+            help=what if is_trial else "its name, or its folder",
+        )
     else:
         _add_sweep(parser)
 
@@ -122,6 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
             parser.add_argument(*names, **settings)
 
     option("best", "--as", dest="form", choices=FORMS, help="the format of the trial")
+    option("rerun", "--into", metavar="DIR", help="the folder of the new run")
     option("show", "--all", action="store_true", help="list all trials")
     option("show", "--html", metavar="FILE", help="write the report to a file")
     option("show", "--sync", choices=["wandb"], help="write a summary run to W&B")
@@ -137,7 +161,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reference",
         nargs="?",
-        metavar="REF|show|best|repair",
+        metavar="REF|show|best|rerun|repair",
         help="a study, an experiment, or an action",
     )
     parser.add_argument(
@@ -247,6 +271,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     if arguments.reference == "repair":
         return _repair(arguments, problems)
+    if arguments.reference == "rerun":
+        return _rerun(arguments, problems)
+    if arguments.into:
+        problems.add("--into is an option of `luthier sweep rerun`")
     if arguments.reference in ("show", "best"):
         return _look(arguments, problems)
     if arguments.form:
@@ -329,7 +357,7 @@ def _end(outcome: Any) -> int:
         return EXIT_BAD_INPUT if outcome.stopped_by == "place" else EXIT_FAILED
     if outcome.is_late:
         # It counts over resumes: the hint gives as much time again.
-        more = f"--budget wall_seconds={math.ceil(2 * standing.ledger.driven_seconds)}"
+        more = f"--budget wall_seconds={max(1, math.ceil(2 * standing.ledger.driven_seconds))}"
         print(f"time limit reached (budget.wall_seconds); resume with `{resume} {more}`")
         return EXIT_DONE if has_complete else EXIT_FAILED
     print(f"stopped; resume with `{resume}`")
@@ -573,6 +601,88 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
         + (f"; the damaged journal is {repaired.old}" if repaired.old is not None else "")
     )
     print(f"resume with `luthier sweep --resume {repaired.directory}`")
+    return EXIT_DONE
+
+
+def _rerun(arguments: argparse.Namespace, problems: Problems) -> int:
+    """Run `luthier sweep rerun`: a finished trial in its recorded mode."""
+    name, _, number = arguments.words[0].rpartition("/") if len(arguments.words) == 1 else ("",) * 3
+    if not name or not number.isdecimal():
+        problems.add("rerun needs one trial", remedy="write luthier sweep rerun STUDY/TRIAL")
+    problems.raise_any()
+    from luthier.records import trust
+    from luthier.study import read_result
+    from luthier.study.driver.directory import edited_packages, find_study
+    from luthier.study.views.text import read_status
+
+    directory = find_study(name)
+    trust.require(directory.path, "a trial runs code that its config names")
+    trials = read_status(directory.path).ledger.trials
+    if int(number) >= len(trials):
+        remedy = f"it has the trials 0 to {len(trials) - 1}" if trials else "it has none"
+        raise BadInput(Problem(f"{name} has no trial {number}", remedy=remedy))
+    trial = trials[int(number)]
+    if trial.copy_of is not None:
+        remedy = f"luthier sweep rerun {name}/{trial.copy_of}"
+        raise BadInput(Problem(f"trial {number} has the result of another", remedy=remedy))
+    folder = directory.trial_path(trial.number)
+    before = read_result(folder)
+    if before is None or trial.state not in ("complete", "pruned"):
+        what = f"trial {number} of {name} is {trial.state}, and has no result to repeat"
+        remedy = f"luthier train study:{name}/{number} runs its config"
+        raise BadInput(Problem(what, remedy=remedy))
+    # Before JAX is imported, which reads them once.
+    shape = before.result["mode"]["slice"]
+    if shape["kind"] == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        os.environ.pop("JAX_NUM_CPU_DEVICES", None)
+        count = f"--xla_force_host_platform_device_count={shape['devices']}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
+    own = project.find().packages
+    _, packages = directory.read_modules()
+    if edited := edited_packages(directory.path):
+        print(f"notice: the source of {', '.join(edited)} was edited since the study began")
+    into = (
+        Path(arguments.into) if arguments.into else _free_folder(directory.path / "reruns", folder)
+    )
+    from luthier.study import rerun
+
+    again = rerun(folder, into, devices=_devices(shape), packages=(*packages, *own))
+    return _compare_runs(trial.number, before.result, again, into)
+
+
+def _devices(shape: Any) -> Any:
+    """Return as many devices as the trial had; all where there are fewer, which is refused."""
+    import jax
+
+    return jax.devices()[: shape["devices"]]
+
+
+def _free_folder(root: Path, trial: Path) -> Path:
+    names = (f"{trial.name}.{k}" if k else trial.name for k in itertools.count())
+    return next(root / name for name in names if not (root / name).exists())
+
+
+def _compare_runs(number: int, before: Any, again: Any, into: Path) -> int:
+    """Print whether a trial's evaluations are the same as before; return the exit code."""
+    print(f"trial {number}: {again.outcome}; its run is {into / 'run'}")
+    if again.outcome != "complete":
+        print(f"luthier: {again.reason}", file=sys.stderr)
+        return EXIT_FAILED
+    # No pruner is asked this time: a trial that was pruned has further evaluations now.
+    known = dict(again.result["series"])
+    different = 0
+    for step, metrics in before["series"]:
+        for metric, value in metrics.items():
+            found = known.get(step, {}).get(metric)
+            if repr(found) != repr(value):  # equal also for NaN
+                different += 1
+                print(f"step {step}: {metric} is {found!r}, and was {value!r}")
+    count = sum(len(metrics) for _, metrics in before["series"])
+    if different:
+        print(f"{different} of {count} recorded numbers differ")
+        return EXIT_FAILED
+    print(f"{count} recorded numbers are equal, bit for bit")
     return EXIT_DONE
 
 
