@@ -143,40 +143,29 @@ def _budget_problems(study: studies.Study) -> list[Problem]:
         what = f"{trial:g} seconds of a trial never pass: the study ends after {wall:g}"
         remedy = f"set it below {wall:g}"
         problems.append(Problem(what, "budget.trial_seconds", remedy=remedy))
-    # Both compare with trials that have ended: only a later one can be chosen or pruned by them.
-    for part in ("sampler", "pruner"):
-        for argument, count in _startup_trials(getattr(study, part), part == "pruner"):
-            if trials is not None and count >= trials:
-                effect = "no trial is pruned" if part == "pruner" else "every trial is random"
-                what = f"{count} of {trials} trials come before it acts, so that {effect}"
-                remedy = f"set it below {trials}, or budget.trials above {count}"
-                problems.append(Problem(what, f"{part}.{argument}", remedy=remedy))
+    # Pruners only: a sampler whose trials are all random still is one, and shortening a study for a
+    # test must not be refused for it.
+    for argument, count in _startup_trials(study.pruner):
+        if trials is not None and count >= trials:
+            what = f"{count} of {trials} trials come before it acts, so that no trial is pruned"
+            remedy = f"set it below {trials}, or budget.trials above {count}"
+            problems.append(Problem(what, f"pruner.{argument}", remedy=remedy))
     return problems
 
 
-def _startup_trials(part: Any, with_default: bool) -> list[tuple[str, int]]:
-    """Return the trials before which a sampler or a pruner does nothing, by argument."""
-    if not is_node(part):
+def _startup_trials(pruner: Any) -> list[tuple[str, int]]:
+    """Return the trials that must have ended before a pruner ends one, by argument."""
+    if not is_node(pruner):
         return []
-    given = part.__arguments__
-    found = []
-    names = graphs.signatures.arguments(part.__fn_or_cls__).names
-    if "n_startup_trials" in names:
-        # A sampler's own default says nothing about what its user wants of a short study.
-        value = given.get("n_startup_trials")
-        if value is None and with_default:
-            value = _default_of(part.__fn_or_cls__, "n_startup_trials")
-        value = graphs.evaluate(value)
+    given, found = pruner.__arguments__, []
+    parameter = inspect.signature(pruner.__fn_or_cls__).parameters.get("n_startup_trials")
+    if parameter is not None:
+        value = graphs.evaluate(given.get("n_startup_trials", parameter.default))
         if isinstance(value, int):
             found.append(("n_startup_trials", value))
     if (inner := given.get("wrapped_pruner")) is None:
         return found
-    return found + [(f"wrapped_pruner.{n}", v) for n, v in _startup_trials(inner, with_default)]
-
-
-def _default_of(target: Any, argument: str) -> Any:
-    parameter = inspect.signature(target).parameters[argument]
-    return None if parameter.default is parameter.empty else parameter.default
+    return found + [(f"wrapped_pruner.{name}", value) for name, value in _startup_trials(inner)]
 
 
 def _rung_problems(study: studies.Study, name: str) -> list[Problem]:

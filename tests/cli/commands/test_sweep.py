@@ -187,11 +187,6 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
             "pruned; set it below 5, or budget.trials above 5",
         ),
         (
-            [STUDY, "--sampler", "tpe(n_startup_trials=12)"],
-            "sampler.n_startup_trials: 12 of 12 trials come before it acts, so that every trial is "
-            "random; set it below 12, or budget.trials above 12",
-        ),
-        (
             [STUDY, "--pruner", "median", "--objective", "steps_to(held_out/loss<=1)"],
             "pruner: a pruner needs an objective that evaluations report, and "
             "steps_to(held_out/loss<=1) is not one; set pruner=None",

@@ -25,6 +25,7 @@ A study edits paths of an experiment's config and runs trials on the devices of 
     luthier sweep show lm_learning_rate/7
     luthier sweep show lm_learning_rate [--all] [--html FILE] [--sync wandb]
     luthier sweep best lm_learning_rate --as overrides
+    luthier sweep rerun lm_learning_rate/7
     luthier train study:lm_learning_rate/7
 
 A study is a config itself: see `sweeps/lm_learning_rate.py`. The first name in the path of an
@@ -51,7 +52,7 @@ override of a study it is `sampler=tpe(n_startup_trials=6)`, or any sampler of O
 
 `--pruner NAME` ends trials early: `--pruner 'median(n_startup_trials=3)'`. There are
 {pruners}.
-A pruner or a sampler that could not act within the budget is an error before the first trial.
+A pruner that could not act within the budget is an error before the first trial.
 
 ## Objectives
 
