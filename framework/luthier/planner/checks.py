@@ -171,6 +171,8 @@ def _couplings(graph: Graph, experiment: programs.Experiment) -> list[Problem]:
     model = nnx.eval_shape(lambda: model_of(experiment))
     for path, module in nnx.iter_modules(model):
         reason = getattr(module, "COUPLES", None)
+        if isinstance(module, nnx.BatchNorm) and not module.use_running_average:
+            reason = "batch statistics"
         if reason is not None:
             reasons.append(f"{reason} of {'.'.join(map(str, path))}")
             break  # one of many says enough
