@@ -460,6 +460,7 @@ def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
 @contextlib.contextmanager
 def _stopping(driver: Driver) -> Iterator[None]:
     """Let the first interrupt stop the driver in order, and the second one at once."""
+    key = environment.InterruptKey()
 
     def stop(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
@@ -469,6 +470,8 @@ def _stopping(driver: Driver) -> Iterator[None]:
             # A repeated SIGTERM changes nothing: running trials are being saved already. Only
             # Ctrl-C, pressed again, ends at once.
             driver.is_preempted = True
+        elif not key.is_pressed():
+            return
         elif driver.stop_asked:
             raise KeyboardInterrupt
         driver.stop_asked = True
