@@ -347,6 +347,6 @@ def _template_remedy(error: BaseException) -> str:
     if not signatures.is_module_class(frame.f_globals.get(name)):
         return ""
     return (
-        f"write fdl.Partial({name}, ...), as luthier makes the module later, or import {name} under "
-        "lazy.imports() from a module of your package"
+        f"write fdl.Partial({name}, ...), as luthier makes the module later, or import {name} "
+        "under lazy.imports() from a module of your package"
     )

@@ -178,7 +178,7 @@ def _couplings(graph: Graph, experiment: programs.Experiment) -> list[Problem]:
             break  # one of many says enough
     setting, remedy = "training.accumulation", "set training.accumulation=1"
     origin = graphs.origin_of(graph, setting)
-    start = "accumulation changes a loss whose rows see each other"
+    start = "accumulation changes a loss in which examples depend on each other"
     return [Problem(f"{start}: {why}", setting, origin, remedy) for why in reasons]
 
 
