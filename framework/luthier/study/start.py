@@ -41,17 +41,17 @@ _MIRROR_SECONDS = 120.0
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The outcome of a call.
+    """The outcome of one call that starts or resumes a study.
 
     Args:
       directory: The study's folder.
-      is_over: Whether nothing is left to do; else it can be resumed.
+      is_over: Whether the study is complete; otherwise it can be resumed.
       ledger: The state of every trial.
       is_late: Whether `budget.wall_seconds` ended this call.
-      notices: Where its report and its summary in W&B are.
+      notices: Lines with the places of the report and of the summary in W&B.
       is_preempted: Whether SIGTERM or SIGHUP ended this call.
-      stopped: Why it gave up; empty where it did not.
-      stopped_by: `failures` of trials or of the baseline, or faults of the `place`.
+      stopped: Why the study gave up; empty if it did not.
+      stopped_by: `failures` (of trials or of the baseline) or `place` (its faults).
     """
 
     directory: pathlib.Path
@@ -507,6 +507,7 @@ def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
 @contextlib.contextmanager
 def _stopping(driver: Driver) -> Iterator[None]:
     """Let the first interrupt stop the driver in order, and the second one at once."""
+    key = environment.InterruptKey()
 
     def stop(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
@@ -516,6 +517,8 @@ def _stopping(driver: Driver) -> Iterator[None]:
             # A repeated SIGTERM changes nothing: running trials are being saved already. Only
             # Ctrl-C, pressed again, ends at once.
             driver.is_preempted = True
+        elif not key.is_pressed():
+            return
         elif driver.stop_asked:
             raise KeyboardInterrupt
         driver.stop_asked = True
