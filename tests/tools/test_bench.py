@@ -1,10 +1,12 @@
 """What the benches share: processes that tell what they found, turns, ratios, tables."""
 
+import contextlib
 import json
 
 import pytest
 
-from tools.bench import child, report
+from luthier.study.driver import Journal
+from tools.bench import child, report, schedulers
 from tools.bench import step as bench_step
 from tools.docs.pages import performance
 
@@ -56,3 +58,44 @@ def test_a_table_is_written_with_what_was_asked_and_where(tmp_path, monkeypatch)
     assert "\nWith core 0, rounds 3. 20" in page
     unmeasured = page.partition("## Input")[2].partition("\n## ")[0]
     assert unmeasured.rstrip().endswith(performance.UNMEASURED)
+
+
+def _journal(path, *lines):
+    with contextlib.closing(Journal(path)) as journal:
+        for kind, fields in lines:
+            journal.add(kind, **fields)
+    return schedulers.curve_of(path)
+
+
+def _ended(trial, outcome, seconds, *values):
+    fields = {"trial": trial, "outcome": outcome, "reason": "", "device_seconds": seconds}
+    return "ended", fields | {"values": list(values) or None}
+
+
+def test_ways_are_compared_by_the_device_time_to_the_loss_of_random_search(tmp_path):
+    asked = [
+        ("asked", {"setting": n, "trials": [n], "assignment": {}, "words": []}) for n in range(3)
+    ]
+    random = _journal(
+        tmp_path / "random",
+        *asked[:2],
+        _ended(0, "complete", 10.0, 3.0),
+        _ended(1, "complete", 10.0, 2.0),
+    )
+    at_rung = {"trial": 0, "step": 1, "rung": 1, "value": 1.0}
+    asha = _journal(
+        tmp_path / "asha",
+        *asked,
+        ("paused", {**at_rung, "device_seconds": 1.0}),
+        _ended(1, "complete", 4.0, 2.0),
+        # A value at a rung is no loss of a whole trial.
+        _ended(0, "pruned", 0.0, 1.0),
+        _ended(2, "complete", 9.0, 2.5),
+    )
+    assert asha == ([(5.0, 2.0)], {"trials": 3, "complete": 2, "device seconds": 14.0})
+    never = ([(1.0, 2.5)], {"trials": 1, "complete": 1, "device seconds": 1.0})
+    found = {schedulers.BASELINE: random, "ASHA": asha, "never": never}
+    rows = schedulers.rows_of_seed(0, found)
+    assert [row["ratio"] for row in rows] == [1.0, 0.25, None]
+    assert "ASHA: median ratio 0.25, reached in 1 of 1 seeds" in schedulers.medians(rows)
+    assert "never: median ratio inf, reached in 0 of 1 seeds" in schedulers.medians(rows)
