@@ -6,7 +6,7 @@ import json
 import pytest
 
 from luthier.study.driver import Journal
-from tools.bench import child, report, schedulers
+from tools.bench import child, driver, report, schedulers
 from tools.bench import step as bench_step
 from tools.docs.pages import performance
 
@@ -99,3 +99,14 @@ def test_ways_are_compared_by_the_device_time_to_the_loss_of_random_search(tmp_p
     assert [row["ratio"] for row in rows] == [1.0, 0.25, None]
     assert "ASHA: median ratio 0.25, reached in 1 of 1 seeds" in schedulers.medians(rows)
     assert "never: median ratio inf, reached in 0 of 1 seeds" in schedulers.medians(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_ten_thousand_trials_with_rungs_take_no_more_time_at_the_end():
+    study = {"trials": 10_000, "sampler": "random", "slices": 4, "scheduler": "asha"}
+    found = child.result_of(driver.TRIALS, [json.dumps(study)])
+    # In milliseconds of processor time, and mebibytes: some thousand bytes a trial.
+    assert found["driver, a decision at the end"] <= 10.0
+    assert found["memory at the end"] - found["memory after a tenth"] <= 64.0
+    assert found["luthier sweep show"] <= 3.0
