@@ -108,7 +108,7 @@ _NAMED = re.compile(r"(\w+)\s*(:?=)\s*([A-Za-z][\w-]*)\s*(\(.*\))?\s*", re.DOTAL
 
 
 def with_full_names(override: str) -> str:
-    """Return an override with the full name of a sampler, pruner or scheduler in place of a short one.
+    """Return an override with the full name of a sampler, pruner or scheduler, not a short one.
 
     Args:
       override: `sampler=tpe(n_startup_trials=5)`; any other override is returned as it is.

@@ -776,10 +776,23 @@ class Driver(_Trials):
                 return None
 
     def _take_promoted(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
-        """Promote the first paused trial that may run on a slice; None where there is none.
+        """Take a trial that was promoted, or promote the first that may run on a slice.
 
         One that does not fit stays paused for another slice, or another program's lanes.
+
+        Returns:
+          The trial; None where the study has no rungs, or no such trial.
         """
+        if self._parts.rungs is None:
+            return None
+        # First those that were lost on their way: they had been leased before any of the others.
+        for left in self._queue:
+            if self._ledger.trials[left.trial].fence == 0 or self._shuns(left, slice):
+                continue
+            packed = left.packed.get(kind_of(slice.info))
+            if packed is not None and key in (None, packed.key):
+                self._queue.remove(left)
+                return left
         for trial in itertools.islice(self._promotable(), MAX_LOOKED_AT):
             if trial not in self._placed:
                 graph = self._parts.directory.read_trial(trial)
