@@ -82,7 +82,7 @@ def _answer(name: str) -> str:
     # groups are found without importing the packages of components.
     files = _files()
     if name in files:
-        text = files[name].read_text(encoding="utf-8")
+        text = paging.without_html(files[name].read_text(encoding="utf-8"))
         return paging.rendered(text) if sys.stdout.isatty() else text
     groups = _groups()
     group = next((g for g in groups if name.lower() in (g, g.rstrip("s"), g.replace("_", "-"))), "")
