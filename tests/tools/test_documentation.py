@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import importlib.util
 import inspect
+import json
 import re
 import shutil
 import subprocess
@@ -17,9 +18,11 @@ import pytest
 
 import luthier
 from luthier import errors, recipes
+from luthier.records import events
 from tools.docs import docstrings, inventories, messages
 from tools.docs.pages import environment_variables, exit_codes, model_zoo, run_folder
 from tools.docs.pages import errors as errors_page
+from tools.docs.pages import metrics as metrics_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -204,6 +207,22 @@ def test_every_file_of_a_run_is_described(tmp_path):
     assert {"config.1.json", "checkpoints/3/commit.json"} <= set(files)
     unknown = [f for f in files if not any(fnmatch.fnmatchcase(f, p) for p in patterns)]
     assert not unknown, unknown
+    recorded = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    values = {name for one in recorded if one["kind"] == "step" for name in one["values"]}
+    tasks = metrics_page.tasks_with_metrics()
+    # `mfu` only where the peak of the processor is known.
+    documented = {*metrics_page.STEP_VALUES, *tasks["LanguageModelling"][0]}
+    absent = {"learning_rate/NAME", "mfu"}
+    assert values | absent == documented
+
+
+def test_every_metric_and_performance_value_is_documented():
+    assert set(metrics_page.metric_constants()) == set(metrics_page.METRICS)
+    described = metrics_page.tasks_with_metrics().values()
+    assert {name for kinds in described for names in kinds for name in names} == set(
+        metrics_page.METRICS
+    )
+    assert set(metrics_page.STEP_VALUES) >= events.PERFORMANCE
 
 
 @pytest.mark.full
