@@ -18,11 +18,13 @@ import pytest
 
 import luthier
 from luthier import errors, recipes
+from luthier.cli.showing import Component, ComponentSetting
 from luthier.records import events
 from tools.docs import docstrings, inventories, messages
 from tools.docs.pages import environment_variables, exit_codes, model_zoo, run_folder
 from tools.docs.pages import errors as errors_page
 from tools.docs.pages import metrics as metrics_page
+from tools.docs.pages import settings as settings_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +37,41 @@ def test_every_environment_variable_that_is_read_is_documented():
 def test_every_exit_code_is_documented():
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert set(exit_codes.CODES) == codes
+
+
+SECTION = """\
+## luthier.optim.part
+
+A part.
+
+| argument | type | default | range | |
+|---|---|---|---|---|
+| `max_rate` | `float \\| None` | `0.1` | `0 <= x < 1` | How fast. |
+| `warmup_steps` | `int` | - | steps |  |
+
+Constraints: `warmup_steps < 3`.
+
+Passed down: `dim`.
+"""
+
+
+def test_settings_have_a_page_for_each_package_and_a_list_with_links():
+    rate = ("max_rate", "float | None", "0.1", "0 <= x < 1", "", False, "How fast.")
+    part = Component(
+        "luthier.optim.part",
+        "A part.",
+        (
+            ComponentSetting(*rate),
+            ComponentSetting("warmup_steps", "int", None, "", "steps", False, ""),
+            ComponentSetting("dim", "int", None, "1 <= x", "", True, "D."),
+        ),
+        ("warmup_steps < 3",),
+    )
+    pages = settings_page.pages([part])
+    assert list(pages) == ["settings", "settings/settings_optim"]
+    assert "[`part`](settings/settings_optim.md#luthieroptimpart)" in pages["settings"]
+    assert pages["settings/settings_optim"].startswith("# Settings of luthier.optim\n")
+    assert pages["settings/settings_optim"].endswith(SECTION)
 
 
 def test_the_index_of_errors_has_every_message_that_the_tests_provoke():

@@ -249,7 +249,7 @@ def _pages_about(name: str, files: Mapping[str, Path]) -> list[str]:
     counts = {
         page: len(word.findall(path.read_text(encoding="utf-8")))
         for page, path in files.items()
-        if page != "settings"
+        if not page.startswith("settings")
     }
     found = sorted((page for page in counts if counts[page]), key=lambda page: -counts[page])
     return found[:3]
