@@ -81,12 +81,12 @@ def test_the_index_of_errors_has_every_message_that_the_tests_provoke():
     }
     cases = tomllib.loads((ROOT / "tests" / "end_to_end" / "mistakes.toml").read_text())["mistake"]
     grammar = tomllib.loads((ROOT / "tests" / "graph" / "grammar" / "cases.toml").read_text())
-    said = [case["says"] for case in cases]
-    said += [case["message"] for case in grammar["case"] if "message" in case]
-    assert len(said) > 100
+    printed = [case["says"] for case in cases]
+    printed += [case["message"] for case in grammar["case"] if "message" in case]
+    assert len(printed) > 100
     # A pattern of a single word would be in many messages.
     patterns = [one.expression for one in index if len(one.pattern.split()) > 2]
-    missing = [text for text in said if not any(p.search(text) for p in patterns)]
+    missing = [text for text in printed if not any(p.search(text) for p in patterns)]
     # A fiddler of the tests raised this one, and Python's arithmetic the other.
     ours = [t for t in missing if "no layer can be refused" not in t and "by zero" not in t]
     assert ours == []
