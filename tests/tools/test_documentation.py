@@ -109,6 +109,10 @@ class Deck:
     def _refuse(self, text):
         raise DataError(text)
 
+    def stop(self):
+        self._reason = self._reason or "the deck is empty"
+        raise TrainingStopped(self._reason)
+
 def own(error):
     raise BadInput(error.problem)
 """
@@ -118,6 +122,7 @@ def own(error):
         ("SIZE cards, and N names", "set size='SIZE'", "parts"),
         ("no color 'COLOR'", "", "parts"),
         ("a color is required", "", "parts"),
+        ("the deck is empty", "", "parts"),
     ]
     (message,) = [m for m in messages.of_module(source, tmp_path) if "N names" in m.pattern]
     assert message.expression.search("deck: 3 cards, and 2 names; set size=2")

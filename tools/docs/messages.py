@@ -112,9 +112,14 @@ class _Module:
             node.name: node for node in ast.walk(self._tree) if isinstance(node, ast.FunctionDef)
         }
         self._calls: dict[str, list[ast.Call]] = {}
+        self._attributes: dict[str, list[ast.expr]] = {}  # what `self.x` is set to
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Call):
                 self._calls.setdefault(_called(node), []).append(node)
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+                name = ast.unparse(node.targets[0])
+                if name.startswith("self."):
+                    self._attributes.setdefault(name, []).append(node.value)
 
     def messages(self) -> Iterator[Message]:
         """Yield the messages, in the order of their lines."""
@@ -151,6 +156,9 @@ class _Module:
             found = [text for value in node.values for text in self._texts(value, depth + 1)]
         elif isinstance(node, ast.Name):
             found = self._of_variable(node, depth + 1)
+        elif isinstance(node, ast.Attribute):
+            values = self._attributes.get(ast.unparse(node), ())
+            found = [text for value in values for text in self._texts(value, depth + 1)]
         elif isinstance(node, ast.Call) and _called(node) in self._functions:
             returns = _own(self._functions[_called(node)], ast.Return)
             found = [text for one in returns for text in self._texts(one.value, depth + 1)]

@@ -43,7 +43,8 @@ START = """\
 
 The dtypes in which arrays are stored, multiplied and summed are part of the config. A policy is a
 fiddler, so policies compose with each other and with parallelism, pipelines, remat, adapters and
-accumulation, and `--changes` prints them as a diff:
+accumulation, and `--changes` prints them as a diff. To try them one by one, read
+[From float32 to 8 bits](../tutorials/precision_step_by_step.md).
 
     luthier train configs.lm.quickstart fiddler:bf16
     luthier show configs.lm.quickstart fiddler:bf16_masters fiddler:fp8 --changes
