@@ -25,10 +25,8 @@ value, and a remedy or the nearest valid names. All problems of a command are pr
 before anything is started or written, and the [exit code](exit_codes.md) is 2. The index has the
 messages without the path and the place, which differ from case to case. To search it in a terminal:
 
-```console
-$ luthier help errors | grep -A 1 '^- .*cannot be divided'
-- `MICROBATCH rows cannot be divided over SHARDS devices`\\
-  Remedy: `use a multiple of FITTING, or a mesh with fewer devices on the batch`
+```bash
+luthier help errors | grep -A 1 '^- .*cannot be divided'
 ```
 
 ## Mistakes
