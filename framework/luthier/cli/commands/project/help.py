@@ -326,7 +326,8 @@ def _settings_text(path: str, found: Sequence[tuple[str, str]]) -> str:
         setting = next(s for s in by_name[component].settings if s.name == name)
         lines += ["", component, *entries.setting_lines(setting, paging.width())]
     if len(found) > 2 * _MOST_RELATED:
-        lines += ["", f"and {len(found) - 2 * _MOST_RELATED} more; `luthier help settings` has all"]
+        more = len(found) - 2 * _MOST_RELATED
+        lines += ["", f"and {more} more: `luthier help settings` lists the page of each package"]
     return "\n".join(lines) + "\n"
 
 
