@@ -140,9 +140,9 @@ Ratios are to the plain loop, for packed trials to the vmapped one.
 
 The plain loop is faster where trials take about a second, as here: a study starts four processes
 (driver, feasibility check, worker, Optuna's copy) and writes and syncs the files of each trial.
-Both are the same for a trial of an hour. On a CPU packing costs time at this size, and `lanes=auto` runs
-the trials one after another; evaluations of packed trials run one after another over batches that
-are kept on the device, since `vmap` over 8 of them takes 2.6 times the processor time there.
+Both are the same for a trial of an hour. On a CPU packing costs time at this size, and `lanes=auto`
+runs the trials one after another; evaluations of packed trials run one after another over batches
+that are kept on the device, since `vmap` over 8 of them takes 2.6 times the processor time there.
 
 {table}
 """
