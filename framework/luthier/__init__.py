@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 # imported above, because nearly all of them import JAX, which takes seconds: `luthier --help` and
 # Tab import this module, too (`tests/repo/test_imports.py` holds that).
 _FUNCTIONS = {
-    "diff": "luthier.view.diff.page:diff",
+    "diff": "luthier.cli.experiments:diff",
     "evaluate": "luthier.trainer.trained:evaluate_run",
     "experiment": "luthier.cli.experiments:experiment",
     "install": "luthier.installation:install",

@@ -20,6 +20,7 @@ from luthier import records as records
 from luthier import study as study
 from luthier import tasks as tasks
 from luthier import trainer as trainer
+from luthier.cli.experiments import diff as diff
 from luthier.cli.experiments import experiment as experiment
 from luthier.installation import install as install
 from luthier.planner.planning import plan as plan
@@ -27,7 +28,6 @@ from luthier.records.catalogue import list_runs
 from luthier.study.sweep import sweep as sweep
 from luthier.trainer.run import run
 from luthier.trainer.trained import evaluate_run
-from luthier.view.diff.page import diff as diff
 from luthier.view.plot import plot as plot
 
 __version__: str

@@ -1,6 +1,7 @@
 """A Hugging Face folder is shown, generates, is evaluated, trained and exported by one command."""
 
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -164,6 +165,27 @@ def test_tokens_are_continued_without_a_tokenizer(folder_of, capsys):
     assert out == ",".join(map(str, row + expected))
     assert main([*words, "--prompt", "to be"]) == 2
     assert "has no tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tokenizer", [False, True])
+def test_training_on_random_tokens_is_said_in_the_header(tokenizer, folder_of, capsys):
+    folder, _ = folder_of("llama", tokenizer=tokenizer)
+    text = _text_overrides("llama") if tokenizer else ("evaluations={}",)
+    assert main(["train", f"hf:{folder.name}", *text, *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert ("restored weights train on random tokens" in out) is not tokenizer
+    if not tokenizer:
+        words = ["model.vocab_size=258", 'fiddler:text("notes.txt", tokenizer=Bytes())']
+        Path("notes.txt").write_text("to be or not to be\n" * 40)
+        assert main(["evaluate", f"hf:{folder.name}"]) == 0
+        assert "held_out has random tokens, since hf:llama has no tokenizer" in (
+            capsys.readouterr().err
+        )
+        assert main(["show", f"hf:{folder.name}", *words, "data", "--json"]) == 0
+        shown = capsys.readouterr().out
+        assert "notes.txt" in shown
+        assert "luthier.data.Bytes" in shown
 
 
 def test_an_unknown_architecture_is_one_line_that_lists_the_known_ones(folder_of, capsys):

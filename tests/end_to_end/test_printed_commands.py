@@ -18,6 +18,7 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from luthier.cli import COMMANDS, parser_of
@@ -115,6 +116,12 @@ def folder(machine, tmp_path_factory):
     for place, golden in (*models, ("models/bert", "bert")):
         config, tensors, _ = read_golden(golden)
         write_folder(folder / place, config, tensors)
+    # A model of bytes, which has no tokenizer of its own.
+    config, tensors, _ = read_golden("llama")
+    more = ((0, 258 - config["vocab_size"]), (0, 0))
+    wide = {k: np.pad(x, more) for k, x in tensors.items() if len(x) == config["vocab_size"]}
+    config["vocab_size"] = 258
+    write_folder(folder / "models/tiny", config, tensors | wide, tokenizer=False)
     (folder / "overrides.txt").write_text("training.steps=200\n")
     (folder / "small.gin").write_text("LEARNING_RATE = 0.01\nWarmupCosine.peak = %LEARNING_RATE\n")
     for words in (

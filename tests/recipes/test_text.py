@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+
+import fiddle as fdl
 import pytest
 
 from luthier import data
@@ -42,6 +45,22 @@ def test_what_the_parts_have_in_common_is_one_value(place):
     train, held_out = built(experiment)
     assert train.source[0] + held_out.source[0] == (train.source.source)[0]
     assert len(held_out.source[0]) == 1800
+
+
+def test_random_tokens_become_text_where_a_tokenizer_is_given():
+    experiment = graphs.resolve(QUICKSTART)
+    tokens = fdl.Config(data.Synthetic, vocab_size=258, length=experiment.data.length)
+    for place in ("data", HELD_OUT):
+        graphs.set_value(experiment, place, copy.copy(tokens))
+    with pytest.raises(BadInput) as error:
+        text(experiment, "notes.txt")
+    remedy = 'fiddler:text("notes.txt", tokenizer=Bytes())'
+    assert all(remedy in problem.remedy for problem in error.value.problems)
+    changed = graphs.apply(experiment, [remedy, "data.length=32"], shelves=["luthier.recipes"])
+    graphs.validate(changed)
+    train, held_out = built(changed)
+    assert train.stream.num_bytes + held_out.stream.num_bytes == 400 * 9
+    assert (train.length, held_out.length) == (32, 32)
 
 
 def test_what_has_no_documents_or_text_is_refused():

@@ -14,6 +14,7 @@ from luthier.records import (
     Evaluation,
     Header,
     Notice,
+    Recorder,
     Records,
     Sample,
     Saved,
@@ -307,6 +308,32 @@ def test_many_data_sets_are_beside_each_other_in_lines_that_are_not_too_long():
     documents = [text.split() for label, text in rows if label == "  documents"]
     assert documents == [["10.0k", "0", "1", "2"], ["3", "4", "5"]]
     assert {label for label, _ in rows} == {"data", "  documents"}
+
+
+def test_facts_that_only_some_data_sets_have_are_left_blank_for_the_others():
+    text = {"rows": 64, "unigram_entropy": 3.25}
+    rows = dict(header_rows(Header("x", data=text, evaluations={"held_out": {"rows": 8}})))
+    assert rows["data"].split() == ["training", "held_out"]
+    assert rows["  rows"].split() == ["64", "8"]
+    assert rows["  unigram nats per byte"].split() == ["3.2500"]
+
+
+def test_a_defect_of_the_console_is_not_silent(capsys):
+    with Recorder([Console().open()]) as recorder:
+        recorder.emit(Step(1, {"loss": "no number"}))
+        recorder.emit(Ended("finished", 1))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "luthier: cannot show the run any more" in printed.err
+    assert "it is recorded as before" in printed.err
+
+
+def test_the_best_of_a_run_is_that_of_all_its_starts(run):
+    for number, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7), (4, 0.95)):
+        with Records(console=None).open(run) as recorder:
+            recorder.emit(Evaluation(number, "e", {"accuracy": accuracy}, {"accuracy": "higher"}))
+    lines = [x for x in run.console_path.read_text().splitlines() if x.startswith("eval e")]
+    assert [line.endswith(" best") for line in lines] == [False, True, False, True]
 
 
 def test_strange_numbers_are_shown():

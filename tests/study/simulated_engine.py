@@ -16,7 +16,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luthier.study import Faulted, Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work, protocol
+from luthier.study import (
+    Faulted,
+    Lost,
+    Paused,
+    Reported,
+    SliceInfo,
+    TrialEnded,
+    TrialWork,
+    Work,
+    protocol,
+)
 from luthier.study.protocol import Event
 
 HERE = pathlib.Path(__file__).parent
@@ -193,6 +203,7 @@ class InstantEngine:
         self._ends = {trial: list(found) for trial, found in (ends or {}).items()}
         self._events: list[Event] = []
         self._asking: dict[int, tuple[int, TrialWork, list[Any], bool]] = {}
+        self._paused: dict[int, list[Any]] = {}
         self.is_open = False
 
     def open(self, directory: str) -> Sequence[SliceInfo]:
@@ -207,8 +218,9 @@ class InstantEngine:
             self._run(slice, trial, work.asks)
 
     def refill(self, slice: int, trial: TrialWork) -> None:
-        """Run one more trial."""
-        self._run(slice, trial, False)
+        """Run one more trial of the work that a slice got last."""
+        work = next(work for index, work in reversed(self.started) if index == slice)
+        self._run(slice, trial, work.asks)
 
     def _run(self, slice: int, work: TrialWork, asks: bool) -> None:
         ends = self._ends.get(work.trial, [])
@@ -220,7 +232,7 @@ class InstantEngine:
             reason = "cannot write there: No space left on device"
             self._events.append(Faulted(slice, work.trial, work.fence, reason))
             return
-        self._asking[work.trial] = (slice, work, [], asks)
+        self._asking[work.trial] = (slice, work, self._paused.pop(work.trial, []), asks)
         if end != "complete":
             self._end(work.trial, end)
         elif asks:
@@ -239,7 +251,8 @@ class InstantEngine:
     def _step(self, trial: int) -> None:
         self._advance(trial)
         slice, work, series, _ = self._asking[trial]
-        self._events.append(Reported(slice, trial, work.fence, *series[-1]))
+        fraction = len(series) / read_values(work.directory).get("steps", 4)
+        self._events.append(Reported(slice, trial, work.fence, *series[-1], fraction))
 
     def _end(self, trial: int, outcome: Any) -> None:
         slice, work, series, _ = self._asking.pop(trial)
@@ -250,11 +263,15 @@ class InstantEngine:
         protocol.write_result(work.directory, ended)
         self._events.append(ended)
 
-    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
-        """Go on with a trial, or end it."""
+    def answer(self, slice: int, trial: int, fence: int, verdict: protocol.Verdict) -> None:
+        """Go on with a trial, end it, or keep it for a later lease."""
         _, work, series, _ = self._asking[trial]
-        if not go_on:
+        if verdict == "prune":
             self._end(trial, "pruned")
+        elif verdict == "pause" and len(series) < read_values(work.directory).get("steps", 4):
+            self._paused[trial] = self._asking.pop(trial)[2]
+            protocol.write_result(work.directory, make_ended(slice, work, "pruned", series))
+            self._events.append(Paused(slice, trial, fence, len(series)))
         elif len(series) >= read_values(work.directory).get("steps", 4):
             self._end(trial, "complete")
         else:
@@ -319,7 +336,7 @@ class SimulatedEngine:
         return worker
 
     def _follow(self, index: int, worker: subprocess.Popen[str]) -> None:
-        kinds = {"reported": Reported, "ended": TrialEnded}
+        kinds = {"reported": Reported, "paused": Paused, "ended": TrialEnded}
         for line in worker.stdout or ():
             with contextlib.suppress(ValueError):
                 message = json.loads(line)
@@ -345,9 +362,9 @@ class SimulatedEngine:
         """There are no lanes here."""
         raise NotImplementedError
 
-    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
+    def answer(self, slice: int, trial: int, fence: int, verdict: protocol.Verdict) -> None:
         """Pass an answer on."""
-        self._send(slice, {"answer": go_on})
+        self._send(slice, {"answer": verdict})
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
         """Kill the worker, which is begun again."""
@@ -391,16 +408,22 @@ def _run(work: TrialWork, asks: bool, step_seconds: float, waiting: queue.Queue[
     run.mkdir(exist_ok=True)
     saved = run / "saved.json"
     series = json.loads(saved.read_text()) if saved.exists() else []
-    for step in range(len(series) + 1, values.get("steps", 4) + 1):
+    steps = values.get("steps", 4)
+    for step in range(len(series) + 1, steps + 1):
         time.sleep(step_seconds)
         metrics = {"held_out/loss": loss(values, step)}
         series.append((step, metrics))
+        about = {"trial": work.trial, "fence": work.fence, "step": step}
+        _say("reported", **about, metrics=metrics, fraction=step / steps)
+        verdict = json.loads(waiting.get())["answer"] if asks else "continue"
+        # After the answer, as training saves: what is reported is decided before it is on the disk.
         (run / "saving").write_text(json.dumps(series))
         (run / "saving").rename(saved)
-        _say("reported", trial=work.trial, fence=work.fence, step=step, metrics=metrics)
-        if asks and not json.loads(waiting.get())["answer"]:
-            _end(work, "pruned", series)
-            return
+        if verdict == "prune":
+            return _end(work, "pruned", series)
+        if verdict == "pause":
+            protocol.write_result(work.directory, make_ended(0, work, "pruned", series))
+            return _say("paused", **about)
     _end(work, "complete", series)
 
 
@@ -416,8 +439,10 @@ def _say(kind: str, **fields: Any) -> None:
     print(json.dumps({"kind": kind, **fields}), flush=True)
 
 
-def drive(directory: str, sampler: str, trials: int, slices: int, step_seconds: float) -> None:
-    """Begin a study in this process, or go on with it."""
+def drive(
+    directory: str, sampler: str, trials: int, slices: int, step_seconds: float, scheduler: str = ""
+) -> None:
+    """Begin a study in this process, or go on with it; with a scheduler, it has three rungs."""
     import fiddle as fdl
 
     from luthier import study as studies
@@ -428,6 +453,10 @@ def drive(directory: str, sampler: str, trials: int, slices: int, step_seconds: 
         return
     budget = fdl.Config(studies.Budget, trials=trials, retries=10**6)
     study = make_study(sampler, budget=budget, directory=directory)
+    if scheduler:
+        study.base.steps = 9
+        study.scheduler = studies.scheduler(scheduler)
+        study.scheduler.num_rungs = 3
     if sampler == "grid":
         study.sampler.resolution = 6
     studies.run(study, packages=PACKAGES, engine=engine)
@@ -435,10 +464,10 @@ def drive(directory: str, sampler: str, trials: int, slices: int, step_seconds: 
 
 if __name__ == "__main__":
     if sys.argv[1] == "drive":
-        directory, sampler, trials, slices, step_seconds = sys.argv[2:]
+        directory, sampler, trials, slices, step_seconds, *scheduler = sys.argv[2:]
         # As the module that a record names, and not as __main__.
         from simulated_engine import drive as drive_study
 
-        drive_study(directory, sampler, int(trials), int(slices), float(step_seconds))
+        drive_study(directory, sampler, int(trials), int(slices), float(step_seconds), *scheduler)
     else:
         _work_forever(float(sys.argv[1]))

@@ -1,10 +1,20 @@
 import math
+import time
 
 import pytest
 
-from luthier import trainer
+from luthier import planner, trainer
 from luthier.durations import Progress
-from luthier.trainer import Patience, Position, Rise
+from luthier.records import read_metrics
+from luthier.trainer import (
+    CompiledStep,
+    Patience,
+    Position,
+    Request,
+    Rise,
+    Watcher,
+    open_session,
+)
 from luthier.trainer.loop import _Memory
 
 
@@ -28,6 +38,25 @@ def test_a_rhythm_in_seconds_is_kept(tiny, tmp_path):
     )
     # What the first step took is known two steps later, and counts from the next one on.
     assert saved == [4, 5, 6]
+
+
+@pytest.mark.full
+def test_steps_that_are_read_together_have_the_time_that_they_took(tiny, tmp_path):
+    graph = tiny(tmp_path)  # evaluated at steps 4, 8, 12, saved at 5 and 10: steps wait for none
+    plan = planner.make(graph)
+
+    class Slow(CompiledStep):
+        def __call__(self, state, batch):
+            time.sleep(0.03)  # the host is the bottleneck: the step itself takes a millisecond
+            return super().__call__(state, batch)
+
+    request = Request(directory=tmp_path / "run")
+    with open_session(graph, plan, Slow(plan.program), request, Watcher()) as session:
+        session.run()
+    steps = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert len(steps) == 12
+    assert min(row["step_seconds"] for row in steps) >= 0.03
+    assert max(row["steps_per_second"] for row in steps) <= 1 / 0.03
 
 
 def test_memory_is_read_now_and_then():

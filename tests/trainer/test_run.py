@@ -266,7 +266,7 @@ class _Ends(Watcher):
         self.asked += 1
         return "interrupted" if self.stop_at == self.asked - 1 else None
 
-    def evaluated(self, step, metrics, last):
+    def evaluated(self, step, metrics, last, fraction=1.0):
         self.seen.append((step, sorted(metrics), last))
         return self.verdict
 

@@ -1,13 +1,16 @@
 """Measure what the driver of a sweep costs: trials that take no time, in processor seconds.
 
 * driver, sampler: processor time a trial, of the driver without the sampler, and of the sampler.
+* driver, a decision at the end: the same over the last tenth of the trials, divided by the settings
+  that were suggested and the rungs that were reached in it.
 * memory: of the driver's process, after a tenth of the trials and at their end.
 * journal: the file in which the driver writes down all that it decides.
 * `luthier sweep show` of the study: processor time, start included.
 
 Each round is a process of its own; medians of the rounds.
 
-Command: python tools/bench/driver.py [--trials 10000] [--sampler tpe] [--rounds 3] [--json FILE]
+Command: python tools/bench/driver.py [--trials 10000] [--sampler tpe] [--scheduler asha]
+         [--rounds 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ print(json.dumps(time.process_time()))
 UNITS = {
     "driver, a trial": "ms",
     "sampler, a trial": "ms",
+    "driver, a decision at the end": "ms",
     "memory after a tenth": "MiB",
     "memory at the end": "MiB",
     "journal": "MiB",
@@ -51,7 +55,7 @@ UNITS = {
 }
 
 
-def drive(trials: int, sampler: str, slices: int) -> dict[str, float]:
+def drive(trials: int, sampler: str, slices: int, scheduler: str = "") -> dict[str, float]:
     """Drive a study in this process; return what it took, by the names of `UNITS`."""
     sys.path.insert(0, str(child.ROOT / "tests" / "study"))
     import fiddle as fdl
@@ -60,11 +64,15 @@ def drive(trials: int, sampler: str, slices: int) -> dict[str, float]:
     from luthier import study as studies
     from luthier.study.driver import sampling
 
-    spent_by = [_timed(sampling.OptunaSuggester, name) for name in ("ask", "tell")]
+    by_name = ("ask", "record", "show_rungs")
+    spent_by = [_timed(sampling.OptunaSuggester, name) for name in by_name]
     with tempfile.TemporaryDirectory() as directory:
         budget = fdl.Config(studies.Budget, trials=trials)
         study = toys.make_study(sampler, directory=directory, budget=budget)
-        view = _Memory(trials // 10)
+        if scheduler:
+            # Rungs at 1, 3, 9 and 27 steps, each of which is evaluated.
+            study.base.steps, study.scheduler = 27, studies.scheduler(scheduler)
+        view = _Progress(trials // 10, spent_by)
         start = time.process_time()
         outcome = studies.run(
             study, packages=toys.PACKAGES, engine=toys.InstantEngine(slices), view=view
@@ -74,8 +82,9 @@ def drive(trials: int, sampler: str, slices: int) -> dict[str, float]:
         return {
             "driver, a trial": 1e3 * (spent - by_sampler) / trials,
             "sampler, a trial": 1e3 * by_sampler / trials,
-            "memory after a tenth": view.found[0],
-            "memory at the end": view.found[-1],
+            "driver, a decision at the end": 1e3 * view.seconds_of_decision(),
+            "memory after a tenth": view.memory[0],
+            "memory at the end": view.memory[-1],
             "journal": (outcome.directory / "journal.jsonl").stat().st_size / 2**20,
             "luthier sweep show": child.result_of(SHOW, [str(outcome.directory)]),
         }
@@ -96,17 +105,36 @@ def _timed(kind: type, name: str) -> list[float]:
     return spent
 
 
-class _Memory:
-    """A view that looks at the memory of this process."""
+class _Progress:
+    """A view that looks at the memory and the time of this process after each tenth of the trials.
 
-    def __init__(self, every: int):
-        self.every, self.found = every, list[float]()
+    Args:
+      every: Trials of a tenth.
+      spent_by: The time of the sampler so far, which does not count.
+    """
+
+    def __init__(self, every: int, spent_by: Sequence[list[float]]):
+        self.every, self.memory = every, list[float]()
+        self._spent_by, self._ledger = spent_by, None
+        self._seconds, self._decisions = list[float](), list[int]()
 
     def update(self, ledger: Any, slices: Any) -> None:
-        if len(ledger.trials) >= self.every * (len(self.found) + 1):
+        self._ledger = ledger
+        if len(ledger.trials) >= self.every * (len(self.memory) + 1):
             with open("/proc/self/statm", encoding="ascii") as file:
                 pages = int(file.read().split()[1])
-            self.found.append(pages * resource.getpagesize() / 2**20)
+            self.memory.append(pages * resource.getpagesize() / 2**20)
+            self._look()
+
+    def _look(self) -> None:
+        self._seconds.append(time.process_time() - sum(spent[0] for spent in self._spent_by))
+        assert self._ledger is not None
+        self._decisions.append(sum(1 + trial.rung for trial in self._ledger.trials))
+
+    def seconds_of_decision(self) -> float:
+        """Return the time of the driver for each decision of the last tenth."""
+        seconds, decisions = self._seconds[-2:], self._decisions[-2:]
+        return (seconds[1] - seconds[0]) / (decisions[1] - decisions[0])
 
 
 def rows(taken: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
@@ -130,11 +158,12 @@ def main() -> None:
     )
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--sampler", default="tpe")
+    parser.add_argument("--scheduler", default="", help="asha, or successive-halving")
     parser.add_argument("--slices", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
-    study = {name: getattr(options, name) for name in ("trials", "sampler", "slices")}
+    study = {name: getattr(options, name) for name in ("trials", "sampler", "slices", "scheduler")}
     taken = []
     for _ in range(options.rounds):
         taken.append(child.result_of(TRIALS, [json.dumps(study)]))

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +20,15 @@ from luthier.terminal import printable
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
-    from luthier.records import RunDirectory
+    from luthier.graph.compare import Document
+    from luthier.records import Run, RunDirectory
+    from luthier.view.diff.page import Difference
 
 RUN = "run:"
 STUDY = "study:"
+# An id of a run or its beginning, `978c70d0-2`, with the name before it or not. A digit must be in
+# it, so that `cafe` and `configs` stay names of modules.
+_RUN_ID = re.compile(r"(?:[\w-]+/)?(?=[a-f]*\d)[0-9a-f]{4,8}(?:-\d+)?")
 RUNS = "runs"
 """The folder in which runs are looked up."""
 
@@ -56,6 +62,47 @@ def experiment(reference: str, overrides: Sequence[str] = ()) -> Graph:
     with project.importable(project.root()):
         graph, _ = load(reference, overrides, Problems(), command="show", checked=False)
     return graph
+
+
+def diff(a: Graph | Document | Run | str, b: Graph | Document | Run | str) -> Difference:
+    """Compare two experiments, or those of two runs.
+
+    Args:
+      a: A config; a run of `luthier.runs()`; a reference, as `experiment` takes it; or a record
+        read by `luthier.graph.compare.read`.
+      b: The same.
+
+    Returns:
+      The difference; empty, and so false, if and only if nothing differs.
+
+    Raises:
+      BadInput: There is nothing of such a name, or it is not a config.
+      RecordError: A graph contains a cycle, or is nested too deeply.
+
+    Example:
+      >>> import luthier
+      >>> after = luthier.experiment("quickstart", ["optimizer.b2=0.99"])
+      >>> bool(luthier.diff("quickstart", after)), bool(luthier.diff("quickstart", "quickstart"))
+      (True, False)
+    """
+    from luthier.view.diff import page
+
+    return page.diff(_described(a, "the first"), _described(b, "the second"))
+
+
+def _described(given: Graph | Document | Run | str, name: str) -> Graph | Document:
+    from luthier.graph.compare import Document, document
+    from luthier.graph.paths import is_node
+    from luthier.records import Run
+
+    if isinstance(given, str):
+        return document(experiment(given), given)
+    if isinstance(given, Run):
+        return document(experiment(str(given.directory.path)), f"{given.name}/{given.id}")
+    if isinstance(given, Document) or is_node(given):
+        return given
+    what = f"{name} is a {type(given).__name__} and not a config"
+    raise BadInput(Problem(what, remedy="give a config, a reference such as run:last, or a run"))
 
 
 def load_reference(reference: str, packages: Sequence[str] = ()) -> Graph:
@@ -110,8 +157,10 @@ def find_run(reference: str) -> RunDirectory | None:
     Raises:
       BadInput: There is no such run, or the name is ambiguous.
     """
-    if reference == "last" and importlib.util.find_spec("last") is None:
-        reference = f"{RUN}last"  # as `evaluate last` and `generate last` take it
+    # As `evaluate`, `generate` and `runs` take them: `last`, and an id as `runs` prints it.
+    is_id = reference == "last" or _RUN_ID.fullmatch(reference) is not None
+    if is_id and importlib.util.find_spec(reference.partition("/")[0]) is None:
+        reference = f"{RUN}{reference}"
     is_folder = bool(reference) and (Path(reference) / "config.json").is_file()
     if not is_folder and not reference.startswith(RUN):
         return None

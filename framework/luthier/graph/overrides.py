@@ -15,11 +15,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import project
-from luthier.errors import BadInput, OverrideError, Problem, UserCodeError
+from luthier.errors import BadInput, OverrideError, Problem, UnknownReference, UserCodeError
 from luthier.graph import (
     aliases,
     copies,
@@ -52,6 +52,7 @@ from luthier.graph.paths import (
     parse_path,
     unknown_path,
 )
+from luthier.graph.render import text_of
 from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
 
@@ -128,7 +129,7 @@ def apply(
     statements = list(_read_all(overrides, origin, problems))
     around = expressions.Surroundings(packages=tuple(packages))
     lazy.settle_graph(graph)  # before the copy, whose nodes are no longer undecided
-    editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
+    editor = _Editor(copies.copy_graph(graph), around, shelves, recorded, on_note)
     # Neighbouring overrides of one front end go to it together: gin and ConfigDict resolve their
     # files and bindings as a whole, in an order of their own.
     for selector, group in itertools.groupby(statements, key=lambda pair: _front_end(pair[0])):
@@ -280,8 +281,11 @@ class _Editor:
         around: expressions.Surroundings,
         shelves: Sequence[str] | None,
         recorded: references.Recorded | None,
+        on_note: front_ends.OnNote = front_ends.drop_note,
     ):
         self.graph = graph
+        self._on_note = on_note
+        self._set: dict[str, Statement] = {}  # the last statement that set each path
         self._surroundings = around
         self._shelves = shelves
         self._recorded = recorded
@@ -293,10 +297,12 @@ class _Editor:
         self._read_before.clear()  # it is for the places of one statement: its keys omit the text
         if statement.selector == "fiddler":
             packages = self._surroundings.packages
+            before = {path: self._text_at(path) for path in self._set}
             self.graph = fiddlers.run_fiddler(
                 self.graph, statement.target, where, self._shelves, packages
             )
             self._places = None
+            self._note_replaced(before, statement)
             return
         if statement.selector == "path":
             places = [self._find(parse_path(statement.target), statement)]
@@ -314,6 +320,32 @@ class _Editor:
                 if not problem.path:
                     problem = dataclasses.replace(problem, path=place.path)
                 raise Unreadable(problem) from error
+            if statement.operator in ("=", ":=") and not statement.has_value:
+                self._set[place.path] = statement
+
+    # Overrides apply in the order in which they are written, so a fiddler may undo one that stands
+    # before it. That is legal, and seldom meant: `training.steps=20 fiddler:debug`.
+    def _note_replaced(self, before: Mapping[str, str], fiddler: Statement) -> None:
+        for path, old in before.items():
+            new = self._text_at(path)
+            if new == old:
+                continue
+            statement = self._set.pop(path)
+            own = f"{statement.target}{statement.operator}{statement.text}"
+            self._on_note(
+                f"fiddler:{fiddler.target} replaced {path}={old} by {new}; "
+                f"to keep your value, write {own} after it"
+            )
+
+    def _text_at(self, path: str) -> str:
+        try:
+            value = find(self.graph, parse_path(path)).value
+        except UnknownReference:  # the fiddler has removed what holds it
+            return "nothing"
+        try:
+            return text_of(values.evaluate(value))
+        except (ValueError, ArithmeticError, TypeError):  # a number of epochs, or a cycle
+            return text_of(value)
 
     def change(self, function: Callable[[Graph], Graph]) -> None:
         """Replace the graph by the result of a function of it."""

@@ -25,7 +25,7 @@ from luthier.records import crash
 from luthier.storage import read_json
 from luthier.study.engines.local import LocalSlice, environment
 from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, read_messages
-from luthier.study.protocol import Back, Event, Lost, SliceInfo, TrialWork, Work
+from luthier.study.protocol import Back, Event, Lost, SliceInfo, TrialWork, Verdict, Work
 
 CLOSE_SECONDS = 120.0  # for trials to be saved
 END_SECONDS = 10.0  # for jobs to end when their workers have
@@ -181,16 +181,16 @@ class Slices:
         """
         self._send(slice, Refill(trial))
 
-    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
+    def answer(self, slice: int, trial: int, fence: int, verdict: Verdict) -> None:
         """Answer a report of work that `asks`.
 
         Args:
           slice: Number of the device group.
           trial: Number of the trial.
           fence: Number of the attempt, as in the event.
-          go_on: True to continue the trial, False to prune it.
+          verdict: Whether the trial continues, is pruned or pauses.
         """
-        self._send(slice, Answer(trial, fence, go_on))
+        self._send(slice, Answer(trial, fence, verdict))
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
         """End a trial at its next step: it is saved, and comes back as nothing.

@@ -59,12 +59,16 @@ class Together(Watcher):
         """Why this process wants to leave; training agrees on it with the others."""
         return self._own.requested
 
-    def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
+    def evaluated(
+        self, step: int, metrics: Mapping[str, float], last: bool, fraction: float = 1.0
+    ) -> str | None:
         """Return the verdict of the first process."""
         # An exchange in which the others give nothing and the first one computes the answer, after
-        # all have arrived. It blocks until the driver has answered, so all processes prune at the
+        # all have arrived. It blocks until the driver has answered, so all processes leave at the
         # same step or none does.
-        return self._rounds.exchange(None, lambda _: self._own.evaluated(step, metrics, last))
+        return self._rounds.exchange(
+            None, lambda _: self._own.evaluated(step, metrics, last, fraction)
+        )
 
 
 class GroupExecution(Execution):

@@ -13,23 +13,33 @@ from luthier.graph.paths import join
 from luthier.recipes.selection import is_experiment
 
 
-def text(experiment: fdl.Buildable, path: str, field: str = "", fraction: float = 0.1) -> Any:
+def text(
+    experiment: fdl.Buildable,
+    path: str,
+    field: str = "",
+    fraction: float = 0.1,
+    tokenizer: data.Tokenizer | None = None,
+) -> Any:
     """Return an experiment that trains on the text at a path, and evaluates on held-out text of it.
 
     The path is a text file, a folder or a pattern of text files, of JSON lines (.jsonl) or of
     Parquet files (.parquet), or a folder that `save_to_disk` of Hugging Face's datasets wrote.
     Splits that the data has (`train`, and `validation` or `test`) are used. Otherwise one document
     in ten is held out, and of a single text file the last tenth, from a line break on
-    (`luthier.data.Split`). All evaluations read the held-out text. Tokenizer, length and packing
-    stay as they are, and the values of both parts are shared: an override moves both.
+    (`luthier.data.Split`). All evaluations read the held-out text. The length stays as it is; so do
+    tokenizer and packing, unless a tokenizer is given. Values that training and evaluation have in
+    common are shared: one override changes both.
 
         luthier train configs.lm.quickstart 'fiddler:text("README.md")'
+        luthier train hf:models/tiny 'fiddler:text("README.md", tokenizer=Bytes())'
 
     Args:
       experiment: A graph of an experiment on text; it is not changed.
       path: A file, a folder, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth).
       field: The field of the text in records; empty for `text`, or the only one of text.
       fraction: Fraction that is held out where the data has no splits of its own.
+      tokenizer: The tokenizer, for an experiment on tokens that have none, such as that of a
+        pretrained model whose folder has no tokenizer; None keeps the experiment's.
 
     Returns:
       The changed copy of the config.
@@ -58,11 +68,23 @@ def text(experiment: fdl.Buildable, path: str, field: str = "", fraction: float 
     for place in ("data", *paths):
         node = graph.get(changed, place)
         made = getattr(node, "__fn_or_cls__", None)
-        if not (isinstance(made, type) and issubclass(made, data.Packed)):
+        reads_text = isinstance(made, type) and issubclass(made, data.Packed)
+        # A copy for each place: training and evaluation are built separately.
+        own = tokenizer if tokenizer is None else graph.copy_graph(tokenizer)
+        if own is not None and reads_text:
+            graph.set_value(changed, f"{place}.tokenizer", own)
+        elif own is not None and made is data.Synthetic:
+            # The length is taken as it is: the constant itself, where it is one.
+            length = node.__arguments__["length"]
+            packing = fdl.Config(data.Concatenate)
+            packed = fdl.Config(data.Packed, tokenizer=own, length=length, packing=packing)
+            graph.set_value(changed, place, packed)
+        elif not reads_text:
             kind = getattr(made, "__name__", None) or type(node).__name__
-            what = f"{kind} does not read documents"
             remedy = "set it to luthier.data.Packed, or leave the fiddler out"
-            problems.append(Problem(what, place, remedy=remedy))
+            if made is data.Synthetic:
+                remedy = f'name the tokenizer: fiddler:text("{path}", tokenizer=Bytes())'
+            problems.append(Problem(f"{kind} does not read documents", place, remedy=remedy))
     if problems:
         raise BadInput(problems)
     train, held_out = data.corpus(path, field, fraction)

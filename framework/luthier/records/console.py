@@ -10,9 +10,10 @@ import abc
 import dataclasses
 import math
 import os
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TextIO
 
 from luthier.records import events
@@ -128,6 +129,8 @@ def _entropies(facts: Mapping[str, Any], scale: float = 1.0) -> str:
 
 
 def _fact(key: str, value: Any) -> str:
+    if value is None or value == "":  # another data set has this fact
+        return ""
     if key in _ENTROPY_LABELS:
         return f"{value:.4f}"
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -151,7 +154,7 @@ def _data_rows(header: events.Header) -> list[tuple[str, str]]:
             if value is not None and not isinstance(value, Mapping | list | tuple)
         )
         table = [shown]
-        table += [[_fact(key, sets[name].get(key, "")) for name in shown] for key in keys]
+        table += [[_fact(key, sets[name].get(key)) for name in shown] for key in keys]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)).rstrip()
@@ -240,6 +243,7 @@ class ConsoleSink:
         self._clock = clock
         # A file is never a terminal, whatever the environment (FORCE_COLOR, a notebook) suggests.
         is_file = stream is not None and not stream.isatty()
+        self._is_screen = stream is None
         kind: dict[str, Any] = {"force_terminal": False, "force_jupyter": False} if is_file else {}
         self._console = RichConsole(file=stream, width=settings.width, highlight=False, **kind)
         self._header: events.Header | None = None
@@ -265,6 +269,29 @@ class ConsoleSink:
         Args:
           event: The event.
         """
+        try:
+            self._show(event)
+        except OSError:  # a terminal that is closed: nobody is there to read
+            raise
+        except Exception as error:
+            # The recorder drops a sink that fails, and reports it to the others. Without this line
+            # nothing at all would be on the screen while the run goes on.
+            if self._is_screen:
+                what = f"luthier: cannot show the run any more: {type(error).__name__}: {error}"
+                print(f"{what}; it is recorded as before", file=sys.stderr)
+            raise
+
+    def recall(self, evaluations: Iterable[events.Evaluation]) -> None:
+        """Take note of evaluations of a run's earlier processes, for which values are the best.
+
+        Args:
+          evaluations: In their order.
+        """
+        for event in evaluations:
+            for name, value in event.values.items():
+                self._is_best(event, name, value)
+
+    def _show(self, event: events.Event) -> None:
         if isinstance(event, events.Step):
             self._take_step(event)
         elif isinstance(event, events.Header):

@@ -500,6 +500,34 @@ def sample_steps(
     return [steps[step] for step in sorted(steps)]
 
 
+def read_evaluations(path: str | os.PathLike[str]) -> Iterator[Evaluation]:
+    """Yield the evaluations of a record, in order, and parse no other line.
+
+    Args:
+      path: A metrics.jsonl; one that is missing or cannot be read has none.
+
+    Yields:
+      Each evaluation; damaged lines are left out.
+
+    Example:
+      >>> from luthier import records
+      >>> list(records.read_evaluations("metrics.jsonl"))
+      []
+    """
+    try:
+        with open(path, "rb") as file:
+            for raw in file:
+                if not raw.startswith(b'{"kind": "evaluation"'):
+                    continue
+                if (line := parse(raw)) is not None and _is_event(line.record):
+                    with contextlib.suppress(RunError, KeyError):
+                        recorded = decode_event(line.record)
+                        if recorded is not None and isinstance(recorded.event, Evaluation):
+                            yield recorded.event
+    except OSError:
+        return
+
+
 def _is_step(raw: bytes) -> bool:
     # As `encode_event` begins it; parsing every line would take the time of reading the record.
     return raw.startswith(b'{"kind": "step"')

@@ -13,10 +13,10 @@ from luthier.errors import RunError
 from luthier.records import object_storage
 from luthier.records.console import Console, ConsoleLog
 from luthier.records.directory import RunDirectory
-from luthier.records.events import Ended, Event, Image, Notice
+from luthier.records.events import Ended, Evaluation, Event, Image, Notice
 from luthier.records.goodput import Goodput, Spans
 from luthier.records.media import Histograms, Images, MediaFiles, Samples
-from luthier.records.metrics_file import JsonLines
+from luthier.records.metrics_file import JsonLines, read_evaluations
 from luthier.records.status import StatusFile, Watchdog
 from luthier.records.weights_and_biases import Wandb
 
@@ -266,6 +266,7 @@ class Records:
         media = None if run_directory is None else MediaFiles(run_directory.path)
         recorder = Recorder(media=media)
         report = recorder.report
+        earlier: list[Evaluation] = []
         if run_directory is not None:
             fence = run_directory.fence
             # The order is that of closing: the record first, and the mirrors, which follow it,
@@ -278,9 +279,11 @@ class Records:
                 recorder.add(mirror)
             for settings in self.sinks:
                 self._add(recorder, settings, run_directory)
+            earlier = list(read_evaluations(run_directory.metrics_path))
             # Behind the others, whose reports it takes in, and before the copy, which includes it.
             try:
                 log = ConsoleLog(run_directory.console_path, self.console or Console(), fence)
+                log.recall(earlier)
                 recorder.add(log)
             except RunError as error:
                 report(str(error))
@@ -289,7 +292,9 @@ class Records:
                 recorder.add(object_storage.Mirror(run_directory.path, copy, report))
         # Last, so that it shows what the others report while they are closed.
         if self.console is not None:
-            recorder.add(self.console.open())
+            console = self.console.open()
+            console.recall(earlier)
+            recorder.add(console)
         return recorder
 
     def _add(self, recorder: Recorder, settings: SinkSettings, run_directory: RunDirectory) -> None:

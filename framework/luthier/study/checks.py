@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from luthier.graph.paths import is_node
 from luthier.records import name_problem
 from luthier.study import study as studies
 from luthier.study.objectives import Measured
+from luthier.study.rungs import Asha, SuccessiveHalving, reached_rung, rung_fractions
 from luthier.study.space import Grid
 from luthier.study.space_checks import Editing, check_space
 
@@ -50,6 +52,7 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
     if (problem := name_problem(study.name, "a study")) is not None:
         problems.append(problem)
     problems += _objective_problems(study)
+    problems += _scheduler_problems(study)
     problems += _sampler_problems(study)
     if problems:
         raise BadInput(problems)
@@ -154,6 +157,71 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
         for argument, limit in _warmups(study.pruner)
         if limit > last
     ]
+
+
+def _scheduler_problems(study: studies.Study) -> list[Problem]:
+    """Return why a study cannot be scheduled by rungs."""
+    scheduler = study.scheduler
+    if scheduler is None:
+        return []
+    if not isinstance(scheduler, Asha | SuccessiveHalving):
+        name = type(scheduler).__name__
+        remedy = "use luthier.study.Asha or SuccessiveHalving; a pruner of Optuna is set as pruner"
+        return [Problem(f"{name} is not a scheduler", "scheduler", remedy=remedy)]
+    found: list[tuple[str, str]] = []  # what is wrong, and the remedy
+    if study.pruner is not None:
+        what = "a study has a scheduler or a pruner, and this one has both"
+        found.append((what, "set pruner=None or scheduler=None"))
+    if study.seeds > 1:
+        what = f"a scheduler promotes single trials, and a setting of seeds={study.seeds} has more"
+        found.append((what, "set seeds=1, and repeat the best settings in a study of their own"))
+    if len(study.objectives) > 1:
+        what = "a scheduler compares trials by one objective, and there are several"
+        found.append((what, "set scheduler=None"))
+    elif study.objectives and not isinstance(study.objectives[0], Measured):
+        name = study.objectives[0].name
+        what = f"a scheduler needs an objective that evaluations report, and {name} is not one"
+        found.append((what, "set scheduler=None"))
+    elif study.objectives and isinstance(study.objectives[0], Measured):
+        found += _unreached_rungs(study, scheduler, study.objectives[0].selector.evaluation)
+    with contextlib.suppress(BadInput):  # an experiment that is not ours saves as it likes
+        if graphs.get(study.base, "checkpoints") is None:
+            what = "a paused trial resumes from a checkpoint, and the experiment keeps none"
+            found.append((what, "set base.checkpoints:=luthier.checkpoint.Checkpoints()"))
+    is_grid = Grid in (type(study.sampler), getattr(study.sampler, "__fn_or_cls__", None))
+    if scheduler.waits and study.budget.num_trials is None and not is_grid:
+        what = "SuccessiveHalving promotes when all trials have reached a rung: how many is not set"
+        found.append((what, "set budget.trials, or use Asha"))
+    return [Problem(what, "scheduler", remedy=remedy) for what, remedy in found]
+
+
+def _unreached_rungs(
+    study: studies.Study, scheduler: Asha | SuccessiveHalving, name: str
+) -> list[tuple[str, str]]:
+    """Return that no evaluation before the end reaches a rung, with the remedy."""
+    try:
+        every = graphs.get(study.base, f"evaluations.{name}.every")
+        every = graphs.build(every) if is_node(every) else every
+        steps = graphs.evaluate(graphs.get(study.base, "training.steps"))
+    except BadInput:
+        return []  # not an experiment of ours: it reports when it likes
+    # As in `_rung_problems`: trials whose length or evaluations the space changes have reports of
+    # their own.
+    if any(
+        named.key.startswith(("training", f"evaluations.{name}")) for named in study.space.every()
+    ):
+        return []
+    if not isinstance(steps, int) or not isinstance(every, Steps | None):
+        return []
+    reports = () if every is None else range(every.count, steps, every.count)
+    if any(reached_rung(scheduler, step, step / steps) for step in reports):
+        return []
+    lowest = max(1, int(rung_fractions(scheduler, steps)[0] * steps))
+    often = "only at its end" if every is None else f"every {every.count} of {steps} steps"
+    what = f"no trial would pause: {name} is evaluated {often}, and no rung is reached before"
+    if lowest >= steps:
+        return [(what, f"set scheduler.first below training.steps={steps}")]
+    return [(what, f"set base.evaluations.{name}.every=Steps({lowest})")]
 
 
 def _warmups(pruner: Any) -> list[tuple[str, int]]:

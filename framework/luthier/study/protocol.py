@@ -19,6 +19,8 @@ from luthier.records.redaction import write_json
 from luthier.storage import read_json
 
 Outcome = Literal["complete", "pruned", "infeasible", "failed"]
+Verdict = Literal["continue", "prune", "pause"]
+"""The answer to a report: a trial that pauses is saved, and can be leased again later."""
 Lanes = Literal["single", "vmap", "map", "shard", "auto"]
 """How several trials share a slice: `auto` leaves it to the worker, which measures; where it finds
 that they are faster one after another, those that do not run yet wait in the worker."""
@@ -67,7 +69,7 @@ class Work:
       hoist: Paths of the leaves that may enter the compiled step as arguments; the worker finds
         out which of them can, and reports them in its results.
       lanes: How several trials share the slice.
-      asks: Whether every report waits for an answer, so that the trial can be pruned there.
+      asks: Whether every report waits for an answer, by which the trial can be pruned or paused.
       spare_lanes: Lanes without a trial yet, which `Engine.refill` may use.
       num_expected: Trials that the device group will have from here on, these among them, as far
         as that is known: what measuring the lanes (`auto`) has to pay for itself in.
@@ -88,6 +90,8 @@ class Reported:
     Args:
       slice: Index of the device group.
       fence: The lease that the report belongs to.
+      fraction: The part of its own full length that the trial has trained, from 0 to 1, by which
+        rungs are reached; an engine that leaves it out reaches none.
     """
 
     slice: int
@@ -95,6 +99,24 @@ class Reported:
     fence: int
     step: int
     metrics: Mapping[str, float]
+    fraction: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Paused:
+    """A trial was paused by the answer to its last report: it is saved, and its place is free.
+
+    Args:
+      slice: Where it ran.
+      trial: Its number.
+      fence: The fence of its lease.
+      step: The optimizer steps that its checkpoint holds.
+    """
+
+    slice: int
+    trial: int
+    fence: int
+    step: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +190,7 @@ class Back:
     slice: int
 
 
-Event = Reported | TrialEnded | Faulted | Lost | Back
+Event = Reported | Paused | TrialEnded | Faulted | Lost | Back
 
 
 class TrialEngine(Protocol):
@@ -200,14 +222,15 @@ class TrialEngine(Protocol):
           trial: The trial.
         """
 
-    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
-        """Answer a report of work that `asks`: the trial continues or is pruned.
+    def answer(self, slice: int, trial: int, fence: int, verdict: Verdict) -> None:
+        """Answer a report of work that `asks`: the trial continues, is pruned or pauses.
 
         Args:
           slice: Number of the device group.
           trial: Number of the trial.
           fence: Number of the attempt, as in the event.
-          go_on: True to continue the trial, False to prune it.
+          verdict: `continue`; `prune`, which ends the trial; or `pause`, which saves and leaves it:
+            `Paused` follows, and a later lease resumes it from that step.
         """
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
@@ -233,7 +256,8 @@ class TrialEngine(Protocol):
         """End all workers; running trials are saved first, so that they can be resumed."""
 
 
-# `result.json`: the end of a trial; whole or absent, and on the disk before it is reported.
+# `result.json`: the end of a trial; whole or absent, and on the disk before it is reported. That of
+# a trial that paused is what it has come to so far, with the outcome `pruned`.
 
 NAME = "result.json"
 TRACEBACK = "traceback.txt"

@@ -17,6 +17,7 @@ from luthier.study.checks import evaluations_of
 from luthier.study.engines.local import Local
 from luthier.study.gate import ShapeGate
 from luthier.study.packing import SharedPrograms
+from luthier.study.rungs import Asha, SuccessiveHalving
 from luthier.study.space import Grid, Space
 from luthier.study.study import Study
 
@@ -34,6 +35,7 @@ PRUNERS: Mapping[str, Any] = {
     "hyperband": optuna.pruners.HyperbandPruner,
     "wilcoxon": optuna.pruners.WilcoxonPruner,
 }
+SCHEDULERS: Mapping[str, Any] = {"asha": Asha, "successive-halving": SuccessiveHalving}
 _OVER: Mapping[str, Any] = {"last": objectives.Last, "best": objectives.Best}
 FACTS: Mapping[str, Any] = {
     "step_time": objectives.StepTime,
@@ -73,6 +75,26 @@ def pruner(name: str) -> fdl.Config:
       BadInput: There is none of this name.
     """
     return _named("pruner", name, PRUNERS)
+
+
+def scheduler(name: str) -> fdl.Config:
+    """Return the node of a scheduler of trials.
+
+    Args:
+      name: A key of `SCHEDULERS`.
+
+    Returns:
+      An `fdl.Config` of the scheduler with its defaults.
+
+    Raises:
+      BadInput: There is none of this name.
+
+    Example:
+      >>> from luthier import study
+      >>> study.scheduler("asha")
+      <Config[Asha()]>
+    """
+    return _named("scheduler", name, SCHEDULERS)
 
 
 def _named(kind: str, name: str, known: Mapping[str, Any]) -> fdl.Config:

@@ -31,6 +31,7 @@ from luthier.study.driver.loop import Driver, Parts, View, grid_notice, reduced
 from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, make_suggester
 from luthier.study.driver.trial_table import Ledger
 from luthier.study.protocol import SliceInfo, TrialEngine
+from luthier.study.rungs import Rungs
 from luthier.study.space_checks import Editing, locate
 
 _MIRROR_SECONDS = 120.0
@@ -264,6 +265,10 @@ class _StudyRequest:
 
 
 def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None) -> Outcome:
+    # Here, because it imports Optuna and the pages, which a refused start does without.
+    from luthier.study.views.report import LiveReport
+    from luthier.study.views.wandb_summary import reserve_summary
+
     study, directory = request.study, request.directory
     engine = engine or study.engine
     if engine is None:
@@ -295,7 +300,7 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
             if request.retry is not None:
                 _retry(request, journal)
             # After `_retry` has written its lines, so that they are read back like any others.
-            ledger, suggester, waiting, pruning = _read_back(study, directory)
+            ledger, suggester, waiting, pruning, rungs = _read_back(study, directory)
             # Nothing is opened or started for a study that is over: workers take seconds to come
             # up.
             if request.retry is None and _has_nothing_left(study, ledger):
@@ -303,9 +308,18 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
                     with _mirrored(study, storage, directory, ledger):
                         pass  # the copy was deleted, or is in a database that may lack something
                 return Outcome(directory.path, True, ledger)
-            admission = Admission(study, request.editing, ledger.marks)
+            summary_run = reserve_summary(directory.path, study.base)
+            admission = Admission(study, request.editing, ledger.marks, summary_run)
             parts = Parts(
-                study, directory, journal, ledger, admission, suggester, pruning, view or _Silent()
+                study,
+                directory,
+                journal,
+                ledger,
+                admission,
+                suggester,
+                pruning,
+                rungs,
+                view or _Silent(),
             )
             baseline = locate(study.base, study.space, request.editing)
             driver = Driver(parts, engine, waiting, baseline)
@@ -313,7 +327,8 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
                 journal.add("noted", notice=f"{journal.mended} torn bytes were cut off the journal")
             driver.note_edits()
             driver.note_cut_grid()
-            with _stopping(driver), _mirrored(study, storage, directory, ledger):
+            mirrored = _mirrored(study, storage, directory, ledger)
+            with _stopping(driver), mirrored, LiveReport(directory.path):
                 is_over = driver.run()
             is_late = driver.is_late and not driver.stop_asked and not is_over
         notices = [*filter(None, [grid_notice(study)]), *_publish(directory, recorded)]
@@ -354,10 +369,12 @@ def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
 
 def _read_back(
     study: studies.Study, directory: StudyDirectory
-) -> tuple[Ledger, Suggester, dict[int, Suggestion], Pruning | None]:
-    """Rebuild the trial table, sampler, unfinished settings and pruner from the journal."""
+) -> tuple[Ledger, Suggester, dict[int, Suggestion], Pruning | None, Rungs | None]:
+    """Rebuild the trial table, sampler, unfinished settings, pruner and rungs from the journal."""
     ledger, suggester = Ledger(), make_suggester(study)
-    pruning = make_pruning(study)
+    pruning, rungs = make_pruning(study), None
+    if study.scheduler is not None:
+        rungs = Rungs(study.scheduler, study.objectives[0].direction)
     waiting: dict[int, Suggestion] = {}
     every: dict[int, Suggestion] = {}
     for line in read_journal(directory.journal_path):
@@ -365,6 +382,8 @@ def _read_back(
         # Before the line is followed, which forgets them.
         reports = ledger.reports_of(ledger.settings[line["setting"]]) if kind == "told" else {}
         ledger.follow(line)
+        if rungs is not None:
+            rungs.follow(line)
         if kind == "asked":
             suggestion = Suggestion(line["assignment"], line.get("notes", {}))
             waiting[line["setting"]] = every[line["setting"]] = suggestion
@@ -374,6 +393,9 @@ def _read_back(
                 # Asked and reported in the order of the journal, which is the order in which the
                 # sampler saw them.
                 suggester.restore(line["setting"], suggestion)
+        elif kind == "reached":
+            trial = ledger.trials[line["trial"]]
+            suggester.show_rungs(trial.setting, trial.rung_values or {})
         elif kind == "ended":
             _end_pruning(pruning, ledger, line, dict(line.get("series", ())))
         elif kind == "told":
@@ -394,7 +416,7 @@ def _read_back(
             value = reduced(study.objectives[0], trial.series or {})
             if value is not None:
                 pruning.report(trial.number, line["step"], value)
-    return ledger, suggester, waiting, pruning
+    return ledger, suggester, waiting, pruning, rungs
 
 
 def _end_pruning(pruning: Pruning | None, ledger: Ledger, line: Any, series: Any) -> None:

@@ -13,6 +13,7 @@ from luthier.graph import Graph
 from luthier.graph.paths import is_node
 from luthier.study.objectives import Objective
 from luthier.study.protocol import Lanes, SliceInfo, TrialEngine
+from luthier.study.rungs import Scheduler
 from luthier.study.space import Grid, Space
 
 # When a study is enough.
@@ -143,6 +144,8 @@ class Study:
       objectives: The objectives; with several, no single trial is the best.
       sampler: A sampler of Optuna, or `Grid`.
       pruner: A pruner of Optuna; None ends no trial early.
+      scheduler: `Asha` or `SuccessiveHalving`, which pause trials at rungs and promote the best;
+        None trains every trial in one go. A study has a pruner or a scheduler.
       budget: Limits of the study; the first that is reached ends it.
       seeds: Trials of each setting, with the experiment's `seed` counted upwards; the setting is
         judged by their mean.
@@ -164,6 +167,7 @@ class Study:
     objectives: Sequence[Objective]
     sampler: Any
     pruner: Any = None
+    scheduler: Scheduler | None = None
     budget: Budget = dataclasses.field(default_factory=Budget)
     seeds: int = 1
     dedupe: CopyResult | AnotherSeed | None = CopyResult()

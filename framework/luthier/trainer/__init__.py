@@ -12,6 +12,7 @@ from luthier.trainer.evaluate import Evaluator, Patience
 from luthier.trainer.feed import Batch, Feed
 from luthier.trainer.interrupt import (
     INTERRUPTED,
+    PAUSED,
     PREEMPTED,
     PRUNED,
     Preempted,
@@ -63,6 +64,7 @@ __all__ = [
     "FINISHED",
     "INTERRUPTED",
     "OPERATIVE_GIN",
+    "PAUSED",
     "PREEMPTED",
     "PRUNED",
     "Agreed",

@@ -17,6 +17,7 @@ from luthier.errors import EXIT_INTERRUPTED, EXIT_REQUEUE
 INTERRUPTED = "interrupted"
 PREEMPTED = "preempted"
 PRUNED = "pruned"
+PAUSED = "paused"
 
 
 _ABRUPT_SECONDS = 5.0
@@ -51,16 +52,19 @@ class Watcher:
     def ready(self) -> None:
         """Note that the first step is next: from now on a request ends the run in order."""
 
-    def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
+    def evaluated(
+        self, step: int, metrics: Mapping[str, float], last: bool, fraction: float = 1.0
+    ) -> str | None:
         """Note the results of an evaluation.
 
         Args:
           step: Optimizer steps done.
           metrics: The results, by `evaluation/metric`.
           last: Whether it is the evaluation at the end of the run, which nothing follows.
+          fraction: The part of its full length that the run has trained, from 0 to 1.
 
         Returns:
-          The reason to save and leave the run now, such as `pruned`; None to continue.
+          The reason to save and leave the run now, such as `pruned` or `paused`; None to continue.
         """
         return None
 

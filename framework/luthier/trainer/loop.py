@@ -293,9 +293,11 @@ class Loop:
         self._beat = beat
         self._experiment = plan.program.experiment
         self._global_batch_size = self._experiment.training.global_batch_size
-        # Steps whose scalars were not read yet, with the progress after them and the batch that
-        # they took.
-        self._pending: collections.deque[tuple[Progress, jax.Array, Batch]] = collections.deque()
+        # Steps whose scalars were not read yet, with the progress after them, the batch that they
+        # took, and the seconds that the host took for them.
+        self._pending: collections.deque[tuple[Progress, jax.Array, Batch, float]] = (
+            collections.deque()
+        )
         # They compile at their first use: a run that never evaluates pays nothing for them.
         self._evaluators = {
             name: Evaluator(plan.program, evaluation, f"evaluations.{name}", self._alive)
@@ -324,7 +326,8 @@ class Loop:
         # boundary, and raised by `advance` and `_finish`, which first bring the record up to date.
         # The first reason stays: the later ones are its consequences.
         self._divergence: str | None = None
-        self._clock = time.perf_counter()
+        # When the scalars of the last step were read, and when it was handed to the devices.
+        self._clock = self._handed = time.perf_counter()
 
     def run(self) -> None:
         """Train to the end, or to the first reason to stop; `status` then holds it.
@@ -341,7 +344,7 @@ class Loop:
         with self._goodput.span("compile"):
             self.step.prepare()
             self._scalar_names = self.plan.program.scalar_names
-        self._clock = time.perf_counter()
+        self._restart_clock()
         self._alive()
         self._watcher.ready()
 
@@ -383,6 +386,7 @@ class Loop:
           TrainingStopped: The run has diverged.
         """
         self.state, scalars = self.step(self.state, batch.arrays)
+        before_it, self._handed = self._handed, time.perf_counter()
         if self._profiler.after(self.position.progress.steps, scalars):
             self._emit(events.Notice("the trace of the profiled steps is written"))
         if self._feed.agreeing is not None:
@@ -391,7 +395,7 @@ class Loop:
         before, now = self._judged, self._next_progress(batch)
         self.position.progress = self._judged = now
         self._agreed_stop = None if batch.agreed is None else batch.agreed.stop
-        self._pending.append((now, scalars, batch))
+        self._pending.append((now, scalars, batch, self._handed - before_it))
         # Reads the step two before this one, while this one runs. From here on nothing may wait for
         # the devices unless it is due.
         self._drain(NUM_PENDING)
@@ -437,20 +441,26 @@ class Loop:
     def _drain(self, num_pending: int) -> None:
         """Record the oldest steps, until at most `num_pending` are on the device."""
         while len(self._pending) > num_pending:
-            progress, vector, batch = self._pending.popleft()
+            progress, vector, batch, host_seconds = self._pending.popleft()
             # All scalars of a step are one vector, so that a step costs one transfer, not one for
-            # each. This waits until the step is done. In the steady state the devices are the
-            # bottleneck, and the time between two such reads is that of a step.
+            # each. This waits until the step is done. Where the devices are the bottleneck, the
+            # time between two such reads is that of a step.
             scalars = np.asarray(vector).tolist()
             now = time.perf_counter()
             elapsed, self._clock = now - self._clock, now
             seconds = self._count_seconds(elapsed)
             values = dict(zip(self._scalar_names, scalars, strict=True))
             values |= {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
-            self._add_timings(values, elapsed, batch)
+            # Where the host is, steps that are read together, before an evaluation or a save, were
+            # done long ago: reading them takes no time, and a step takes what the host took for it.
+            self._add_timings(values, max(elapsed, host_seconds), batch)
             self._emit(events.Step(progress.steps, values))
             self._check_guard(progress.steps, values)
             self._check_divergence(progress.steps, values)
+
+    def _restart_clock(self) -> None:
+        """Leave what was done since the last step out of the time of the next one."""
+        self._clock = self._handed = time.perf_counter()
 
     def _count_seconds(self, elapsed: float) -> float:
         """Return the seconds trained by the clock of this process, a step longer."""
@@ -552,9 +562,17 @@ class Loop:
             self._emit(events.Evaluation(step, name, values, better))
         # The watcher of a sweep may prune here. It sees the metrics of this step only: those of
         # other sets are older.
-        verdict = self._watcher.evaluated(step, self._measured_now(), last)
-        self._clock = time.perf_counter()
+        verdict = self._watcher.evaluated(step, self._measured_now(), last, self._fraction())
+        self._restart_clock()
         return verdict
+
+    def _fraction(self) -> float:
+        """Return the part of the run's full length that is trained, whatever its unit."""
+        training, progress = self._experiment.training, self.position.progress
+        parts = [progress.steps / training.steps]
+        if training.stop is not None:
+            parts.append(training.stop.measure(progress) / training.stop.count)
+        return min(max(parts), 1.0)
 
     def _measured_now(self) -> dict[str, float]:
         """Return the metrics measured at this step, by `evaluation/metric`."""
@@ -588,7 +606,7 @@ class Loop:
             self._drain(0)
             with self._goodput.span("show"):
                 self._shows.show(kinds, now.steps, self.leaves, batch.arrays)
-            self._clock = time.perf_counter()
+            self._restart_clock()
 
     def _save_due(self, before: Progress, now: Progress) -> None:
         checkpoints = self._experiment.checkpoints
@@ -606,7 +624,7 @@ class Loop:
         step = self.position.progress.steps
         self._save(step, self.leaves, self.position, self._saved_metrics())
         self._saved_step = step
-        self._clock = time.perf_counter()
+        self._restart_clock()
 
     def _write_fast(self) -> None:
         """Save into the fast tier, which does not count when the run is left."""
@@ -615,7 +633,7 @@ class Loop:
         # `_saved_step` stays: the fast tier is lost with the machine, so a run that is left still
         # saves durably.
         self._save(step, self.leaves, self.position, metrics, durable=False)
-        self._clock = time.perf_counter()
+        self._restart_clock()
 
     def _leave(self, reason: str) -> None:
         if self.position.progress.steps > self._saved_step:

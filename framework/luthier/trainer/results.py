@@ -20,7 +20,7 @@ from luthier.errors import (
     RunError,
 )
 from luthier.records import RunDirectory
-from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, PRUNED
+from luthier.trainer.interrupt import INTERRUPTED, PAUSED, PREEMPTED, PRUNED
 
 FINISHED = "finished"
 # Options that the command for more steps replaces.
@@ -82,7 +82,7 @@ class Result:
         if self.status == PREEMPTED and not self.is_saved:
             return EXIT_FAILED  # a queue that starts it again would do so for ever
         ends = {INTERRUPTED: EXIT_INTERRUPTED, PREEMPTED: EXIT_REQUEUE}
-        return {FINISHED: EXIT_DONE, PRUNED: EXIT_DONE, **ends}[self.status]
+        return {FINISHED: EXIT_DONE, PRUNED: EXIT_DONE, PAUSED: EXIT_DONE, **ends}[self.status]
 
 
 def next_steps(

@@ -23,7 +23,7 @@ from luthier.checkpoint import (
     open_checkpoints,
     require_space,
 )
-from luthier.data import Verification, left_out, made_plans
+from luthier.data import Synthetic, Verification, left_out, made_plans
 from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Problem
 from luthier.faults import Fault, classify
 from luthier.graph import Graph
@@ -862,6 +862,7 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
             "parallelism": unsplit(plan.program),
             "plan": str(planner.predict(plan)),
             "restored": restored.summary,
+            "note": _on_random_tokens(experiment),
             "checkpoints": _without_guards(experiment),
             "schedule": _ends_early(experiment),
         },
@@ -878,6 +879,15 @@ def _without_guards(experiment: Experiment) -> str:
     if experiment.training.guard is None and experiment.training.divergence is None:
         off.append("continues with a loss that is not finite (guard=None, divergence=None)")
     return "; ".join(off)
+
+
+def _on_random_tokens(experiment: Experiment) -> str:
+    """Return a note where restored weights are trained on tokens that mean nothing, or nothing."""
+    # A folder of pretrained weights without a tokenizer has no text to offer: its experiment runs,
+    # to be timed and sharded, and would otherwise wear the weights down without a word.
+    if experiment.restore is None or not isinstance(experiment.data, Synthetic):
+        return ""
+    return "restored weights train on random tokens: replace `data` (luthier help pretrained)"
 
 
 def _ends_early(experiment: Experiment) -> str:

@@ -5,7 +5,15 @@ import graph_toys.fiddlers
 import pytest
 from graph_toys import parts
 
-from luthier.graph import apply, fiddlers_of, find_fiddler, history, origin_of, run_fiddler
+from luthier.graph import (
+    apply,
+    evaluate,
+    fiddlers_of,
+    find_fiddler,
+    history,
+    origin_of,
+    run_fiddler,
+)
 from luthier.graph.grammar import Unreadable
 
 SHELF = ("graph_toys.fiddlers",)
@@ -76,6 +84,19 @@ def test_names():
 def test_what_may_not_be_called(name):
     with pytest.raises(Unreadable, match=r"(hold no|is not a) fiddler"):
         find_fiddler(name, SHELF)
+
+
+def test_an_override_that_a_later_fiddler_replaces_is_noted():
+    notes = []
+    words = ["model.dim=4", "model.dim=5", "fiddler:widen", "kind=exact", "fiddler:shrink(1)"]
+    apply(parts.experiment(), words, shelves=SHELF, on_note=notes.append)
+    assert notes == [
+        "fiddler:widen replaced model.dim=5 by 10; to keep your value, write model.dim=5 after it",
+        "fiddler:shrink(1) replaced kind=Kind.EXACT by Kind.FAST; "
+        "to keep your value, write kind=exact after it",
+    ]
+    kept = apply(parts.experiment(), [*words, "model.dim=5"], shelves=SHELF)
+    assert evaluate(kept.model.dim) == 5
 
 
 def test_a_function_without_arguments_is_not_a_fiddler():

@@ -153,7 +153,7 @@ class Answering(Watcher):
     def __init__(self):
         self.evaluations = []
 
-    def evaluated(self, step, metrics, last):
+    def evaluated(self, step, metrics, last, fraction=1.0):
         """Take note, and end the trial."""
         self.evaluations.append((step, dict(metrics), last))
         return "pruned"

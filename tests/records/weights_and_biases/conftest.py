@@ -146,6 +146,8 @@ def read_wandb():
             if record["type"] == "run":
                 contents["run"] = body
                 contents["config"].update(body.get("config", {}).get("update", {}))
+            elif record["type"] == "config":
+                contents["config"].update(body.get("update", {}))
             elif record["type"] == "history":
                 contents["history"].append(body["item"])
             elif record["type"] == "summary":

@@ -28,7 +28,7 @@ from luthier.records import (
     read_source,
     rebuild,
 )
-from luthier.records.weights_and_biases import Lines, MirroredRows
+from luthier.records.weights_and_biases import Lines, MirroredRows, keep_outcome
 from luthier.storage import seal
 
 
@@ -239,3 +239,38 @@ def test_the_real_wandb_offline(run, read_wandb):
     assert summary["status"] == "finished"
     assert contents["exit"] == 0
     assert "eval/held_out/nats_per_byte" in contents["metrics"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("status", "outcome"), [("finished", "complete"), ("pruned", "pruned")])
+def test_the_real_wandb_has_the_outcome_of_a_trial_in_its_config(run, read_wandb, status, outcome):
+    config = {"study": "s", "trial": 7, "outcome": "running", "summary_run": "5ba1e7"}
+    wandb = Wandb(config={**config, "swept/optimizer.learning_rate.peak": 0.02})
+    recorder = Records(console=None, wandb=wandb).open(run)
+    recorder.emit(Header("demo"))
+    recorder.emit(Ended(status, 5, {}))
+    recorder.close()
+    (directory,) = (run.path / "wandb").glob("offline-run-*")
+    found = read_wandb(directory)["config"]
+    assert found["model"] == {"dim": 8}
+    assert {name: found[name] for name in config} == {**config, "outcome": outcome}
+    assert found["swept/optimizer.learning_rate.peak"] == 0.02
+    assert "summary_url" not in found  # offline, nothing has an address
+
+
+def test_a_trial_links_to_the_run_of_its_study(run):
+    config = {"outcome": "running", "summary_run": "5ba1e7"}
+    (run.path / "wandb.json").write_text(json.dumps({"config": config}))
+    found = {}
+    keep_outcome(
+        types.SimpleNamespace(
+            url="https://wandb.test/me/p/runs/abc123",
+            summary={"status": "finished"},
+            config=types.SimpleNamespace(update=lambda new, allow_val_change: found.update(new)),
+        ),
+        run,
+    )
+    assert found == {
+        "outcome": "complete",
+        "summary_url": "https://wandb.test/me/p/runs/5ba1e7",
+    }

@@ -27,6 +27,7 @@ class Driven:
       slices: Worker processes.
       trials: Of its budget.
       step_seconds: How long a step of a trial takes.
+      scheduler: Its scheduler by rungs, by its short name; empty for none.
     """
 
     def __init__(
@@ -36,9 +37,11 @@ class Driven:
         slices: int,
         trials: int = 32,
         step_seconds: float = 0.02,
+        scheduler: str = "",
     ):
         self.path = directory / "toy"
         self._words = [str(directory), sampler, str(trials), str(slices), str(step_seconds)]
+        self._words += [scheduler] if scheduler else []
         self._process = None
 
     def begin(self) -> None:

@@ -53,8 +53,12 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
             if number in asked and number not in waiting:
                 suggester.retry(number, asked[number])
                 waiting.add(number)
+        elif line["kind"] == "reached":
+            trial = ledger.trials[line["trial"]]
+            suggester.show_rungs(trial.setting, trial.rung_values)
         elif line["kind"] == "ended":
-            series[line["trial"]] = dict(line.get("series", ()))
+            trial = ledger.trials[line["trial"]]
+            series[line["trial"]] = trial.rung_values or dict(line.get("series", ()))
         elif line["kind"] == "told":
             setting = ledger.settings[line["setting"]]
             came = ledger.outcome_of(setting)

@@ -4,7 +4,7 @@ import fiddle as fdl
 import simulated_engine as toys
 
 from luthier import graph as graphs
-from luthier.study import AnotherSeed, Editing, Packed, SliceInfo, Space, build
+from luthier.study import AnotherSeed, Editing, Log, Packed, Pow2, SliceInfo, Space, build
 from luthier.study.driver import Admission, kind_of
 
 SMALL, LARGE = SliceInfo(0, "small", 1, memory_bytes=100), SliceInfo(1, "large", 2)
@@ -77,17 +77,40 @@ def test_packing_is_asked_about_the_base_and_the_graph():
     assert admitted.packed[kind_of(SMALL)] == Packed("32", ("rate",), "vmap", 4)
 
 
-def test_the_run_of_a_trial_is_in_the_group_of_the_study():
+def _recorded_admission(space, **wandb):
     from luthier.records import Records, Wandb
 
     @dataclasses.dataclass
     class Recorded:
         seed: int = 0
+        rate: float = 0.1
+        width: int = 8
         records: Records | None = None
 
-    wandb = fdl.Config(Wandb, project="p")
-    base = fdl.Config(Recorded, records=fdl.Config(Records, wandb=wandb))
-    study = dataclasses.replace(build(toys.make_study()), base=base, space=Space({}))
-    graph = Admission(study, Editing(), {}).make_graph({}, 7, 0)
-    found = graph.records.wandb
+    node = fdl.Config(Wandb, project="p", **wandb)
+    base = fdl.Config(Recorded, records=fdl.Config(Records, wandb=node))
+    study = dataclasses.replace(build(toys.make_study()), base=base, space=Space(space))
+    return Admission(study, Editing(), {}, "5ba1e7")
+
+
+def test_the_run_of_a_trial_is_in_the_group_of_the_study():
+    found = _recorded_admission({}).make_graph({}, 7, 0).records.wandb
     assert (found.group, found.name, found.project) == ("toy", "toy/7", "p")
+    assert (found.job_type, found.tags) == ("trial", ("sweep", "toy"))
+
+
+def test_the_run_of_a_trial_has_what_was_swept_as_entries_of_its_config():
+    admission = _recorded_admission(
+        {"rate": Log(1e-4, 1e-1), "width": Pow2(8, 64)}, config={"note": "mine"}, group="all"
+    )
+    found = admission.make_graph({"rate": 0.02, "width": 5}, 7, 0).records.wandb
+    assert found.group == "all"
+    assert found.config == {
+        "note": "mine",
+        "study": "toy",
+        "trial": 7,
+        "outcome": "running",
+        "summary_run": "5ba1e7",
+        "swept/rate": 0.02,
+        "swept/width": 32,
+    }

@@ -4,13 +4,17 @@ import kills
 import pytest
 
 from luthier import study as studies
-from luthier.study.driver import StudyDirectory
+from luthier.study.driver import StudyDirectory, read_journal
 from tests.study.driver.replay import replay
 
 
-def _drill(tmp_path, sampler, slices, trials, count, longest, step_seconds=0.02):
-    undisturbed = kills.Driven(tmp_path / "undisturbed", sampler, slices, trials)
-    disturbed = kills.Driven(tmp_path / "disturbed", sampler, slices, trials, step_seconds)
+def _drill(tmp_path, sampler, slices, trials, count, longest, step_seconds=0.02, scheduler=""):
+    undisturbed = kills.Driven(
+        tmp_path / "undisturbed", sampler, slices, trials, scheduler=scheduler
+    )
+    disturbed = kills.Driven(
+        tmp_path / "disturbed", sampler, slices, trials, step_seconds, scheduler
+    )
     undisturbed.path.parent.mkdir()
     disturbed.path.parent.mkdir()
     undisturbed.begin()
@@ -57,3 +61,47 @@ def test_suggestions_of_a_killed_parallel_search_follow_from_its_reported_result
     found = _suggestions(disturbed)
     assert len(found) == 31
     assert all(again.again == again.recorded for again in found)
+
+
+def _decisions(driven):
+    """Return which trials reached a rung, with which value, and were promoted, in order."""
+    lines = read_journal(driven.path / "journal.jsonl")
+    kinds = ("reached", "promoted")
+    return [(e["kind"], e["trial"], e["rung"], e["value"]) for e in lines if e["kind"] in kinds]
+
+
+def _curves(driven):
+    """Return graph, outcome and evaluations of all trials.
+
+    A trial that is killed after it was judged, and before it has saved, has no facts to report.
+    """
+    return [
+        (trial, graph, result["outcome"], result["result"]["series"])
+        for trial, graph, result in driven.outcome()
+    ]
+
+
+def _check_rungs(tmp_path, scheduler, trials, count, step_seconds):
+    # One device group: trials complete in one order, and so every decision must be the same.
+    undisturbed, disturbed, done = _drill(
+        tmp_path, "random", 1, trials, count, 0.3, step_seconds, scheduler
+    )
+    assert done == count
+    assert _decisions(disturbed) == _decisions(undisturbed)
+    assert _curves(disturbed) == _curves(undisturbed)
+    steps = [len(result["result"]["series"]) for _, _, result in disturbed.outcome()]
+    assert set(steps) <= {1, 3, 9}
+    assert 9 in steps
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_short_study_with_rungs_survives_kills(tmp_path):
+    _check_rungs(tmp_path, "asha", trials=7, count=2, step_seconds=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("scheduler", ["asha", "successive-halving"])
+def test_ten_kills_of_a_study_with_rungs_leave_the_undisturbed_decisions(tmp_path, scheduler):
+    _check_rungs(tmp_path, scheduler, trials=27, count=10, step_seconds=0.1)

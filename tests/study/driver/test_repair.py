@@ -96,6 +96,48 @@ def test_a_lost_line_is_reported_refused_and_made_again(undisturbed, tmp_path, k
     assert repair_journal(str(path)).problems == []
 
 
+RUNG_KINDS = ("reached", "paused", "promoted", "leased", "reported", "ended", "told")
+
+
+@pytest.fixture(scope="module")
+def with_rungs(tmp_path_factory):
+    scheduler = fdl.Config(studies.Asha, num_rungs=3)
+    study = _study(tmp_path_factory.mktemp("rungs"), scheduler=scheduler)
+    study.base.steps = 9
+    engine = toys.InstantEngine()
+    return studies.run(study, packages=toys.PACKAGES, engine=engine).directory
+
+
+@pytest.mark.parametrize("kind", RUNG_KINDS)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_lost_line_of_a_study_with_rungs_is_made_again(with_rungs, tmp_path, kind, place):
+    path = tmp_path / "toy"
+    shutil.copytree(with_rungs, path)
+    journal = path / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    del lines[[i for i, line in enumerate(lines) if f'"kind":"{kind}"'.encode() in line][place]]
+    journal.write_bytes(b"".join(lines))
+
+    assert repair_journal(str(path)).problems
+    kinds = ("reached", "paused", "promoted")
+
+    def decisions(path):
+        lines = read_journal(path / "journal.jsonl")
+        times = ("at", "repaired", "device_seconds")
+        return [
+            {name: value for name, value in line.items() if name not in times}
+            for line in lines
+            if line["kind"] in kinds
+        ]
+
+    assert load_journal(journal).problems == []
+    assert studies.resume(str(path), engine=toys.InstantEngine()).is_over
+    assert _outcome(path) == _outcome(with_rungs)
+    # A lost line `paused` follows from the lines around it, which imply the same.
+    kept = [one for one in decisions(with_rungs) if kind != "paused" or one["kind"] != "paused"]
+    assert [one for one in decisions(path) if kind != "paused" or one["kind"] != "paused"] == kept
+
+
 def _without_checks(path):
     """Make a journal one of an earlier version, without numbers and checksums."""
     lines = []

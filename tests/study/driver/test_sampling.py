@@ -171,6 +171,27 @@ def test_a_setting_that_runs_is_not_forgotten():
     assert len(values) == 1
 
 
+def test_settings_at_rungs_are_seen_as_pruned_until_they_end_and_the_best_are_kept():
+    past = InMemoryStudy(["lower"], most=200)
+    for number in range(401):
+        past.restore(number, Suggestion({"rate": number / 401}), RATE)
+        past.show_rungs(number, {1: float(number)})
+        if number in (250, 350):
+            past.show_rungs(number, {1: float(number), 2: 9.0})
+    trials = past._study.get_trials(deepcopy=False)
+    assert {trial.state.name for trial in trials} == {"PRUNED"}
+    seen = {round(t.params["rate"] * 401): dict(t.intermediate_values) for t in trials}
+    assert len(seen) == 201
+    # The newest, the one at the highest rung, and then the best of the first.
+    assert {250, *range(99), *range(300, 401)} == set(seen)
+    assert seen[350] == {1: 350.0, 2: 9.0}
+    past.record(350, "complete", (0.5,), {})
+    past.record(250, "pruned", (9.0,), {1: 250.0, 2: 9.0})
+    past.record(200, "complete", (0.0,), {})  # was forgotten
+    states = [t.state.name for t in past._study.get_trials(deepcopy=False)]
+    assert (states.count("COMPLETE"), states.count("PRUNED")) == (1, 200)
+
+
 def test_a_past_without_limit_keeps_all():
     past = InMemoryStudy(["lower"], most=None)
     _fill(past, 450)

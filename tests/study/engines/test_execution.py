@@ -227,11 +227,13 @@ def _watcher(asks):
 
 
 def test_a_report_waits_for_its_answer_where_the_work_asks():
-    for go_on, verdict in ((True, None), (False, "pruned")):
+    verdicts = {"continue": None, "prune": "pruned", "pause": "paused"}
+    for answer, reason in verdicts.items():
         watcher, sent = _watcher(asks=True)
-        threading.Timer(0.05, watcher.answer, [go_on]).start()
-        assert watcher.evaluated(5, {"held_out/loss": 1.0}, last=False) == verdict
-        assert sent == [Reported(0, 7, 3, 5, {"held_out/loss": 1.0})]
+        threading.Timer(0.05, watcher.answer, [answer]).start()
+        metrics = {"held_out/loss": 1.0}
+        assert watcher.evaluated(5, metrics, last=False, fraction=0.5) == reason
+        assert sent == [Reported(0, 7, 3, 5, metrics, fraction=0.5)]
 
 
 def test_nobody_is_waited_for_where_nothing_can_change():
@@ -260,8 +262,8 @@ class Watcher:
     def __init__(self, trial, asks):
         self.trial, self.asks, self.answers, self.requested = trial, asks, [], None
 
-    def answer(self, go_on):
-        self.answers.append(go_on)
+    def answer(self, verdict):
+        self.answers.append(verdict)
 
     def stop(self):
         self.requested = "interrupted"
@@ -301,12 +303,12 @@ def test_trials_are_taken_in_order_and_those_that_do_not_fit_wait(pipe):
 def test_answers_and_stops_find_their_trial_by_number_and_fence(pipe):
     inbox, writer = pipe
     writer.send(Work(TRIALS[:3]))
-    for message in (Answer(0, 1, False), Answer(0, 9, True), Stop(1, 1), Stop(7, 1)):
+    for message in (Answer(0, 1, "prune"), Answer(0, 9, "continue"), Stop(1, 1), Stop(7, 1)):
         writer.send(message)
     writer.send(Refill(TRIALS[3]))
     _wait(lambda: inbox.num_waiting == 4)
     assert [inbox.take().trial.trial for _ in range(3)] == [0, 2, 3]  # 1 was stopped in time
-    assert inbox._watchers[0, 1].answers == [False]
+    assert inbox._watchers[0, 1].answers == ["prune"]
 
 
 def test_closing_stops_all_trials_and_ends_the_wait(pipe):

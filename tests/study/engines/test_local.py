@@ -80,7 +80,8 @@ def test_a_trial_is_pruned_where_it_asks(engine, study, tiny, write_trial, until
 
     def on_event(event):
         if isinstance(event, Reported):
-            engine.answer(0, event.trial, event.fence, go_on=event.step < 5)
+            verdict = "continue" if event.step < 5 else "prune"
+            engine.answer(0, event.trial, event.fence, verdict)
 
     events = until(engine, 1, on_event=on_event)
     ended = _ended(events)[10]

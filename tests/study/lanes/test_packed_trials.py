@@ -11,8 +11,8 @@ import pytest
 
 from luthier import program as programs
 from luthier.errors import ValidationError
-from luthier.records import read_metrics
-from luthier.study import Reported, TrialEnded, Work
+from luthier.records import events, metrics_file, read_metrics
+from luthier.study import Paused, Reported, TrialEnded, Work
 from luthier.study.engines import (
     Execution,
     Inbox,
@@ -134,7 +134,7 @@ def test_a_pruned_lane_is_refilled_without_compiling(plans, tiny, write_trial, t
     def on_event(event):
         if isinstance(event, Reported) and event.step == 5:
             watcher = slice.inbox._watchers[event.trial, event.fence]
-            watcher.answer(event.trial != 1)
+            watcher.answer("continue" if event.trial != 1 else "prune")
 
     slice.on_event = on_event
     compiled = set(plans.plan(tiny(), HOIST).program.compiled)
@@ -219,6 +219,55 @@ def test_a_lane_that_is_stopped_leaves_the_others_alone_and_goes_on_later(
     again = slice.run(Work(trials[1:], hoist=HOIST, lanes="vmap", spare_lanes=1))
     expected, other = alone
     _assert_equal(again, tmp_path, expected, other, 1e-5)
+
+
+# What a clock, or a process, measures.
+_MEASURED = {
+    *("step_seconds", "steps_per_second", "tokens_per_second", "data_wait_seconds"),
+    *("memory_bytes", "mfu", "seconds"),
+}
+
+
+def _recorded(study, trial):
+    """Return all that the steps and evaluations of a trial recorded, but what a clock measured."""
+    path = pathlib.Path(study, "trials", f"{trial:04d}", "run", "metrics.jsonl")
+    return [
+        (step, type(event).__name__, {k: v for k, v in event.values.items() if k not in _MEASURED})
+        for _, step, event in metrics_file.read_events(path)
+        if isinstance(event, events.Step | events.Evaluation)
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("lanes", ["single", "vmap"])
+def test_a_promoted_trial_resumes_on_another_group_as_if_it_had_never_paused(
+    lanes, plans, tiny, write_trial, tmp_path
+):
+    def lease(folder, numbers, answers, plans=plans, fence=1):
+        trials = [write_trial(folder, i, tiny(*TRIALS[i]), fence=fence) for i in numbers]
+        slice = Slice(plans)
+
+        def on_event(event):
+            if isinstance(event, Reported):
+                verdict = answers.get((event.trial, event.step), "continue")
+                slice.inbox._watchers[event.trial, event.fence].answer(verdict)
+
+        slice.on_event = on_event
+        slice.run(Work(trials, hoist=HOIST, lanes=lanes, asks=True, spare_lanes=2 - len(trials)))
+        return slice.events
+
+    whole, paused = tmp_path / "whole", tmp_path / "paused"
+    lease(whole, (0, 1), {})
+    found = lease(paused, (0, 1), {(1, 5): "pause"})
+    assert [(e.trial, e.step) for e in found if isinstance(e, Paused)] == [(1, 5)]
+    # Its place is free: the neighbour went on to its end.
+    assert [e.trial for e in found if isinstance(e, TrialEnded)] == [0]
+    assert {(e.step, e.fraction) for e in found if isinstance(e, Reported)} == {(5, 0.5), (10, 1.0)}
+    elsewhere = Plans(jax.devices()[2:4])
+    again = lease(paused, (1,), {}, plans=elsewhere, fence=2)
+    assert [(e.trial, e.outcome) for e in again if isinstance(e, TrialEnded)] == [(1, "complete")]
+    assert len(_recorded(whole, 1)) == 12
+    assert _recorded(paused, 1) == _recorded(whole, 1)
 
 
 @pytest.mark.full

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from optuna.distributions import (
 from luthier import study as studies
 from luthier.metrics import Selector
 from luthier.study.views import FEWEST, MOST, Span, importance, report, timeline_of
-from tests.browsing import check_accessible, clipboard
+from tests.browsing import check_accessible, check_fits, clipboard
 
 
 class Opposed(toys.InstantEngine):
@@ -74,7 +75,9 @@ def test_a_study_is_described_as_plain_data(study):
     assert data["best"] == [min(values, key=values.__getitem__)]
     # The baseline among them: its optimizer is the default, which is one of the choices.
     assert data["importance"]["settings"] == 13
-    assert {row["path"] for row in data["importance"]["rows"]} == {"rate", "width", "optimizer"}
+    (importance,) = data["importance"]["of"]
+    assert importance["name"] == "held_out/loss"
+    assert {row["path"] for row in importance["rows"]} == {"rate", "width", "optimizer"}
     assert data["slices"] == [{"index": 0, "name": "toy:0"}, {"index": 1, "name": "toy:1"}]
     assert [span[4] for span in data["spans"] if span[0] == 9] == ["lost", "complete"]
     assert all(0 <= span[2] <= span[3] <= data["seconds"] for span in data["spans"])
@@ -150,7 +153,10 @@ def test_the_report_shows_what_came_of_the_study(study, open_page):
     assert page.locator("h1").inner_text() == "toy"
     names = _texts(page, "figcaption .name")
     assert names == [
-        *("History of held_out/loss", "Importance", "Parallel coordinates", "Slices over time"),
+        *("Learning curves of held_out/loss", "History of held_out/loss"),
+        *("Importance for held_out/loss", "Distribution of held_out/loss", "Parallel coordinates"),
+        *(row["path"] for row in report.describe(study)["importance"]["of"][0]["rows"]),
+        *("held_out/loss over two dimensions", "Device groups over time"),
     ]
     history = page.get_by_role("img", name="held_out/loss of 13 complete trials in their order")
     assert history.locator("circle").count() == 13
@@ -160,6 +166,7 @@ def test_the_report_shows_what_came_of_the_study(study, open_page):
         "PED-ANOVA of 13 settings, a rough guess" in page.locator(".chart .note").all_inner_texts()
     )
     assert page.locator("path.way").count() == 13
+    assert page.locator("path.curve").count() == 13  # the pruned one had not evaluated
     assert page.locator("rect.span").count() == 17  # one was lost, and begun again
     assert page.locator("#matrix tbody tr").count() == 4
     assert page.locator("#trials tbody tr").count() == 16
@@ -191,11 +198,19 @@ def test_two_objectives_have_a_front(tmp_path, open_page):
     folder = _run(tmp_path, 6, engine=Opposed(2), objectives=[against])
     page = open_page(report.render(folder))
     names = _texts(page, "figcaption .name")
-    assert names[:4] == [
-        *("History of held_out/loss", "History of held_out/accuracy", "Pareto front", "Importance")
+    assert names[:5] == [
+        "Learning curves of held_out/loss",
+        *("History of held_out/loss", "History of held_out/accuracy", "Pareto front", "Importance"),
     ]
     front = page.get_by_role("img", name="held_out/accuracy over held_out/loss; 6 trials on")
     assert front.locator("circle.best").count() == 6
+    # A step: between two trials of the front nothing is known to be better.
+    places = re.findall(
+        r"[ML]([\d.]+) ([\d.]+)", front.locator("path.best-line").get_attribute("d")
+    )
+    assert len(places) == 11
+    turns = [(a[0] == b[0], a[1] == b[1]) for a, b in itertools.pairwise(places)]
+    assert turns == [(False, True), (True, False)] * 5
     needed = "10 complete settings are needed; there are 6."
     assert page.get_by_text(needed).count() == 1
     assert "not dominated by another" in page.locator(".tiles").inner_text()
@@ -256,6 +271,225 @@ def test_hundreds_of_trials_make_a_report(tmp_path, open_page):
     assert history.locator("circle").count() == 499
     assert page.title() == "many"
     assert page.locator("img").count() == 0
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
+    """The folder of a study whose trials all ended early: at step 3, or at step 1."""
+    folder = tmp_path_factory.mktemp("pruned")
+    return _run(folder, 6, pruner=fdl.Config(toys.ByNumber), seed=1)
+
+
+def test_learning_curves_end_where_trials_ended(pruned, open_page):
+    data = report.describe(pruned)
+    rows = {number: (steps, values) for number, steps, values in data["curves"]["rows"]}
+    assert [rows[number][0] for number in range(6)] == [[1, 2, 3], [1]] * 3
+    assert all(values == sorted(values, reverse=True) for _, values in rows.values())
+    page = open_page(report.render(pruned))
+    assert page.locator("path.curve.state-pruned").count() == 6
+    assert page.locator("circle.curve-end.state-pruned").count() == 6
+    # Values of an early step are neither results nor ranked with them.
+    assert page.get_by_text("No trial is complete yet.").count() == 1
+    end = page.locator('circle.curve-end[data-trial="4"]').bounding_box()
+    page.mouse.move(end["x"] + 2, end["y"] + 2)
+    loss = f"{rows[4][1][-1]:.6g}"
+    readout = page.locator("figure:has(path.curve) .readout")
+    assert readout.inner_text().startswith(f"trial 4 (pruned), step 3: {loss}; rate=")
+    assert page.locator("path.curve.lit").get_attribute("data-trial") == "4"
+
+
+def test_a_study_of_many_trials_draws_some_curves_of_few_points(tmp_path):
+    lines = [_line("opened", 0.0, slices=[SLICE])]
+    for trial in range(report.MOST_CURVES + 50):
+        asked = {"setting": trial, "trials": [trial], "assignment": {}, "words": []}
+        lines += [_line("asked", 1.0, **asked)]
+        lines += [_line("leased", 1.0, trial=trial, slice=0, fence=trial)]
+        steps = range(1, 1000 if trial == 7 else 3)
+        lines += [_line("reported", 2.0, trial=trial, step=n, value=1 / n) for n in steps]
+        value = 0.0 if trial == 7 else 1.0
+        ended = {"outcome": "complete", "values": [value], "reason": ""}
+        lines += [_line("ended", 3.0, trial=trial, **ended)]
+    facts = {"name": "many", "metrics": ["loss"], "directions": ["lower"], "trials": None}
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curves = report.describe(tmp_path)["curves"]
+    assert curves["reported"] == report.MOST_CURVES + 50
+    assert len(curves["rows"]) == report.MOST_CURVES
+    (best,) = [steps for number, steps, _ in curves["rows"] if number == 7]
+    assert len(best) <= report.MOST_POINTS
+    assert (best[0], best[-1]) == (1, 999)
+
+
+def test_trials_are_sorted_by_any_column(study, open_page):
+    page = open_page(report.render(study))
+    heads = _texts(page, "#trials thead th")
+    assert [head.strip(" ↑") for head in heads] == [
+        *("Trial", "State", "held_out/loss", "rate", "width", "optimizer", "Time", "Overrides")
+    ]
+    column = page.locator("#trials tbody tr td:nth-child(5)")
+    for order in (1, -1):
+        page.locator("#trials button.sort", has_text="width").click()
+        widths = [int(text) for text in column.all_inner_texts()]
+        assert widths == sorted(widths)[::order]
+    assert page.locator("#trials th[aria-sort=descending]").inner_text().startswith("width")
+    page.locator("#trials button.sort", has_text="State").click()
+    states = [text.split()[0] for text in _texts(page, "#trials tbody tr td:nth-child(2)")]
+    assert states == sorted(states)
+
+
+def test_axes_have_the_scale_of_their_dimension(study, open_page):
+    data = report.describe(study)
+    scales = {one["name"]: one["scale"] for one in data["dimensions"]}
+    assert scales == {"rate": "log", "width": "log", "optimizer": "category"}
+    widths = next(one["values"] for one in data["dimensions"] if one["name"] == "width")
+    assert {8} < set(widths) <= {8, 16, 32, 64, 128, 256}
+    page = open_page(report.render(study))
+    # Each doubling of the width takes the same room.
+    dots = page.get_by_role("img", name="held_out/loss by width").locator("circle")
+    at = {
+        widths[int(d.get_attribute("data-trial"))]: float(d.get_attribute("cx")) for d in dots.all()
+    }
+    steps = [(at[b] - at[a]) / math.log2(b / a) for a, b in itertools.pairwise(sorted(at))]
+    assert steps == pytest.approx([steps[0]] * len(steps), rel=0.02)
+    # The objective is linear until its button is pressed.
+    curve = page.locator("path.curve").first
+    before = curve.get_attribute("d")
+    page.keyboard.press("l")
+    assert page.get_by_role("button", name="Log scale").get_attribute("aria-pressed") == "true"
+    assert page.locator("path.curve").first.get_attribute("d") != before
+
+
+def test_two_dimensions_are_chosen_for_the_contours(study, open_page):
+    page = open_page(report.render(study))
+    page.get_by_label("Dimension on the x axis").select_option("rate")
+    page.get_by_label("Dimension on the y axis").select_option("width")
+    image = page.get_by_role("img", name="held_out/loss over rate and width: 13 complete trials")
+    assert image.locator("rect.level").count() > 30
+    assert image.locator("circle").count() == 13
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_the_report_is_readable_at_every_width(study, open_page, width):
+    page = open_page(report.render(study), viewport={"width": width, "height": 900})
+    check_fits(page)
+    # Drawings keep their size: a text of 11 px in them is 11 px on the screen.
+    scales = page.locator(".drawing svg").evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect().width / one.viewBox.baseVal.width)"
+    )
+    assert len(scales) >= 8
+    assert scales == pytest.approx([1.0] * len(scales), abs=0.02)
+    sizes = page.locator("svg text").evaluate_all(
+        "all => all.map((one) => parseFloat(getComputedStyle(one).fontSize))"
+    )
+    assert min(sizes) >= 11
+    # No column of the trials is out of sight: where there is no room, trials are cards.
+    trials = page.locator("#trials .scroller")
+    assert trials.evaluate("one => one.scrollWidth <= one.clientWidth + 1")
+    assert page.locator("table.cards").count() == (width < 1280)
+    check_accessible(page)
+
+
+def test_the_page_of_a_running_study_reads_itself_again(study, tmp_path, open_page):
+    text = report.render(study, live_seconds=1.0)
+    page = open_page(text, name="report.html")
+    page.locator("#trials button.sort", has_text="rate").click()
+    page.locator("button.kind", has_text="complete").click()
+    page.get_by_role("button", name="Log scale").click()
+    page.locator("#matrix button.sort", has_text="width").click()
+    page.keyboard.press("/")
+    page.keyboard.type("rate")
+    page.evaluate("scrollTo(0, 900)")
+    shown = _texts(page, "#trials tbody th")
+    page.evaluate("() => { window.isOld = true; }")
+    newer = report.render(study, live_seconds=60.0).replace("16 of 16 trials", "17 of 17 trials")
+    (tmp_path / "report.html").write_text(newer)
+    page.wait_for_function("() => !window.isOld && document.querySelector('#trials tbody th')")
+    assert "17 of 17 trials ended" in page.locator("header.top").inner_text()
+    assert "every 60 s while the study runs" in page.locator(".live").inner_text()
+    assert _texts(page, "#trials tbody th") == shown
+    assert page.locator("#search").input_value() == "rate"
+    assert page.evaluate("document.activeElement.id") == "search"
+    assert page.locator("#matrix [role=status]").inner_text().startswith("Sorted by width")
+    assert page.get_by_role("button", name="Log scale").get_attribute("aria-pressed") == "true"
+    assert page.evaluate("scrollY") == 900
+
+
+def test_a_page_that_is_no_longer_written_stops_reading_itself(study, open_page, monkeypatch):
+    monkeypatch.setattr(report.time, "time", lambda: 1e9)
+    page = open_page(report.render(study, live_seconds=1.0))
+    page.get_by_text("the study seems to be stopped").wait_for()
+    assert page.get_by_role("button", name="Pause updates").count() == 0
+    assert open_page(report.render(study)).locator(".live").count() == 0
+
+
+def test_the_report_is_written_while_the_study_runs(tmp_path, study):
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    lines = (study / "journal.jsonl").read_text().splitlines(keepends=True)
+    (folder / "facts.json").write_text((study / "facts.json").read_text())
+    (folder / "journal.jsonl").write_text("".join(lines[:20]))
+
+    def wait_for(number):
+        for _ in range(500):
+            if (folder / "report.html").is_file():
+                text = (folder / "report.html").read_text()
+                if f'"number":{number},' in text:
+                    return text
+            time.sleep(0.01)
+        raise AssertionError(f"trial {number} is not in the report")
+
+    with report.LiveReport(folder, seconds=0.02, first_seconds=0.01) as live:
+        assert re.search(r'"live":\{"seconds":[\d.]+,', wait_for(0))
+        (folder / "journal.jsonl").write_text("".join(lines))
+        wait_for(15)
+        # Where nothing is new, nothing is written.
+        (folder / "report.html").unlink()
+        time.sleep(0.2)
+        assert not (folder / "report.html").exists()
+        (folder / "journal.jsonl").unlink()
+        for _ in range(500):
+            if live.problem:
+                break
+            time.sleep(0.01)
+        assert "journal.jsonl" in live.problem
+    report.write(folder.parent / "toy", tmp_path / "last.html")
+    assert '"live":null' in (tmp_path / "last.html").read_text()
+
+
+def test_a_study_that_ended_has_a_report_that_stays(study):
+    assert '"live":null' in (study / "report.html").read_text()
+    assert "driven by" not in (study / "report.html").read_text()
+
+
+def test_rungs_are_drawn_into_the_curves(tmp_path, open_page):
+    asked = {"assignment": {}, "words": []}
+    lines = [
+        _line("opened", 0.0, slices=[SLICE]),
+        *(_line("asked", 0.5, setting=n, trials=[n], **asked) for n in (0, 1)),
+        *(_line("leased", 1.0, trial=n, slice=0, fence=n) for n in (0, 1)),
+        *(_line("reported", 2.0, trial=n, step=40, value=2.0 + n) for n in (0, 1)),
+        *(_line("reached", 2.0, trial=n, step=40, rung=1, value=2.0 + n) for n in (0, 1)),
+        *(_line("paused", 3.0, trial=n, step=40, rung=1, value=2.0 + n) for n in (0, 1)),
+        _line("promoted", 3.5, trial=0, step=40, rung=1, value=2.0),
+        _line("leased", 4.0, trial=0, slice=0, fence=2),
+        _line("reported", 5.0, trial=0, step=120, value=1.0),
+        _line("ended", 6.0, trial=0, outcome="complete", values=[1.0], reason=""),
+    ]
+    found = timeline_of(lines)
+    assert found.rungs == {1: {40}}
+    assert [(span.trial, span.end, span.outcome) for span in found.spans] == [
+        *((0, 3.0, "paused"), (1, 3.0, "paused"), (0, 6.0, "complete"))
+    ]
+    facts = {"name": "rungs", "metrics": ["loss"], "directions": ["lower"], "trials": 2}
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = open_page(report.render(tmp_path))
+    curves = page.get_by_role("img", name="Learning curves of 2 trials")
+    assert curves.locator("line.rung").count() == 1
+    assert curves.get_by_text("rung 1").count() == 1
+    left, line = curves.locator("path.curve").first, curves.locator("line.rung")
+    assert f"M{float(line.get_attribute('x1')):.1f} " in left.get_attribute("d")
 
 
 SLICE = {"index": 0, "name": "cpu:0", "num_devices": 1}
@@ -411,3 +645,15 @@ def test_the_time_is_bounded():
     _, count = importance(complete, DISTRIBUTIONS, ["lower", "lower"])
     assert count == MOST
     assert time.process_time() - start < 5.0
+
+
+def test_the_rungs_of_a_real_study_are_in_its_report(tmp_path):
+    scheduler = fdl.Config(studies.Asha, reduction=3, num_rungs=3)
+    folder = _run(tmp_path, 12, base=fdl.Config(toys.Toy, steps=9), scheduler=scheduler)
+    data = report.describe(folder)
+    assert data["curves"]["rungs"][:2] == [[1, [1]], [2, [3]]]
+    lengths = {number: steps[-1] for number, steps, _ in data["curves"]["rows"]}
+    assert set(lengths.values()) == {1, 3, 9}
+    states = {trial["number"]: trial["state"] for trial in data["trials"]}
+    assert all((states[n] == "complete") == (last == 9) for n, last in lengths.items())
+    assert "paused" in {span[4] for span in data["spans"]}

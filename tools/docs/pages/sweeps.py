@@ -25,8 +25,8 @@ A study edits paths of an experiment's config and runs trials on the devices of 
     luthier train study:lm_learning_rate/7
 
 A study is a config itself: see `sweeps/lm_learning_rate.py`. The first name in the path of an
-override selects its part (`base`, `space`, `objectives`, `sampler`, `pruner`, `budget`, `engine`,
-...). Trial 0 is the unchanged experiment.
+override selects its part (`base`, `space`, `objectives`, `sampler`, `pruner`, `scheduler`,
+`budget`, `engine`, ...). Trial 0 is the unchanged experiment.
 
 ## Spaces
 
@@ -44,6 +44,12 @@ which yield tables of overrides, and tries their product.
 
 `--sampler NAME`, `--pruner NAME`; in a study any sampler of Optuna is a node
 (`sampler=optuna.samplers.TPESampler(n_startup_trials=6)`).
+
+## Rungs
+
+`scheduler=luthier.study.Asha()` pauses trials at fractions of their length, and promotes the best
+from their checkpoints. [Stop or pause bad trials early](schedule_trials.md) compares schedulers and
+pruners.
 
 ## Objectives
 
@@ -105,6 +111,14 @@ trials run (`source`), a directory for each trial with its whole graph, its resu
 report (`report.html`), and Optuna's copy (`optuna.journal`, for optuna-dashboard). Ctrl-C saves the
 running trials; `--resume` continues, also after any process was killed. In W&B, trials are runs of
 one group, and one more run summarizes them.
+
+The report is one HTML file that needs neither a server nor a network. It shows the learning curves
+of all trials, the history and the distribution of an objective, the Pareto front, importance,
+slices and contours of the dimensions, parallel coordinates, the use of each device group, and a
+table of trials that sorts by any column and filters by state and text. While the study runs, the
+driver writes it again every ten seconds or more rarely, and an opened page reloads itself at the
+same place. Of thousands of trials it draws the best and others at even distances, and shows how
+many it drew.
 
 Optuna's copy has every trial with its intermediate values, also while it runs, and with sizes and
 choices as the config has them; `optuna.load_study` and `trials_dataframe` read it, too. Where it is

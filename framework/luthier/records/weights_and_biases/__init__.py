@@ -1,9 +1,12 @@
 """The mirror of a run in Weights & Biases, and the run that sums up many."""
 
 from luthier.records.weights_and_biases.mirror import (
+    OUTCOME,
+    SUMMARY_RUN,
     Lines,
     MirroredRows,
     Parent,
+    keep_outcome,
     log_difference,
     parent_of,
 )
@@ -18,9 +21,11 @@ from luthier.records.weights_and_biases.node import (
     server,
     shared_mirrors,
 )
-from luthier.records.weights_and_biases.summary import Summary, mirror_summary
+from luthier.records.weights_and_biases.summary import Summary, id_of_summary, mirror_summary
 
 __all__ = [
+    "OUTCOME",
+    "SUMMARY_RUN",
     "Lines",
     "Mirrored",
     "MirroredRows",
@@ -29,7 +34,9 @@ __all__ = [
     "Wandb",
     "choose_mode",
     "has_key",
+    "id_of_summary",
     "is_reachable",
+    "keep_outcome",
     "log_difference",
     "mirror_summary",
     "parent_of",

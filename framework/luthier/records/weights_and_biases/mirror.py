@@ -65,6 +65,31 @@ def keep_graph(wandb_run: Any, run: RunDirectory) -> None:
     wandb_run.save(os.path.join(root, FOLDER, "*.json"), base_path=str(root), policy="now")
 
 
+OUTCOME, SUMMARY_RUN = "outcome", "summary_run"
+"""Entries of the config of a trial of a study: how it ended, and the W&B run of the study."""
+
+
+def keep_outcome(wandb_run: Any, run: RunDirectory) -> None:
+    """Complete the config of a trial of a study: how it ended, and where the study's summary is.
+
+    In the config and not only in the summary of the W&B run, because panels of parallel coordinates
+    and tables group and filter by entries of the config.
+
+    Args:
+      wandb_run: The W&B run.
+      run: The run.
+    """
+    config = read_json(run.path / "wandb.json", default={}).get("config") or {}
+    if OUTCOME not in config:
+        return
+    status = wandb_run.summary.get("status", "failed")
+    found = {OUTCOME: "complete" if status == events.FINISHED else status}
+    # Offline, nothing has an address yet; the id is among the entries from the start.
+    if wandb_run.url and config.get(SUMMARY_RUN):
+        found["summary_url"] = f"{wandb_run.url.rpartition('/')[0]}/{config[SUMMARY_RUN]}"
+    wandb_run.config.update(found, allow_val_change=True)
+
+
 def parent_of(run: RunDirectory) -> Parent | None:
     """Return the parent of a run: the run that it restored, or the base of its study.
 
@@ -387,7 +412,7 @@ def begin(
         notes=fields.get("notes"),
         tags=fields.get("tags") or None,
         dir=str(folder),
-        config=dict(config),
+        config={**config, **(fields.get("config") or {})},
         mode=mode,
         # Offline runs cannot be resumed: each mirror writes a file of its own, with all rows from
         # the first, and the files of earlier mirrors are deleted once it is complete (see
@@ -471,6 +496,7 @@ def mirror(
     rows.release()
     if lines.report:
         send(notice=lines.report)
+    keep_outcome(wandb_run, run)
     wandb_run.finish(exit_code=rows.exit_code)
     # Only now is the new file complete. An online mirror has made no file that replaces them, so
     # that offline files stay.

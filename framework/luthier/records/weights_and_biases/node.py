@@ -136,6 +136,7 @@ class Wandb:
       job_type: Role of the run within its group.
       notes: A longer description.
       tags: Labels to filter by.
+      config: Further entries of the run's config in W&B, beside those of the experiment.
       mode: `auto` is online where there are a key and a network, else offline; `online`, `offline`,
         `off`. The environment's WANDB_MODE decides what `auto` is.
       system_metrics: Whether W&B samples the usage of processors, memory and disks.
@@ -152,6 +153,7 @@ class Wandb:
     job_type: str | None = None
     notes: str | None = None
     tags: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
     mode: Literal["auto", "online", "offline", "off"] = "auto"
     system_metrics: bool = True
     finish_seconds: float = 60.0

@@ -64,6 +64,22 @@ class Summary:
     pages: Mapping[str, str]
 
 
+def id_of_summary(directory: pathlib.Path) -> str:
+    """Return the id of the W&B run of a summary, which is the same whenever it is made again.
+
+    Args:
+      directory: Where its files are kept.
+    """
+    path = directory / SETTINGS_FILE
+    fields = read_json(path, default={})
+    if not fields.get("id"):
+        # Written down at once: runs may name it long before the summary is made.
+        fields["id"] = os.urandom(4).hex()
+        write_json(path, fields)
+    found: str = fields["id"]
+    return found
+
+
 def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mirrored | None:
     """Make the W&B run of a summary, or make it anew; wait until it is done.
 
@@ -86,9 +102,8 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     fields = dataclasses.asdict(node)
     fields |= {"name": summary.name, "group": summary.group, "job_type": "summary"}
     fields["tags"] = list(node.tags)
-    # Kept, because a study that has grown continues its W&B run (`write`).
-    earlier = read_json(directory / SETTINGS_FILE, default={})
-    fields["id"] = earlier.get("id") or os.urandom(4).hex()
+    # The same id, because a study that has grown continues its W&B run (`write`).
+    fields["id"] = id_of_summary(directory)
     write_json(directory / SETTINGS_FILE, fields)
     # Absolute, because the process that reads them has a folder of its own.
     pages = {title: str(pathlib.Path(page).resolve()) for title, page in summary.pages.items()}

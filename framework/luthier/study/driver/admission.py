@@ -10,6 +10,8 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.graph import Graph
+from luthier.records.weights_and_biases import OUTCOME, SUMMARY_RUN, Wandb
+from luthier.study.driver.mirror import shown_dimension, shown_value
 from luthier.study.protocol import SliceInfo
 from luthier.study.space import settings
 from luthier.study.space_checks import Editing, violated
@@ -53,9 +55,14 @@ class Admission:
       study: The study.
       editing: How words of its space are read.
       marks: The first trial of each fingerprint; it is kept up to date.
+      summary_run: The id of the study's own run in W&B, which those of its trials name.
     """
 
-    def __init__(self, study: Study, editing: Editing, marks: dict[str, int]):
+    def __init__(
+        self, study: Study, editing: Editing, marks: dict[str, int], summary_run: str = ""
+    ):
+        self._summary_run = summary_run
+        self._shown: dict[str, dict[str, Any]] | None = None  # made for the first run in W&B
         self._study, self._editing, self._first = study, editing, marks
         self._slices: dict[Any, SliceInfo] = {}
         # Programs that the gate has accepted, by the kind of slice.
@@ -94,7 +101,40 @@ class Admission:
         graph = self._editing.trial_graph(study.base, study.space, assignment, trial)
         if repeat:
             graph = _with_seed(graph, trial, repeat)
-        return _in_group(graph, study.name, trial)
+        return self._described(graph, assignment, trial)
+
+    def _described(self, graph: Graph, assignment: Mapping[str, Any], trial: int) -> Graph:
+        """Return the graph with its W&B run described as a trial of the study, where it has one."""
+        try:
+            node = graphs.build(graphs.get(graph, "records.wandb"))
+        except BadInput:
+            return graph
+        if not isinstance(node, Wandb):
+            return graph
+        name = self._study.name
+        if self._shown is None:
+            named = self._study.space.every()
+            self._shown = {one.name: shown_dimension(one.dimension) for one in named}
+        # Entries of their own beside the nested config of the experiment: a panel of parallel
+        # coordinates takes `swept/*` and an objective, without a search for what varied. The mirror
+        # replaces the outcome when the run ends.
+        swept = {
+            f"swept/{key}": shown_value(self._shown[key], assignment[key]) for key in assignment
+        }
+        config = {"study": name, "trial": trial, OUTCOME: "running", SUMMARY_RUN: self._summary_run}
+        config = {**(node.config or {}), **config, **swept}
+        # Runs of a study are found together in W&B; what the user has set stays as it is.
+        words = [
+            f"records.wandb.name={f'{name}/{trial}'!r}",
+            f"records.wandb.config={config!r}",
+        ]
+        if node.group is None:
+            words.append(f"records.wandb.group={name!r}")
+        if node.job_type is None:
+            words.append("records.wandb.job_type='trial'")
+        if not node.tags:
+            words.append(f"records.wandb.tags={('sweep', name)!r}")
+        return graphs.apply(graph, words, f"trial {trial}:")
 
     def admit(self, trial: int, assignment: Mapping[str, Any], repeat: int) -> ValidatedTrial:
         """Make and validate the graph of a trial.
@@ -192,16 +232,3 @@ def _with_seed(graph: Graph, trial: int, repeat: int) -> Graph:
     seed = graphs.evaluate(graphs.get(graph, "seed"))
     # Next to the base's seed, so that a repeat is easily reproduced by hand.
     return graphs.apply(graph, [f"seed={(seed + repeat) % 2**32}"], f"trial {trial}:")
-
-
-def _in_group(graph: Graph, name: str, trial: int) -> Graph:
-    """Return the graph with its W&B run in the study's group, where it has one of no group."""
-    try:
-        group = graphs.get(graph, "records.wandb.group")
-    except BadInput:
-        return graph
-    # Runs of a study are found together in W&B; a group that the user has set stays as it is.
-    words = [f"records.wandb.name='{name}/{trial}'"]
-    if group is None:
-        words.append(f"records.wandb.group='{name}'")
-    return graphs.apply(graph, words, f"trial {trial}:")

@@ -10,8 +10,11 @@ The way of a trial, with where each step happens:
 3. `Driver._fill` takes it from the queue (`_next`) for a free device group, leases the group to it
    (`_lease`, the line `leased`) and hands it to the engine (`TrialEngine.start` or `refill`).
 4. `Driver._handle` receives the events of the engine. An evaluation goes to `_report`, which writes
-   `reported` and asks the pruner (`Pruning.report`); its answer goes back to the worker by
-   `TrialEngine.answer`. **This is where a trial is pruned**: the worker then ends it as `pruned`.
+   `reported` and asks the pruner (`Pruning.report`) or the rungs (`_judge_at_rung`, which writes
+   `reached`, and `promoted` where the trial continues); the answer goes back to the worker by
+   `TrialEngine.answer`. **This is where a trial is pruned or paused**: the worker then ends it as
+   `pruned`, or saves it and sends `Paused` (the line `paused`). A free place takes a paused trial
+   that is to be promoted before any other (`_take_promoted`).
 5. The end goes to `_finish`, which reduces the result to the objectives' values, and to `_end`,
    which writes the line `ended`. When all trials of a parameter set have ended,
    `_report_to_sampler` writes the line `told` and calls `Suggester.record`. Back to 1.
@@ -34,10 +37,12 @@ lease ties a result to a lease: what a worker that was given up still sends or w
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from luthier.errors import RecordError, RunError, VersionError
@@ -55,13 +60,16 @@ from luthier.study.protocol import (
     Event,
     Faulted,
     Lost,
+    Paused,
     Reported,
     SliceInfo,
     TrialEnded,
     TrialEngine,
     TrialWork,
+    Verdict,
     Work,
 )
+from luthier.study.rungs import Rungs, reached_rung
 from luthier.study.space import num_points, override_text
 from luthier.study.study import Packed, Study
 
@@ -74,6 +82,8 @@ _AHEAD = 4  # settings asked ahead for each slice, where the sampler does not lo
 # three for one trial, because a trial that brings down every machine is likely to be the cause.
 MAX_FAULTS = 2  # of the machine, in a row, before a slice is excluded
 MAX_TRIAL_FAULTS = 3  # of the machine, that one trial meets before it is held back
+# A lane takes trials of its own program only; paused trials of others are passed over.
+MAX_LOOKED_AT = 64  # paused trials for each free place
 REST_SECONDS = 2.0  # of a slice after a fault of its machine: a lost mount may come back
 
 KILLED = "killed"
@@ -175,6 +185,7 @@ class Parts:
       admission: Decides on trials.
       suggester: Suggests settings.
       pruning: Ends trials early; None ends none.
+      rungs: The rungs of the study's scheduler; None where it has none.
       view: Displays its status.
     """
 
@@ -185,6 +196,7 @@ class Parts:
     admission: Admission
     suggester: Suggester
     pruning: Pruning | None
+    rungs: Rungs | None
     view: View
 
 
@@ -216,6 +228,9 @@ class _Trials:
         self._faults: collections.Counter[int] = collections.Counter()  # of the machine, by trial
         self._held: dict[int, str] = {}  # trials that met too many of them, with the last one
         self._lost_on: dict[int, int] = {}  # trial -> the slice where it was lost last
+        # How paused trials run: a plan of each would be made again for every look at them.
+        self._placed: dict[int, Mapping[Any, Packed]] = {}
+        self._verdicts: list[tuple[int, int, int, Verdict]] = []  # answers that are to be sent
         self._left = self._time_left_behind()
         self.stopped = ""
         self.stopped_by: Literal["", "failures", "place"] = ""
@@ -240,7 +255,10 @@ class _Trials:
 
     def _note(self, kind: str, **fields: Any) -> None:
         """Write a line of the journal, and follow it."""
-        self._ledger.follow(self._parts.journal.add(kind, **fields))
+        line = self._parts.journal.add(kind, **fields)
+        self._ledger.follow(line)
+        if self._parts.rungs is not None:
+            self._parts.rungs.follow(line)
 
     def _queue_again(self) -> None:
         """Resume where the journal ends: report results that were not reported, queue the rest."""
@@ -255,30 +273,35 @@ class _Trials:
             self._report_to_sampler(number)
             for repeat, trial in enumerate(self._ledger.settings[number].trials):
                 state = self._ledger.trials[trial]
-                if state.state in ENDED:
+                if state.state in (*ENDED, "paused"):
                     continue
                 graph = self._parts.directory.read_trial(trial) if state.is_admitted else None
                 if state.copy_of is not None:
                     self._copy(trial, state.copy_of)
                 elif graph is not None:
-                    self._queue_placed(self._parts.admission.place(trial, graph))
+                    # A promoted trial was about to be leased before all others.
+                    is_first = state.promoted > 0
+                    self._queue_placed(self._parts.admission.place(trial, graph), is_first)
                 else:
                     self._admit(trial, suggestion, repeat)
         self._waiting.clear()
 
-    def _ask(self) -> bool:
-        """Ask the sampler for one more setting; return whether there is one."""
-        number, known = len(self._ledger.settings), len(self._ledger.trials)
-        budget = self._study.budget
+    def _may_ask(self) -> bool:
+        """Return whether the limits of the study leave room for one more setting."""
+        known, trials = len(self._ledger.trials), self._study.budget.num_trials
         # A whole setting or none of it: a setting is judged by the mean over all of its seeds. The
         # first one is asked even where its seeds exceed the budget, or nothing would ever run;
         # `grid_notice` counts it as well.
-        trials = budget.num_trials
         if trials is not None and known and known + self._study.seeds > trials:
             return False
         if self._is_spent() or self._is_exhausted or self.is_late:
             return False
-        if self.stop_asked or self.stopped:
+        return not (self.stop_asked or self.stopped)
+
+    def _ask(self) -> bool:
+        """Ask the sampler for one more setting; return whether there is one."""
+        number, known = len(self._ledger.settings), len(self._ledger.trials)
+        if not self._may_ask():
             return False
         if number == 0:
             # Setting 0 is the experiment as it is, and no suggestion. Where the space holds it, the
@@ -342,9 +365,11 @@ class _Trials:
             self._note("admitted", trial=trial, mark=admitted.mark)
         self._queue_placed(admitted)
 
-    def _queue_placed(self, admitted: ValidatedTrial) -> None:
+    def _queue_placed(self, admitted: ValidatedTrial, is_first: bool = False) -> None:
         if admitted.reason:
             self._end(admitted.trial, "infeasible", admitted.reason)
+        elif is_first:
+            self._queue.appendleft(admitted)
         else:
             self._queue.append(admitted)
 
@@ -492,8 +517,16 @@ class _Trials:
         return limit is not None and time.monotonic() - self._started >= limit
 
     def _put_back(self, trial: Trial, reason: str) -> None:
+        if trial.is_to_pause:
+            # It was asked to pause, and what is lost is at most that its last steps are saved.
+            return self._pause(trial)
         seconds = round(self._free(trial.number), 6)
         self._note("lost", trial=trial.number, reason=reason, counts=False, device_seconds=seconds)
+
+    def _pause(self, trial: Trial) -> None:
+        """Note that a trial waits at the rung that it has reached; its place is free."""
+        seconds = round(self._free(trial.number), 6)
+        self._note("paused", **_at_rung(trial), device_seconds=seconds)
 
     def _take_result(self, trial: Trial) -> bool:
         """End a trial by the result that its last worker wrote; return whether there is one."""
@@ -506,6 +539,9 @@ class _Trials:
             return False
         # A result with another fence is of an earlier lease, whose trial was put back since.
         if ended is None or ended.fence != trial.fence:
+            return False
+        # That of a trial which pauses, and ends so only where it is never promoted.
+        if self._parts.rungs is not None and ended.outcome == "pruned":
             return False
         self._finish(ended)
         return True
@@ -567,7 +603,10 @@ class Driver(_Trials):
                 may_come and self._is_wanted()
             ):
                 self._stop_where_held()
-                return not (self.stop_asked or self.is_late or self.stopped)
+                if self.stop_asked or self.is_late or self.stopped:
+                    return False
+                self._end_paused()
+                return True
             # Only now, when no group waits for it: to validate a trial takes longer than all else
             # of a round. One in a round, so that events do not wait for several.
             may_ask_more = self._ask_ahead()
@@ -575,6 +614,7 @@ class Driver(_Trials):
             # request to stop are looked at once in a round.
             for event in self._engine.events(0.0 if may_ask_more else 1.0):
                 self._handle(event)
+            self._send_verdicts()
             self._end_slow_trials()
             self._show()
         # The limit of failures was reached by the very last trials: the study is over all the same,
@@ -596,7 +636,43 @@ class Driver(_Trials):
         """Return whether there is a trial for a group that is away, or rests after a fault."""
         # Asking here may put a trial into the queue although no group is free: the study must not
         # end while one that is away could still take it.
-        return not self._is_spent() and (bool(self._queue) or self._ask())
+        return not self._is_spent() and (
+            bool(self._queue) or any(True for _ in self._promotable()) or self._ask()
+        )
+
+    def _promotable(self) -> Iterator[int]:
+        """Yield the paused trials that are to be promoted."""
+        if self._parts.rungs is not None:
+            yield from self._parts.rungs.promotable(may_ask=self._may_ask())
+
+    def _end_paused(self) -> None:
+        """End the trials that wait at a rung, when nothing is left to promote."""
+        if self._parts.rungs is None:
+            return
+        num_rungs = self._parts.rungs.scheduler.num_rungs
+        for trial in self._ledger.trials:
+            if trial.state == "paused":
+                reason = f"stayed at rung {trial.rung} of {num_rungs}"
+                self._complete_result(trial, reason)
+                self._end(trial.number, "pruned", reason, [_at_rung(trial)["value"]])
+
+    def _complete_result(self, trial: Trial, reason: str) -> None:
+        """Write the result of a paused trial whose worker was killed before it could."""
+        folder, series = self._parts.directory.trial_path(trial.number), trial.series or {}
+        with contextlib.suppress(RunError):  # a damaged one is written anew
+            found = protocol.read_result(folder)
+            if found is not None and found.fence == trial.fence:
+                return
+        # As far as the journal knows: the metric of the objective at each evaluation.
+        name = self._study.objectives[0].name
+        result = {
+            "metrics": {name: series[max(series)]} if series else {},
+            "series": [[step, {name: value}] for step, value in sorted(series.items())],
+            "steps": max(series, default=0),
+            "facts": {"device_seconds": trial.device_seconds},
+        }
+        ended = TrialEnded(trial.slice, trial.number, trial.fence, "pruned", reason, result)
+        protocol.write_result(folder, ended)
 
     def _stop_where_held(self) -> None:
         """Stop a study whose last trials only met faults of the machine."""
@@ -650,7 +726,7 @@ class Driver(_Trials):
                 work,
                 packed.hoist,
                 packed.lanes,
-                asks=self._parts.pruning is not None,
+                asks=self._parts.pruning is not None or self._parts.rungs is not None,
                 spare_lanes=packed.num_lanes - len(work),
                 num_expected=max(len(work), self._num_left() // len(self._slices)),
             ),
@@ -670,6 +746,8 @@ class Driver(_Trials):
         """
         if self._is_spent():
             return None
+        if (promoted := self._take_promoted(slice, key)) is not None:
+            return promoted
         kind = kind_of(slice.info)
         while True:
             fitting = [a for a in self._queue if kind in a.packed and not self._shuns(a, slice)]
@@ -689,6 +767,22 @@ class Driver(_Trials):
             most = self._ahead if key is not None else self._ahead + len(self._slices)
             if len(self._queue) >= most or not self._ask():
                 return None
+
+    def _take_promoted(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
+        """Promote the first paused trial that may run on a slice; None where there is none.
+
+        One that does not fit stays paused for another slice, or another program's lanes.
+        """
+        for trial in itertools.islice(self._promotable(), MAX_LOOKED_AT):
+            if trial not in self._placed:
+                graph = self._parts.directory.read_trial(trial)
+                self._placed[trial] = self._parts.admission.place(trial, graph).packed
+            packed = self._placed[trial].get(kind_of(slice.info))
+            if packed is None or key not in (None, packed.key):
+                continue
+            self._note("promoted", **_at_rung(self._ledger.trials[trial]))
+            return ValidatedTrial(trial, None, packed=self._placed.pop(trial))
+        return None
 
     @property
     def _ahead(self) -> int:
@@ -749,6 +843,9 @@ class Driver(_Trials):
             self._report(trial_state, event)
         elif isinstance(event, Faulted):
             self._take_fault(trial_state, event)
+        elif isinstance(event, Paused):
+            self._slices[event.slice].num_faults = 0
+            self._put_back(trial_state, "its worker paused it")
         else:
             # Any result shows that the machine works: only faults with nothing in between count as
             # a row.
@@ -765,7 +862,7 @@ class Driver(_Trials):
         self._faults[number] += 1
         if self._faults[number] >= MAX_TRIAL_FAULTS:
             self._held[number] = event.reason
-        else:
+        elif trial.state == "waiting":
             self._queue_left(number)
         # Lanes of one program, and trials that waited in the same worker, meet the same fault: only
         # a lease that is newer than the last counted fault counts as another one in a row.
@@ -800,25 +897,53 @@ class Driver(_Trials):
 
     def _report(self, trial: Trial, event: Reported) -> None:
         objective = self._study.objectives[0]
-        raw, pruning, go_on = event.metrics.get(objective.name), self._parts.pruning, True
+        raw, pruning = event.metrics.get(objective.name), self._parts.pruning
+        verdict: Verdict = "continue"
         if raw is not None:
             self._note("reported", trial=trial.number, step=event.step, value=float(raw))
-            # The pruner compares what the objective would be if the trial ended now (best so far,
-            # or mean of the last ones), not the raw metric.
+            # Trials are compared by the value that the objective would have if they ended now (best
+            # so far, or mean of the last ones), and not by the raw metric.
             value = reduced(objective, trial.series or {})
             if value is not None and pruning is not None:
-                go_on = pruning.report(trial.number, event.step, value)
-        if pruning is not None:
-            # Answered in any case where a pruner exists, also without the metric: the worker blocks
+                is_good = pruning.report(trial.number, event.step, value)
+                verdict = "continue" if is_good else "prune"
+            if value is not None and self._parts.rungs is not None:
+                verdict = self._judge_at_rung(trial, event, value, self._parts.rungs)
+        if pruning is not None or self._parts.rungs is not None:
+            # Answered in any case where somebody judges, also without the metric: the worker blocks
             # until it has an answer (`TrialWatcher.evaluated`).
-            self._engine.answer(event.slice, trial.number, event.fence, go_on)
+            self._verdicts.append((event.slice, trial.number, event.fence, verdict))
+
+    def _judge_at_rung(self, trial: Trial, event: Reported, value: float, rungs: Rungs) -> Verdict:
+        rung = reached_rung(rungs.scheduler, event.step, event.fraction)
+        # A trial that was promoted may resume from before its rung, and reports it once more.
+        if rung <= trial.rung:
+            return "continue"
+        self._note("reached", trial=trial.number, step=event.step, rung=rung, value=value)
+        self._parts.suggester.show_rungs(trial.setting, trial.rung_values or {})
+        if not rungs.promotes_at_once(trial.number, rung):
+            return "pause"
+        self._note("promoted", **_at_rung(trial))
+        return "continue"
+
+    def _send_verdicts(self) -> None:
+        # Committed before they are sent: a trial saves after its answer, and one that resumes from
+        # that step does not report it again. What it had reached must be in the journal by then.
+        if self._verdicts:
+            self._parts.journal.commit()
+        for verdict in self._verdicts:
+            self._engine.answer(*verdict)
+        self._verdicts.clear()
 
     def _lose(self, trial: int, lost: Lost) -> None:
         """A worker died: take its result if it wrote one, else queue the trial again."""
         state = self._ledger.trials[trial]
-        # The result first: a worker that was killed after it wrote the file has lost nothing.
+        # The result first: a worker that was killed after it wrote the file has lost nothing. Nor
+        # has a trial that was to pause.
         if self._take_result(state):
             return
+        if state.is_to_pause:
+            return self._pause(state)
         if lost.counts and state.losses >= self._study.budget.retries:
             reason = f"its worker died {state.losses + 1} times; the last time: {lost.reason}"
             self._end(trial, "failed", reason, fault=KILLED)
@@ -873,6 +998,13 @@ class Driver(_Trials):
         """Note that the budget cuts the grid off, once."""
         if (notice := grid_notice(self._study)) and notice not in self._ledger.notices:
             self._note("noted", notice=notice)
+
+
+def _at_rung(trial: Trial) -> dict[str, Any]:
+    """Return the fields of a line about a trial at its highest rung."""
+    values = trial.rung_values or {}
+    step = max(trial.series or {0: 0.0})
+    return {"trial": trial.number, "step": step, "rung": trial.rung, "value": values[trial.rung]}
 
 
 def grid_notice(study: Study) -> str:

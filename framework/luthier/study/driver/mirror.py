@@ -57,6 +57,7 @@ def study_facts(study: Study) -> dict[str, Any]:
         "trials": study.budget.num_trials,
         "directions": [objective.direction for objective in study.objectives],
         "metrics": [objective.name for objective in study.objectives],
+        "rungs": None if study.scheduler is None else study.scheduler.num_rungs,
         # In Optuna's own format, so that the mirror and the importance in reports need not build
         # the space.
         "distributions": {
@@ -64,12 +65,15 @@ def study_facts(study: Study) -> dict[str, Any]:
             for named in study.space.every()
         },
         # The same as people read it: numbers and labels in place of exponents and indices.
-        "shown": {named.name: _shown_dimension(named.dimension) for named in study.space.every()},
+        "shown": {named.name: shown_dimension(named.dimension) for named in study.space.every()},
     }
 
 
-def _shown_dimension(dimension: Any) -> dict[str, Any]:
+def shown_dimension(dimension: Any) -> dict[str, Any]:
     """Return a distribution of values as they stand in the config, with the stored choice of each.
+
+    Args:
+      dimension: The dimension.
 
     Returns:
       The `distribution` as JSON, and as `values` pairs of a stored choice and its value; None where

@@ -137,6 +137,7 @@ class _Repair:
             # had.
             for trial in setting.trials:
                 self._end(trial)
+                self._end_paused(trial)
             if setting.is_reported or ledger.outcome_of(setting) is None:
                 self.num_left_out += 1
                 return
@@ -159,6 +160,8 @@ class _Repair:
         if is_repeated:
             self.num_left_out += 1
             return
+        if kind in ("leased", "paused", "promoted"):
+            self._reach(line)
         # Not for `ended`: a trial may end without being admitted (infeasible, or a copy).
         if kind in ("leased", "reported"):
             self._admit(line["trial"])
@@ -186,6 +189,8 @@ class _Repair:
         for state in list(self._ledger.trials):
             self._try_again(state.number)
             self._end(state.number)
+            if self._ledger.is_over:  # with a line `closed` that was written after all ends
+                self._end_paused(state.number)
         if self._owed is not None:
             self._made("told", setting=self._owed)
 
@@ -284,6 +289,9 @@ class _Repair:
         # Fences order the leases of a trial, so a result shows which lease it ended.
         if ended is None or ended.fence < state.fence:
             return
+        # That of a trial which was to pause: the next driver finds it at its rung.
+        if self._is_of_pause(ended):
+            return
         # The same lease, but a line says that it was lost or put back since: the driver did not
         # take this result, and the next one will run the trial again.
         if ended.fence == state.fence and state.state != "running":
@@ -298,6 +306,13 @@ class _Repair:
         # The time of the lease was on the lost line alone; 0 errs on the side of more budget.
         seconds = float(ended.result.get("facts", {}).get("device_seconds") or 0.0)
         self._end_line(trial, outcome, reason, values, seconds, fault)
+
+    def _end_paused(self, trial: int) -> None:
+        """Add that a trial stayed at its rung, as a driver ends it when nothing is left to run."""
+        state, scheduler = self._ledger.trials[trial], self._study.scheduler
+        if state.state == "paused" and scheduler is not None:
+            reason = f"stayed at rung {state.rung} of {scheduler.num_rungs}"
+            self._end_line(trial, "pruned", reason, [(state.rung_values or {})[state.rung]], 0.0)
 
     def _try_again(self, trial: int, fence: int | None = None, outcome: str | None = None) -> None:
         """Add the line `retried` of a trial that had ended, where later lines show that it was.
@@ -315,9 +330,15 @@ class _Repair:
         # copy.
         if fence is not None or (state.copy_of is not None and outcome not in (None, state.state)):
             self._made("retried", trial=trial)
-        elif ended is not None and ended.fence > state.fence:
+        # The result of a trial that paused is no later end than that at its rung: only the line of
+        # its lease is lost.
+        elif ended is not None and ended.fence > state.fence and not self._is_of_pause(ended):
             self._made("retried", trial=trial)
             self._lease(trial)
+
+    def _is_of_pause(self, ended: TrialEnded) -> bool:
+        """Return whether a result is of a trial that paused; with rungs nothing else is pruned."""
+        return self._study.scheduler is not None and ended.outcome == "pruned"
 
     def _lease(self, trial: int) -> None:
         """Add the last lease of a trial that waits and ends next, where that line is lost."""
@@ -327,6 +348,20 @@ class _Repair:
         ended = results_of(self._directory, trial)
         if ended is not None and ended.fence > state.fence:
             self._made("leased", trial=trial, slice=ended.slice, fence=ended.fence)
+
+    def _reach(self, line: Mapping[str, Any]) -> None:
+        """Add the lines about a rung without which a line could not follow."""
+        state = self._ledger.trials[line["trial"]]
+        if line["kind"] == "leased":
+            # Only one that was promoted is leased after it had reached a rung.
+            if state.is_to_pause:
+                values = state.rung_values or {}
+                step = max(state.series or {0: 0.0})
+                at_rung = {"step": step, "rung": state.rung, "value": values[state.rung]}
+                self._made("promoted", trial=state.number, **at_rung)
+        elif state.rung < line["rung"]:
+            at_rung = {name: line[name] for name in ("step", "rung", "value")}
+            self._made("reached", trial=state.number, **at_rung)
 
     def _study_values(self, ended: TrialEnded) -> tuple[str, str, list[float] | None, str]:
         found = [objective.value(ended.result) for objective in self._study.objectives]
@@ -362,8 +397,8 @@ class _Repair:
 
     def _report(self, trial: int, ended: TrialEnded | None, before: int | None = None) -> None:
         """Add the reports of a trial that are lost, before a later one or its end."""
-        if ended is None or self._study.pruner is None:  # which alone goes by reports
-            return
+        if ended is None or (self._study.pruner or self._study.scheduler) is None:
+            return  # nothing else goes by reports
         known = self._ledger.trials[trial].series or {}
         name = self._study.objectives[0].name
         for step, metrics in ended.result.get("series", ()):

@@ -10,6 +10,7 @@ in-memory study that was filled from the journal. What a sampler stores in Optun
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
 import logging
@@ -66,6 +67,29 @@ class Suggestion:
     notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+class _Storage(optuna.storages.InMemoryStorage):
+    """Shows trials that still run, or wait at a rung, as pruned where they reached a rung.
+
+    So a sampler learns from the highest rung that each trial has reached, as BOHB does (Falkner et
+    al., 2018, arXiv:1807.01774). Optuna has no state for a trial that may be resumed (optuna#3351),
+    and one that was told as pruned cannot run again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: dict[int, Any] = {}  # by number
+
+    def get_all_trials(self, study_id: int, deepcopy: bool = True, states: Any = None) -> list[Any]:
+        """Return the trials as samplers see them."""
+        trials = [self.shown.get(trial.number, trial) for trial in self.stored_trials(study_id)]
+        trials = [t for t in trials if states is None or t.state in states]
+        return copy.deepcopy(trials) if deepcopy else trials
+
+    def stored_trials(self, study_id: int) -> list[Any]:
+        """Return the trials as they are."""
+        return super().get_all_trials(study_id, deepcopy=False)
+
+
 class InMemoryStudy:
     """The settings of a study and their results, in a study of Optuna in memory.
 
@@ -83,7 +107,7 @@ class InMemoryStudy:
     def _begin(self) -> None:
         # The storage is driven directly where Optuna's `Study` has no method: attributes that
         # samplers write are not reachable otherwise.
-        self._storage = optuna.storages.InMemoryStorage()
+        self._storage = _Storage()
         with _quiet():
             self._study = optuna.create_study(storage=self._storage, directions=self._directions)
         self._size = 0
@@ -153,6 +177,23 @@ class InMemoryStudy:
         self._running[setting] = number
         self._size += 1
 
+    def show_rungs(self, setting: int, values: Mapping[int, float]) -> None:
+        """Let samplers see a setting that has not ended as pruned at its highest rung.
+
+        Args:
+          setting: The number of the setting; one that was never asked is ignored.
+          values: The objective's value by rung.
+        """
+        number = self._running.get(setting)
+        if number is None:
+            return
+        stored = self._storage.get_trial(
+            self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+        )
+        shown = copy.copy(stored)
+        shown.state, shown.intermediate_values = TrialState.PRUNED, dict(values)
+        self._storage.shown[number] = shown
+
     def record(
         self,
         setting: int,
@@ -166,13 +207,14 @@ class InMemoryStudy:
           setting: The number of the setting.
           state: Its outcome.
           values: Of the objectives.
-          series: Value by step, of a setting that was pruned.
+          series: Value by step, or by rung, of a setting that was pruned.
         """
         number = self._running.pop(setting, None)
         # Happens for the baseline where the space does not hold it: no sampler could have suggested
         # it.
         if number is None:
             return
+        self._storage.shown.pop(number, None)
         # `Study.tell` calls `after_trial` of the study's sampler, and that one belongs to another
         # setting by now. A random sampler does nothing there.
         self._study.sampler = optuna.samplers.RandomSampler()
@@ -204,10 +246,13 @@ class InMemoryStudy:
         # alone.
         if self._most is None or self._size < 2 * self._most:
             return
-        trials = self._study.get_trials(deepcopy=False)
+        trials, shown = self._storage.stored_trials(self._id), self._storage.shown
         attributes = self._storage.get_study_system_attrs(self._id)
         running = {number: setting for setting, number in self._running.items()}
-        kept = self._choose_kept([t for t in trials if t.number not in running])
+        # A setting that waits at a rung is a result, too, of which a long study has thousands. One
+        # that is forgotten, and was promoted, is not reported at its end.
+        ended = [shown.get(t.number, t) for t in trials]
+        kept = self._choose_kept([t for t in ended if t.number in shown or t.number not in running])
         self._begin()
         # Trial numbers are those of the new study from here on: running ones get theirs below, in
         # the order in which they are added.
@@ -215,11 +260,14 @@ class InMemoryStudy:
         for key, value in attributes.items():
             self._storage.set_study_system_attr(self._id, key, value)
         for trial in trials:
-            if trial.number in running:
-                self._running[running[trial.number]] = self._size
-            elif trial.number not in kept:
+            if trial.number not in kept and (trial.number in shown or trial.number not in running):
                 continue
             self._study.add_trial(trial)
+            if trial.number in running:
+                setting = running[trial.number]
+                self._running[setting] = self._size
+                if trial.number in shown:
+                    self.show_rungs(setting, shown[trial.number].intermediate_values)
             self._size += 1
 
     def _choose_kept(self, ended: Sequence[Any]) -> set[int]:
@@ -232,6 +280,14 @@ class InMemoryStudy:
         sign = 1 if self._directions[0] is StudyDirection.MINIMIZE else -1
         complete = [t for t in ended if t.state == TrialState.COMPLETE]
         best = sorted(complete, key=lambda t: (sign * t.values[0], t.number))
+        # Then those at the highest rungs: few trials of a study with rungs are complete.
+        at_rungs = [t for t in ended if t.number in self._storage.shown]
+
+        def rank(trial: Any) -> tuple[float, ...]:
+            rung, value = max(trial.intermediate_values.items())
+            return -rung, math.inf if math.isnan(value) else sign * value, trial.number
+
+        best += sorted(at_rungs, key=rank)
         rest = [trial.number for trial in best if trial.number not in newest]
         return newest | set(rest[:_BEST])
 
@@ -267,6 +323,9 @@ class Suggester(Protocol):
 
     def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Add a setting that runs again after its failure was reported."""
+
+    def show_rungs(self, setting: int, values: Mapping[int, float]) -> None:
+        """Take in the value by rung of a setting that has not ended."""
 
     def record(
         self,
@@ -305,6 +364,9 @@ class GridSuggester:
 
     def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Do nothing: its point was suggested before."""
+
+    def show_rungs(self, setting: int, values: Mapping[int, float]) -> None:
+        """Do nothing: a grid does not look back."""
 
     def record(self, *outcome: Any) -> None:
         """Do nothing: a grid does not look back."""
@@ -404,6 +466,10 @@ class OptunaSuggester:
     def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Add a setting that runs again; samplers ignore the failure that was reported."""
         self.restore(setting, suggestion)
+
+    def show_rungs(self, setting: int, values: Mapping[int, float]) -> None:
+        """Take in the value by rung of a setting that has not ended."""
+        self._past.show_rungs(setting, values)
 
     def record(
         self,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-State = Literal["waiting", "running", "complete", "pruned", "infeasible", "failed"]
+State = Literal["waiting", "running", "paused", "complete", "pruned", "infeasible", "failed"]
 ENDED = ("complete", "pruned", "infeasible", "failed")
 
 
@@ -31,6 +31,9 @@ class Trial:
         to the objective's value; only until it ends.
       fault: The kind of fault of a trial that failed, as `luthier.faults.Fault` calls it.
       device_seconds: Devices times seconds that it had them, over all of its leases.
+      rung: The highest rung that it has reached; 0 where it has reached none.
+      promoted: The highest rung from which it was promoted.
+      rung_values: The objective's value by rung, at the rungs that it has reached.
     """
 
     number: int
@@ -48,6 +51,14 @@ class Trial:
     series: dict[int, float] | None = None
     fault: str = ""
     device_seconds: float = 0.0
+    rung: int = 0
+    promoted: int = 0
+    rung_values: dict[int, float] | None = None
+
+    @property
+    def is_to_pause(self) -> bool:
+        """Whether it has reached a rung from which it was not promoted."""
+        return self.rung > self.promoted
 
 
 @dataclasses.dataclass(slots=True)
@@ -137,6 +148,17 @@ class Ledger:
             trial.fence, trial.started = line["fence"], line["at"]
         elif kind == "reported":
             trial.series = {**(trial.series or {}), line["step"]: line["value"]}
+        elif kind == "reached":
+            trial.rung = line["rung"]
+            trial.rung_values = {**(trial.rung_values or {}), trial.rung: line["value"]}
+        elif kind == "paused":
+            trial.state = "paused"
+            self._spend(trial, line)
+        elif kind == "promoted":
+            trial.promoted = line["rung"]
+            # One that was promoted when it reached the rung keeps its place, and runs.
+            if trial.state == "paused":
+                trial.state = "waiting"
         elif kind == "lost":
             # The reports stay: the trial resumes from its checkpoint, after them.
             trial.state = "waiting"
@@ -154,13 +176,16 @@ class Ledger:
             # each would fill the driver's memory.
             trial.series = None
             if trial.state == "pruned":
-                self._reports[trial.number] = dict(line.get("series", ()))
+                # By rung where there are rungs: trials of different lengths, or batch sizes, are
+                # compared there and not at the same step.
+                self._reports[trial.number] = trial.rung_values or dict(line.get("series", ()))
         # As if it had only been admitted: its graph, the trial whose result it copies, and the
         # device time that it had stay. The sampler keeps the failure that was reported
         # (`Suggester.retry`).
         elif kind == "retried":
             trial.state, trial.reason, trial.fault = "waiting", "", ""
             trial.values, trial.losses, trial.lost = None, 0, ""
+            trial.rung, trial.promoted, trial.rung_values = 0, 0, None
             self.settings[trial.setting].is_reported = False
 
     def _spend(self, trial: Trial, line: Mapping[str, Any]) -> None:

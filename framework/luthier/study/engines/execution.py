@@ -34,14 +34,16 @@ from luthier.study.protocol import (
     TRACEBACK,
     Faulted,
     Outcome,
+    Paused,
     Reported,
     TrialEnded,
     TrialWork,
+    Verdict,
     Work,
     write_result,
 )
 from luthier.trainer.evaluate import Evaluator
-from luthier.trainer.interrupt import INTERRUPTED, PRUNED, Watcher
+from luthier.trainer.interrupt import INTERRUPTED, PAUSED, PRUNED, Watcher
 from luthier.trainer.loop import CompiledStep, TrainStep
 from luthier.trainer.opening import Request
 from luthier.trainer.results import FINISHED, Result
@@ -50,6 +52,10 @@ from luthier.trainer.run import Session, open_session
 # One trial in a worker: from its directory to its result.
 
 RUN = "run"
+_REASONS: Mapping[Verdict | None, str] = {
+    "prune": PRUNED,
+    "pause": PAUSED,
+}  # to leave a run, by the driver's answer
 _LONGEST_REASON = 500
 
 
@@ -69,22 +75,24 @@ class TrialWatcher(Watcher):
         self._work = work
         self._asks = asks
         self._send = send
-        self._answers: queue.Queue[bool | None] = queue.Queue()
+        self._answers: queue.Queue[Verdict | None] = queue.Queue()
 
-    def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
+    def evaluated(
+        self, step: int, metrics: Mapping[str, float], last: bool, fraction: float = 1.0
+    ) -> str | None:
         """Report an evaluation; wait for the answer where the trial could continue."""
         work = self._work
-        self._send(Reported(self._slice, work.trial, work.fence, step, dict(metrics)))
+        self._send(Reported(self._slice, work.trial, work.fence, step, dict(metrics), fraction))
         # After the last evaluation there is nothing left to prune, and a trial that was stopped
         # gets no answer.
         if not self._asks or last or self.requested is not None:
             return None
         # Blocks the training loop until the driver has answered; `stop` wakes it by None.
-        return PRUNED if self._answers.get() is False else None
+        return _REASONS.get(self._answers.get())
 
-    def answer(self, go_on: bool) -> None:
+    def answer(self, verdict: Verdict) -> None:
         """Pass on the answer to the last report; called from another thread."""
-        self._answers.put(go_on)
+        self._answers.put(verdict)
 
     def stop(self) -> None:
         """Have the trial saved and left at its next step; called from another thread."""
@@ -99,8 +107,11 @@ def ended(
     mode: Mapping[str, Any],
     result: Result,
     peak_bytes: int | None,
-) -> TrialEnded | None:
+) -> TrialEnded | Paused | None:
     """Write how a trial ended; return it, or None where it was interrupted and can be resumed.
+
+    The result of a trial that has paused stands where it is never promoted; the next lease writes
+    another one. Its checkpoint is on the disk when this is called.
 
     Args:
       slice: Where the trial ran.
@@ -110,18 +121,21 @@ def ended(
       result: What training came to.
       peak_bytes: Bytes on one device that its compiled step needs.
     """
-    outcomes: dict[str, Outcome] = {FINISHED: "complete", PRUNED: "pruned"}
+    outcomes: dict[str, Outcome] = {FINISHED: "complete", PRUNED: "pruned", PAUSED: "pruned"}
     # Interrupted: its checkpoint is the result, and the driver has put the trial back into the
     # queue.
     if result.status not in outcomes:
         return None
-    reason = "" if result.status == FINISHED else f"pruned after step {result.step}"
+    reason = "" if result.status == FINISHED else f"{result.status} after step {result.step}"
     facts = {"parameters": plan.parameters, "peak_bytes": peak_bytes}
     found = summary(result.directory / "metrics.jsonl", mode)
     found["facts"] |= facts
-    return _written(
+    event = _written(
         work, TrialEnded(slice, work.trial, work.fence, outcomes[result.status], reason, found)
     )
+    if result.status == PAUSED:
+        return Paused(slice, work.trial, work.fence, result.step)
+    return event
 
 
 def failed(
@@ -320,7 +334,7 @@ class Inbox:
         elif isinstance(message, Answer | Stop):
             watcher = self._watchers.get((message.trial, message.fence))
             if watcher is not None and isinstance(message, Answer):
-                watcher.answer(message.go_on)
+                watcher.answer(message.verdict)
             elif watcher is not None:
                 watcher.stop()
         elif isinstance(message, Close):
@@ -491,8 +505,8 @@ class Execution:
         request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
         return open_session(plan.program.graph, plan, step, request, watcher)
 
-    def report(self, event: TrialEnded | Faulted | None) -> None:
-        """Send how a trial ended, if it did."""
+    def report(self, event: TrialEnded | Paused | Faulted | None) -> None:
+        """Send how a trial ended, or that it paused; nothing for one that was interrupted."""
         if event is not None:
             self._send(event)
 

@@ -21,7 +21,7 @@ from luthier.errors import EXIT_REQUEUE, BadInput, Problem, RunError
 from luthier.records import crash
 from luthier.storage import read_json
 from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, read_messages
-from luthier.study.protocol import Event, Lost, SliceInfo, TrialWork, Work
+from luthier.study.protocol import Event, Lost, SliceInfo, TrialWork, Verdict, Work
 
 # The devices of this machine, cut into slices, each seen by one process only.
 
@@ -295,16 +295,16 @@ class Local:
         """
         self._workers[slice].send(Refill(trial))
 
-    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
+    def answer(self, slice: int, trial: int, fence: int, verdict: Verdict) -> None:
         """Answer a report of work that `asks`.
 
         Args:
           slice: Number of the device group.
           trial: Number of the trial.
           fence: Number of the attempt, as in the event.
-          go_on: True to continue the trial, False to prune it.
+          verdict: Whether the trial continues, is pruned or pauses.
         """
-        self._workers[slice].send(Answer(trial, fence, go_on))
+        self._workers[slice].send(Answer(trial, fence, verdict))
 
     def stop(self, slice: int, trial: int, fence: int) -> None:
         """End a trial at its next step: it is saved, and comes back as nothing.

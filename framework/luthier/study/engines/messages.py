@@ -8,21 +8,31 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
-from luthier.study.protocol import Faulted, Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work
+from luthier.study.protocol import (
+    Faulted,
+    Lost,
+    Paused,
+    Reported,
+    SliceInfo,
+    TrialEnded,
+    TrialWork,
+    Verdict,
+    Work,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The answer to a report: whether the trial continues.
+    """The answer to a report.
 
     Args:
       fence: The lease that the report belongs to.
-      go_on: Whether the trial continues.
+      verdict: Whether the trial continues, is pruned or pauses.
     """
 
     trial: int
     fence: int
-    go_on: bool
+    verdict: Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +67,7 @@ KINDS: dict[str, type] = {
     "stop": Stop,
     "close": Close,
     "reported": Reported,
+    "paused": Paused,
     "ended": TrialEnded,
     "faulted": Faulted,
     "lost": Lost,

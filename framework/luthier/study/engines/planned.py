@@ -26,6 +26,7 @@ from luthier.study.protocol import (
     SliceInfo,
     TrialEnded,
     TrialWork,
+    Verdict,
     Work,
     write_result,
 )
@@ -110,14 +111,14 @@ class Planned:
         assert self._pool is not None
         self._pool.submit(self._plan, slice, trial)
 
-    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
+    def answer(self, slice: int, trial: int, fence: int, verdict: Verdict) -> None:
         """Do nothing: a plan reports nothing before its end.
 
         Args:
           slice: Number of the device group.
           trial: Number of the trial.
           fence: Number of the attempt, as in the event.
-          go_on: True to continue the trial, False to prune it.
+          verdict: Whether the trial continues, is pruned or pauses.
         """
 
     def stop(self, slice: int, trial: int, fence: int) -> None:

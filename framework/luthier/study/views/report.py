@@ -1,125 +1,31 @@
-"""A study as one HTML file: its timeline, its trials, and which settings mattered."""
+"""A study as one HTML file: its learning curves, its trials, and which settings mattered."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
 import pathlib
 import re
 import shlex
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
+from luthier.errors import LuthierError
 from luthier.storage import write_atomically
 from luthier.study.driver.directory import STUDIES
 from luthier.study.driver.journal import NAME as JOURNAL
-from luthier.study.driver.journal import read_journal
-from luthier.study.driver.mirror import read_facts
+from luthier.study.driver.journal import load_journal
+from luthier.study.driver.mirror import read_facts, shown_value
 from luthier.study.driver.sampling import as_direction
 from luthier.study.driver.trial_table import Trial
 from luthier.study.views.text import StudyStatus, headline, read_status
+from luthier.study.views.timeline import Timeline, seconds_of, timeline_of
 from luthier.view.page import document
-
-# The timeline: which trial was on which slice and when, read from a study's journal.
-
-
-@dataclasses.dataclass(slots=True)
-class Span:
-    """A trial on a slice.
-
-    Args:
-      trial: Its number.
-      slice: The number of the slice.
-      start: When it began, in seconds of driving.
-      end: When it was over; for one that runs, when the journal ends.
-      outcome: How it ended: an outcome of a trial, `lost` with its worker, or `running`.
-    """
-
-    trial: int
-    slice: int
-    start: float
-    end: float
-    outcome: str = "running"
-
-
-@dataclasses.dataclass
-class Timeline:
-    """The events of a study by time, without the time in which no driver ran.
-
-    Args:
-      spans: Trials on slices, in the order in which they began.
-      slices: The names of the slices, by their number.
-      assignments: What the sampler chose, by the number of the setting.
-      seconds: How long the study was driven.
-    """
-
-    spans: list[Span] = dataclasses.field(default_factory=list)
-    slices: dict[int, str] = dataclasses.field(default_factory=dict)
-    assignments: dict[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    seconds: float = 0.0
-
-
-def read_timeline(directory: pathlib.Path) -> Timeline:
-    """Read the timeline of the study in a folder.
-
-    Args:
-      directory: The study's folder.
-
-    Raises:
-      RunError: Its journal is damaged.
-    """
-    return timeline_of(read_journal(directory / JOURNAL))
-
-
-def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
-    """Build a timeline from the lines of a journal.
-
-    Args:
-      lines: The lines.
-    """
-    found = Timeline()
-    begun: dict[int, Span] = {}
-    last = idle = noted = None
-    is_driven = False
-    for line in lines:
-        kind, at = line["kind"], line["at"]
-        if last is None or idle is None:
-            last = idle = at
-        # The clock of the timeline stops between two drivers: from the last line of the one to the
-        # line `opened` of the next. That one notes before it opens what is edited and what runs
-        # again, and one that is killed leaves no line `closed`: so a note counts only if the same
-        # driver wrote a line after it, or if it is the end of the journal.
-        if kind in ("noted", "retried"):
-            is_driven = is_driven and kind == "noted"
-            noted = at
-            continue
-        noted = None
-        is_driven = kind == "opened" or (is_driven and kind != "closed")
-        if kind == "opened":
-            # May be negative where the clock was set back; `seconds` below never falls.
-            idle += at - last
-            found.slices |= {info["index"]: info["name"] for info in line["slices"]}
-        last = max(last, at)  # clocks may be set back
-        found.seconds = max(found.seconds, at - idle)
-        if kind == "asked":
-            found.assignments[line["setting"]] = line["assignment"]
-        elif kind == "leased":
-            span = Span(line["trial"], line["slice"], found.seconds, found.seconds)
-            begun[line["trial"]] = span
-            found.spans.append(span)
-        elif kind in ("ended", "lost") and line["trial"] in begun:
-            span = begun.pop(line["trial"])
-            span.end, span.outcome = found.seconds, line.get("outcome", kind)
-    if is_driven and noted is not None and idle is not None:
-        found.seconds = max(found.seconds, noted - idle)
-    for span in begun.values():
-        span.end = found.seconds
-    return found
-
 
 # Hyperparameter importance, by Optuna's PED-ANOVA: it takes no forest, and well under a second.
 #
@@ -135,6 +41,7 @@ def importance(
     complete: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
     distributions: Mapping[str, str],
     directions: Sequence[str],
+    objective: int | None = None,
 ) -> tuple[dict[str, float], int]:
     """Return the importance of each dimension, and the number of settings that it is based on.
 
@@ -142,6 +49,7 @@ def importance(
       complete: The assignment of each complete setting, and its objectives' values.
       distributions: Of the dimensions, as Optuna writes them.
       directions: Of the objectives: `lower` or `higher`.
+      objective: The number of the objective; None ranks several together by domination.
 
     Returns:
       Shares by the name of the dimension, the largest first, which sum up to one; none where there
@@ -163,6 +71,9 @@ def importance(
         return {}, len(usable)
     if len(usable) > MOST:
         usable = [usable[i * len(usable) // MOST] for i in range(MOST)]
+    if objective is not None:
+        usable = [(assignment, [values[objective]]) for assignment, values in usable]
+        directions = [directions[objective]]
     known = {name: json_to_distribution(text) for name, text in distributions.items()}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(directions=[as_direction(found) for found in directions])
@@ -173,11 +84,10 @@ def importance(
             values=list(values),
         )
         study.add_trial(trial)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of few trials, which the page shows
-        # Optuna's default evaluator since version 5 is PED-ANOVA. Without a `target`, which would
-        # name one objective, it ranks several together by domination.
-        shares = optuna.importance.get_param_importances(study)
+    # Optuna's default evaluator since version 5 is PED-ANOVA. Without a `target` it ranks several
+    # objectives together by domination. Warnings stay as they are: this runs in a thread of the
+    # driver, and filters are those of the process.
+    shares = optuna.importance.get_param_importances(study)
     return {name: float(share) for name, share in shares.items()}, len(usable)
 
 
@@ -196,35 +106,44 @@ _FILES = ("matrix.css", "report.css", "matrix.js", "report_charts.js", "report.j
 
 
 def write(
-    directory: str | os.PathLike[str], path: str | os.PathLike[str] | None = None
+    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    live_seconds: float | None = None,
 ) -> pathlib.Path:
     """Write the report of a study; return where it is.
 
     Args:
       directory: The study's folder.
       path: Where to; `report.html` in the study's folder where it is None.
+      live_seconds: Time until it is written again, after which the page reloads itself; None
+        where nothing writes it again.
 
     Raises:
-      RunError: The journal is damaged, or the report cannot be written.
+      RunError: The journal cannot be read, or the report cannot be written.
     """
     folder = pathlib.Path(directory)
     place = folder / NAME if path is None else pathlib.Path(path)
     way = pathlib.Path(os.path.relpath(folder, place.parent)).as_posix()
-    write_atomically(place, render(folder, "" if way == "." else f"{quote(way)}/"))
+    way = "" if way == "." else f"{quote(way)}/"
+    write_atomically(place, render(folder, way, live_seconds=live_seconds))
     return place
 
 
-def render(directory: pathlib.Path, way: str = "") -> str:
+def render(directory: pathlib.Path, way: str = "", *, live_seconds: float | None = None) -> str:
     """Return the report of the study in a folder as the text of one HTML file.
 
     Args:
       directory: The study's folder.
       way: What leads from the report to that folder, at the start of an address.
+      live_seconds: As for `write`.
 
     Raises:
-      RunError: The journal is damaged.
+      RunError: The journal cannot be read.
     """
     data = describe(directory, way)
+    if live_seconds is not None:
+        data["live"] = {"seconds": live_seconds, "written": time.time()}
     fallback = "This page needs JavaScript. The command `luthier sweep show` prints the same."
     return document(data["name"], data, _FILES, fallback)
 
@@ -237,21 +156,22 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
       way: What leads from the report to that folder, at the start of an address.
 
     Raises:
-      RunError: The journal is damaged.
+      RunError: The journal cannot be read.
     """
     # Everything that the page shows, as data: the page is static, and its scripts draw from this.
     # It is read from the study's files only, so that a report can be made where the user's packages
     # are not installed.
-    standing, timeline = read_status(directory), read_timeline(directory)
+    contents = load_journal(directory / JOURNAL)
+    standing, timeline = read_status(directory, contents), timeline_of(contents.lines)
     best = [trial.number for trial in standing.best()]
     trials = standing.ledger.trials
     seconds = seconds_of(timeline)
     return {
         "version": 1,
+        "live": None,
         "name": standing.name,
         "headline": headline(standing).removeprefix(f"{standing.name}: "),
-        "driver": "" if standing.driver is None else str(standing.driver),
-        "notices": list(standing.ledger.notices),
+        "notices": [*standing.problems, *standing.ledger.notices],
         "metrics": list(standing.metrics),
         "directions": list(standing.directions),
         "best": best,
@@ -261,11 +181,68 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
         "trials": [
             {"link": _link(trial, way), **_trial(standing, trial, seconds)} for trial in trials
         ],
+        "dimensions": _dimensions(directory, trials, timeline),
+        "curves": _curves(standing, timeline, best),
         "importance": _importance(directory, standing, timeline),
         "slices": [{"index": i, "name": timeline.slices[i]} for i in sorted(timeline.slices)],
         "spans": [[s.trial, s.slice, s.start, s.end, s.outcome] for s in timeline.spans],
         "matrix": _matrix(standing, timeline, directory, _chosen(standing, best), way),
     }
+
+
+class LiveReport:
+    """Keeps the report of a study up to date while it is driven, as a context manager.
+
+    A thread of the driver's process, because the report is made of the journal's file alone and
+    another process would start for each study, however short. It writes after `first_seconds`, and
+    then at most every `seconds`, or more rarely where a report of many trials takes long: at most
+    a twentieth of the time goes into it.
+
+    Args:
+      directory: The study's folder.
+      seconds: Least time between two reports.
+      first_seconds: When the first one is written.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, seconds: float = 10.0, first_seconds: float = 3.0
+    ) -> None:
+        self._directory, self._seconds, self._first = directory, seconds, first_seconds
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="luthier-report", daemon=True)
+        self.problem = ""
+        """Why no report could be written; empty where it could."""
+
+    def __enter__(self) -> LiveReport:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Waits for a report that is being written: the last one follows, and must stay.
+        self._is_over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        pause, size = self._first, -1
+        while not self._is_over.wait(pause):
+            try:
+                now = os.stat(self._directory / JOURNAL).st_size
+                if now == size:
+                    continue
+                start = time.thread_time()
+                write(self._directory, live_seconds=max(self._seconds, pause))
+                size = now
+                pause = max(self._seconds, 20 * (time.thread_time() - start))
+            except (OSError, LuthierError) as error:
+                # A full disk, say. The study goes on, and its last report is written by the driver,
+                # which raises what is still wrong then.
+                self.problem = str(error)
+                pause = max(self._seconds, pause)
 
 
 def _trial(standing: StudyStatus, trial: Trial, seconds: dict[int, float]) -> dict[str, Any]:
@@ -285,18 +262,6 @@ def _link(trial: Trial, way: str) -> str:
     return f"{way}trials/{trial.number:04d}/"
 
 
-def seconds_of(timeline: Timeline) -> dict[int, float]:
-    """Return how long each trial was on device groups, in seconds, by its number.
-
-    Args:
-      timeline: The timeline of the study.
-    """
-    found: dict[int, float] = {}
-    for span in timeline.spans:
-        found[span.trial] = found.get(span.trial, 0.0) + span.end - span.start
-    return found
-
-
 def _reference(directory: pathlib.Path, name: str) -> str:
     """Return the study's reference for `luthier train`: its name, or its folder if elsewhere."""
     # A name is enough only where `luthier` looks for studies by itself, from the project's folder.
@@ -304,18 +269,90 @@ def _reference(directory: pathlib.Path, name: str) -> str:
     return "study:" + shlex.quote(name if is_here else str(directory))
 
 
+MOST_CURVES = 300
+"""Trials whose learning curve is drawn: of more, the best and others at even distances."""
+MOST_POINTS = 200
+"""Points of one learning curve: of more, some at even distances, and the last one."""
+
+
+def _curves(standing: StudyStatus, timeline: Timeline, best: Sequence[int]) -> dict[str, Any]:
+    """Return the evaluations of the first objective: of each trial its steps and values."""
+    reports = {number: found for number, found in sorted(timeline.reports.items()) if found}
+    chosen = set(reports)
+    if len(reports) > MOST_CURVES:
+        running = [t.number for t in standing.ledger.trials if t.state == "running"]
+        first = [n for n in dict.fromkeys([*best, *running]) if n in reports][: MOST_CURVES // 2]
+        others = [number for number in reports if number not in set(first)]
+        room = MOST_CURVES - len(first)
+        chosen = {*first, *(others[i * len(others) // room] for i in range(room))}
+    rows = []
+    for number in sorted(chosen):
+        steps = sorted(reports[number])
+        if len(steps) > MOST_POINTS:
+            stride = math.ceil(len(steps) / (MOST_POINTS - 1))
+            steps = [*steps[:-1:stride], steps[-1]]
+        rows.append([number, steps, [_short(reports[number][step]) for step in steps]])
+    rungs = [[rung, sorted(timeline.rungs[rung])] for rung in sorted(timeline.rungs)]
+    return {"rows": rows, "reported": len(reports), "rungs": rungs}
+
+
+def _short(value: float) -> float:
+    """Return a number with the digits that a chart can show: of ten thousand trials it counts."""
+    return float(f"{value:.7g}")
+
+
+_ABSENT = object()  # not None, which may be an option
+
+
+def _dimensions(
+    directory: pathlib.Path, trials: Sequence[Trial], timeline: Timeline
+) -> list[dict[str, Any]]:
+    """Return the dimensions of the space with the choice of each trial, for axes and columns.
+
+    Returns:
+      For each its `name`, its `scale` (`linear`, `log` or `category`), the `labels` of a category
+      in the order of its options, and `values` by trial: numbers, or indices of labels.
+    """
+    found = []
+    assignments = [timeline.assignments.get(trial.setting, {}) for trial in trials]
+    for name, shown in read_facts(directory).get("shown", {}).items():
+        record = json.loads(shown["distribution"])
+        # Of a conditional space, a trial has the dimensions of the options that it chose.
+        values: list[Any] = [
+            shown_value(shown, chosen[name]) if name in chosen else _ABSENT
+            for chosen in assignments
+        ]
+        labels: list[str] = []
+        if record["name"] == "CategoricalDistribution":
+            choices = list(record["attributes"]["choices"])
+            labels, scale = [str(choice) for choice in choices], "category"
+            values = [None if value is _ABSENT else choices.index(value) for value in values]
+        else:
+            scale = "log" if record["attributes"].get("log") else "linear"
+            values = [None if value is _ABSENT else _short(value) for value in values]
+        found.append({"name": name, "scale": scale, "labels": labels, "values": values})
+    return found
+
+
 def _importance(
     directory: pathlib.Path, standing: StudyStatus, timeline: Timeline
 ) -> dict[str, Any]:
+    """Return the importance of the dimensions: of several objectives of each, and of the front."""
     ledger = standing.ledger
     complete = []
     for setting in ledger.settings:
         outcome = ledger.outcome_of(setting)
         if outcome is not None and outcome[0] == "complete" and outcome[1]:
             complete.append((timeline.assignments.get(setting.number, {}), outcome[1]))
-    shares, count = importance(complete, _distributions(directory), standing.directions)
-    rows = [{"path": path, "share": share} for path, share in shares.items()]
-    return {"rows": rows, "settings": count, "fewest": FEWEST}
+    known, several = _distributions(directory), len(standing.directions) > 1
+    targets: list[tuple[str, int | None]] = [("Pareto front", None)] if several else []
+    targets += [(name, i if several else None) for i, name in enumerate(standing.metrics)]
+    count, found = 0, []
+    for name, objective in targets:
+        shares, count = importance(complete, known, standing.directions, objective)
+        rows = [{"path": path, "share": share} for path, share in shares.items()]
+        found.append({"name": name, "rows": rows})
+    return {"of": found, "settings": count, "fewest": FEWEST}
 
 
 def _distributions(directory: pathlib.Path) -> dict[str, str]:

@@ -16,8 +16,8 @@ from luthier.records.run import data_frame
 from luthier.storage import json_text, replacing
 from luthier.study.driver.directory import STUDIES, StudyDirectory, find_study
 from luthier.study.driver.mirror import read_facts, shown_value
-from luthier.study.views.report import read_timeline, seconds_of
 from luthier.study.views.text import StudyStatus, read_status
+from luthier.study.views.timeline import read_timeline, seconds_of
 
 Row = Mapping[str, Any]
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from luthier.storage import Holder, holder
-from luthier.study.driver.journal import load_journal
+from luthier.study.driver.journal import NAME as JOURNAL
+from luthier.study.driver.journal import Contents, load_journal
 from luthier.study.driver.mirror import read_facts
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import TRACEBACK, SliceInfo
@@ -35,6 +36,7 @@ class StudyStatus:
       ledger: Its trials.
       driver: The process that drives it now; None where there is none.
       problems: What is wrong with its journal, a line each; what is whole was read.
+      num_rungs: Rungs of its scheduler, the full length included; None where it has none.
     """
 
     name: str
@@ -44,6 +46,11 @@ class StudyStatus:
     ledger: Ledger
     driver: Holder | None = None
     problems: Sequence[str] = ()
+    num_rungs: int | None = None
+
+    def state(self, trial: Trial) -> str:
+        """Return the state of a trial as text, with the rung where it waits."""
+        return f"paused {trial.rung}/{self.num_rungs}" if trial.state == "paused" else trial.state
 
     def words(self, trial: Trial) -> str:
         """Return the overrides of a trial as text."""
@@ -77,18 +84,21 @@ def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first != second and all(a <= b for a, b in zip(first, second, strict=True))
 
 
-def read_status(directory: pathlib.Path) -> StudyStatus:
+def read_status(directory: pathlib.Path, contents: Contents | None = None) -> StudyStatus:
     """Read the status of the study in a folder.
 
     Args:
       directory: The study's folder.
+      contents: What its journal holds; read from the folder where it is None.
 
     Raises:
       RunError: Its journal cannot be read.
       VersionError: It was written by a later luthier.
     """
     facts = read_facts(directory)
-    ledger, contents = Ledger(), load_journal(directory / "journal.jsonl")
+    ledger = Ledger()
+    if contents is None:
+        contents = load_journal(directory / JOURNAL)
     for line in contents.lines:
         ledger.follow(line)
     return StudyStatus(
@@ -99,6 +109,7 @@ def read_status(directory: pathlib.Path) -> StudyStatus:
         ledger,
         holder(directory / "lock"),
         contents.problems,
+        facts.get("rungs"),
     )
 
 
@@ -127,7 +138,12 @@ def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
     yield from _table(
         ["trial", "state", *standing.metrics, "overrides"],
         [
-            [str(t.number), t.state, *_values(standing, t), _overrides_and_reason(standing, t)]
+            [
+                str(t.number),
+                standing.state(t),
+                *_values(standing, t),
+                _overrides_and_reason(standing, t),
+            ]
             for t in listed
         ],
     )
@@ -182,7 +198,7 @@ def headline(standing: StudyStatus) -> str:
     ended = ledger.count(*ENDED)
     limit = "" if standing.num_trials is None else f" of {standing.num_trials}"
     parts = [f"{ended}{limit} trials ended"]
-    for state in ("running", "waiting", "pruned", "infeasible", "failed"):
+    for state in ("running", "waiting", "paused", "pruned", "infeasible", "failed"):
         if count := ledger.count(state):
             parts.append(f"{count} {state}")
     if copies := sum(trial.copy_of is not None for trial in ledger.trials):
@@ -202,7 +218,11 @@ def ended_line(standing: StudyStatus, trial: Trial) -> str:
         f"{name} {value:.6g}"
         for name, value in zip(standing.metrics, trial.values or (), strict=False)
     )
-    parts = [trial.state, *([values] if values else []), *([trial.reason] if trial.reason else [])]
+    parts = [
+        standing.state(trial),
+        *([values] if values else []),
+        *([trial.reason] if trial.reason else []),
+    ]
     return cell(f"trial {trial.number}: {'; '.join(parts)}; {standing.words(trial)}")
 
 

@@ -15,6 +15,7 @@ from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.graph import Graph
 from luthier.records import Mirrored, Summary, Wandb, mirror_summary
+from luthier.records.weights_and_biases import id_of_summary, resolved_mode
 from luthier.study.driver.trial_table import Trial
 from luthier.study.views.text import StudyStatus
 
@@ -42,6 +43,21 @@ def mirror_study(
     if node is None:
         return None
     return mirror_summary(node, directory, summary_of(graph, standing, node, pages))
+
+
+def reserve_summary(directory: pathlib.Path, base: Graph) -> str:
+    """Return the id of the W&B run that will summarize a study, for the runs of its trials.
+
+    Args:
+      directory: The study's folder.
+      base: The base experiment of the study.
+
+    Returns:
+      The id; empty where the experiment is not mirrored.
+    """
+    node = wandb_of(base)
+    is_off = node is None or resolved_mode(node.mode) == "off"
+    return "" if is_off else id_of_summary(directory)
 
 
 def wandb_of(base: Graph) -> Wandb | None:

@@ -169,5 +169,11 @@ def _pretrained(
         hosts.configure(arguments.devices)
     graph, _ = experiments.load(arguments.run, overrides, problems, command=command)
     from luthier import trainer
+    from luthier.data import Synthetic
 
+    for name, evaluation in graph.evaluations.items() if command == "evaluate" else ():
+        if getattr(evaluation.data, "__fn_or_cls__", None) is Synthetic:
+            what = f"{name} has random tokens, since {arguments.run} has no tokenizer"
+            remedy = """for text add 'fiddler:text("FILE", tokenizer=Bytes())'"""
+            print(f"luthier: {what}; {remedy}", file=sys.stderr)
     return trainer.load_weights(graph, arguments.run, hosts.devices())

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 DIRECTORY = "runs"
 STATUSES = (
-    *("created", "running", "finished", "interrupted", "preempted", "pruned"),
+    *("created", "running", "finished", "interrupted", "preempted", "pruned", "paused"),
     *("diverged", "failed", "unknown"),
 )
 # Options that select among the runs, and options that show one or more; the latter exclude another.

@@ -27,6 +27,11 @@ function linearTicks(low, high, count) {
 function logTicks(low, high, count) {
   const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
   if (last - first >= 1) {
+    // Between few powers of ten there is room for their doubles and fives.
+    const between = [];
+    for (let power = first - 1; power <= last; power += 1) between.push(...[1, 2, 5].map((m) => Number(`${m}e${power}`)));
+    const inside = between.filter((n) => n >= low * (1 - 1e-9) && n <= high * (1 + 1e-9));
+    if (inside.length <= count + 1) return inside;
     const stride = Math.ceil((last - first + 1) / count);
     return Array.from({ length: Math.floor((last - first) / stride) + 1 }, (_, i) => Number(`1e${first + i * stride}`));
   }
@@ -37,16 +42,19 @@ function tickText(value) {
   return Math.abs(value) >= 1e4 ? formatNumber(value).replace(/\.0+$/, "") : significant(value, 3);
 }
 
-/** The empty drawing of a chart with its axes; `draw(x, y, box)` returns what is drawn in it. */
-function drawing({ label, width = 440, height = 220, left = 52, bottom = 34, x, y, xLabel, draw }) {
+/** The empty drawing of a chart with its axes; `draw(x, y, box)` returns what is drawn in it.
+ *
+ * An axis has `numbers` and a `kind` of scale, or makes its own scale by `make(from, to)`.
+ */
+function drawing({ label, width = 440, height = 220, left = 52, bottom = 34, ticks = 6, x, y, xLabel, draw }) {
   const box = { left, right: width - 12, top: 10, bottom: height - bottom, width, height };
-  const xs = makeScale(x.kind || "linear", x.numbers, box.left, box.right);
-  const ys = makeScale(y.kind || "linear", y.numbers, box.bottom, box.top);
+  const xs = x.make ? x.make(box.left, box.right) : makeScale(x.kind || "linear", x.numbers, box.left, box.right);
+  const ys = y.make ? y.make(box.bottom, box.top) : makeScale(y.kind || "linear", y.numbers, box.bottom, box.top);
   const grid = ys.ticks(4).map((tick) => [
     svg("line", { class: "grid", x1: box.left, x2: box.right, y1: ys.place(tick), y2: ys.place(tick) }),
     svg("text", { x: box.left - 7, y: ys.place(tick) + 4, "text-anchor": "end" }, y.format ? y.format(tick) : tickText(tick)),
   ]);
-  const below = xs.ticks(6).map((tick) =>
+  const below = xs.ticks(ticks).map((tick) =>
     svg("text", { x: xs.place(tick), y: box.bottom + 15, "text-anchor": "middle" }, x.format ? x.format(tick) : tickText(tick)));
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     grid, svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }), below,

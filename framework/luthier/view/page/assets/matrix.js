@@ -90,9 +90,10 @@ function columnLegend(columns) {
 
 /** The table of a matrix, with a line that shows how it is sorted.
  *
- * With `isAgainstFirst`, a cell that equals the one of the first column is a dot.
+ * With `isAgainstFirst`, a cell that equals the one of the first column is a dot. `sorted` is how it is sorted at
+ * first, and is kept up to date: a page that is made again can pass it on.
  */
-function matrixTable(data, isAgainstFirst) {
+function matrixTable(data, isAgainstFirst, sorted = { name: null, isDown: false }) {
   const lines = [...data.objectives.map((row) => matrixLine(row, true)), ...data.rows.map((row) => matrixLine(row, false))];
   const columns = data.columns;
   const noun = data.noun || "trial";
@@ -100,7 +101,7 @@ function matrixTable(data, isAgainstFirst) {
   const isLettered = columns.some((column) => column.title.length > LONGEST_HEAD);
   const titleOf = (i) => (isLettered ? letterOf(i) : columns[i].title);
   const base = isAgainstFirst && columns.length ? titleOf(0) : null;
-  const sorted = { line: null, isDown: false };
+  const sortedLine = () => lines.find((line) => line.name === sorted.name) || null;
   const table = el("table", { class: "matrix" });
   const status = el("p", { class: "muted", role: "status", "aria-live": "polite" });
 
@@ -113,23 +114,23 @@ function matrixTable(data, isAgainstFirst) {
   })));
 
   function show() {
-    const order = sorted.line ? orderBy(sorted.line, sorted.isDown) : columns.map((_, i) => i);
-    const mark = (line) => (line === sorted.line ? (sorted.isDown ? " ↓" : " ↑") : "");
+    const by = sortedLine();
+    const order = by ? orderBy(by, sorted.isDown) : columns.map((_, i) => i);
+    const mark = (line) => (line === by ? (sorted.isDown ? " ↓" : " ↑") : "");
     table.replaceChildren(el("caption", { class: "visually-hidden" }, data.title), head(order), el("tbody", null, lines.map((line) =>
       el("tr", { class: line.isObjective ? "objective" : null },
-        el("th", { scope: "row", "aria-sort": line === sorted.line ? (sorted.isDown ? "descending" : "ascending") : "none" },
+        el("th", { scope: "row", "aria-sort": line === by ? (sorted.isDown ? "descending" : "ascending") : "none" },
           el("button", { class: "bare sort", type: "button", title: line.note || null, onclick: () => sort(line) }, line.name, mark(line))),
         order.map((i) => matrixCell(line, i, base))))));
-    status.textContent = sorted.line ? `Sorted by ${sorted.line.name}, ${sorted.isDown ? "highest" : "lowest"} first` : `${plural(columns.length, noun)}, in their order`;
+    status.textContent = by ? `Sorted by ${by.name}, ${sorted.isDown ? "highest" : "lowest"} first` : `${plural(columns.length, noun)}, in their order`;
   }
 
   function sort(line) {
-    const again = line !== null && line === sorted.line;
+    const again = line !== null && line === sortedLine();
     sorted.isDown = again ? !sorted.isDown : line !== null && line.isObjective && !line.isLower;
-    sorted.line = line;
-    const name = line && line.name;
+    sorted.name = line && line.name;
     show();
-    const button = [...table.querySelectorAll("button.sort")].find((one) => one.textContent.startsWith(name || corner));
+    const button = [...table.querySelectorAll("button.sort")].find((one) => one.textContent.startsWith(sorted.name || corner));
     if (button) button.focus();
   }
   show();
