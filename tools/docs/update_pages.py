@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs"
+sys.path.insert(0, str(ROOT))  # pages import `tools.docs`, from wherever this is started
 
 
 def rendered() -> dict[str, str]:

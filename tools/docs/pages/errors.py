@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import messages
-from messages import Message
+from tools.docs import messages
+from tools.docs.messages import Message
 
 TESTS = Path(__file__).resolve().parents[3] / "tests" / "end_to_end"
 

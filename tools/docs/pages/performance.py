@@ -132,17 +132,15 @@ Random learning rates of a decoder of one layer on bytes, 60 steps of 4 x 48 byt
 evaluated on all of the held-out plays. `luthier sweep` is the command with all that a study has
 (driver, sampler, gate, journal, a record and a checkpoint of each trial, report, Optuna's copy),
 from an empty cache of compiled programs. `plain loop` is written by hand: Optuna's ask and tell, in
-memory, around one jitted step in plain JAX and optax whose argument is the learning rate; it trains
-and evaluates the same, has all batches on the device from the start, and records and saves nothing.
-`vmapped` takes 8 trials at a time. `hydra -m` runs the same jitted step from hydra's basic
-launcher.
+memory, around one jitted step in plain JAX and optax whose argument is the learning rate. It trains
+and evaluates the same, has all batches on the device from the start, and records and saves nothing;
+`vmapped` takes 8 trials at a time. `hydra -m` runs the same step from hydra's basic launcher.
 Ratios are to the plain loop, for packed trials to the vmapped one.
 
 The plain loop is faster where trials take about a second, as here: a study starts four processes
-(driver, feasibility check, worker, Optuna's copy) and writes and syncs the files of each trial.
-Both are the same for a trial of an hour. On a CPU packing costs time at this size, and `lanes=auto`
-runs the trials one after another; evaluations of packed trials run one after another over batches
-that are kept on the device, since `vmap` over 8 of them takes 2.6 times the processor time there.
+(driver, feasibility check, worker, Optuna's copy), and writes and syncs the files of each trial.
+Both cost the same for a trial of an hour. Evaluations of packed trials run one after another over
+batches that stay on the device: `vmap` over 8 of them takes 2.6 times the processor time on a CPU.
 
 {table}
 """
