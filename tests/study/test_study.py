@@ -74,7 +74,7 @@ def test_every_problem_of_a_study_and_its_experiment_is_reported():
 
 
 def test_the_study_has_few_fields():
-    assert len(dataclasses.fields(studies.Study)) <= 15
+    assert len(dataclasses.fields(studies.Study)) <= 16
     assert is_study(toys.make_study())
     assert not is_study(fdl.Config(toys.Toy))
 

@@ -74,6 +74,13 @@ def importance(
     if objective is not None:
         usable = [(assignment, [values[objective]]) for assignment, values in usable]
         directions = [directions[objective]]
+    if len(directions) == 1:
+        # PED-ANOVA compares the best tenth with all: where ties make them the same, as where no
+        # setting changes the objective, there is no importance, and Optuna would warn.
+        sign = 1 if directions[0] == "lower" else -1
+        ranked = sorted(sign * values[0] for _, values in usable)
+        if ranked[-1] == ranked[math.ceil(len(ranked) / 10) - 1]:
+            return {}, len(usable)
     known = {name: json_to_distribution(text) for name, text in distributions.items()}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(directions=[as_direction(found) for found in directions])
