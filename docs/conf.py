@@ -81,10 +81,13 @@ intersphinx_mapping = {
 
 # The reading order of a section; pages that are not named follow by name.
 ORDER = {
-    "get_started": ("installation", "first_run", "first_change", "own_project", "glossary"),
-    "tutorials": ("gpt2", "fine_tune", "vision", "sweep", "mesh", "experts", "notebook"),
+    "get_started": ("installation", "first_run", "first_change", "own_project", "tour", "faq"),
+    "tutorials": (
+        *("gpt2", "fine_tune", "vision", "sweep", "mesh", "experts", "precision_step_by_step"),
+        *("reproduce_a_pax_recipe", "notebook"),
+    ),
     "coming_from": ("pytorch", "pax_praxis", "hydra_users", "kauldron", "maxtext", "t5x_gin"),
-    "reference": ("cli", "overrides", "settings", "fiddlers", "model_zoo"),
+    "reference": ("cli", "overrides", "settings", "errors", "metrics", "fiddlers", "model_zoo"),
 }
 
 html_theme = "furo"

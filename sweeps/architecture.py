@@ -15,7 +15,7 @@ from . import lm_learning_rate
 
 
 def study() -> fdl.Config[studies.Study]:
-    """Search for the front of loss and parameters by NSGA-II."""
+    """Search for the Pareto front of loss and parameter count by NSGA-II."""
     mlp = "model.block.mlp="
     gated = studies.Option(
         overrides=(f"{mlp}GatedMlp(hidden_dim=192, activation=jax.nn.silu)",), name="gated"

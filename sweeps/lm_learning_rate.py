@@ -21,7 +21,7 @@ _PACKAGE = __name__.partition("sweeps.")[0]
 
 
 def study() -> fdl.Config[studies.Study]:
-    """Search both by TPE; 16 trials of the quickstart, shrunk."""
+    """Search learning rate and weight decay by TPE, in 16 trials of a small quickstart."""
     return fdl.Config(
         studies.Study,
         name="lm_learning_rate",

@@ -14,7 +14,7 @@ from . import lm_learning_rate
 
 
 def study() -> fdl.Config[studies.Study]:
-    """Run all combinations; the gate rejects those that do not fit the devices."""
+    """Measure all combinations of mesh and rematerialization that fit the devices."""
     meshes = ("data=-1", "fsdp=2", "tensor=2")
     remats = ("NoRemat", "SaveProjections", "FullRemat")
     graph = lm_learning_rate.study()

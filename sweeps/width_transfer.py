@@ -16,7 +16,7 @@ from . import lm_learning_rate
 
 
 def study() -> fdl.Config[studies.Study]:
-    """Go through a grid of widths and learning rates; heads stay 16 wide, the MLP three times."""
+    """Search a grid of widths and learning rates, with heads of size 16 and an MLP of 3 x dim."""
     # A table and not three dimensions: the values of a row only make sense together.
     widths = [
         {

@@ -22,7 +22,7 @@ SIZES = {"vocab_size": 258, "dim": 128, "num_heads": 4, "pad_to_multiple": 8}
 
 
 def experiment() -> program.Experiment:
-    """Train a Llama: the quickstart's model, but for initial weights and epsilon."""
+    """Train a Llama, which differs from the quickstart in initial weights and epsilon."""
     return llama()
 
 
@@ -39,7 +39,7 @@ def llama() -> program.Experiment:
 
 
 def mistral() -> program.Experiment:
-    """Train a Mistral, whose tokens see 32 bytes back in each layer.
+    """Train a Mistral with a sliding window of 32 bytes.
 
     Command: luthier train configs.lm.families:mistral
     Parameters: 855,168.
@@ -51,7 +51,7 @@ def mistral() -> program.Experiment:
 
 
 def gpt2() -> program.Experiment:
-    """Train a GPT-2, without dropout: the corpus is seen less than once.
+    """Train a GPT-2 without dropout, for less than one epoch.
 
     Command: luthier train configs.lm.families:gpt2
     Parameters: 843,520.
@@ -63,7 +63,7 @@ def gpt2() -> program.Experiment:
 
 
 def gemma() -> program.Experiment:
-    """Train a Gemma 3 of two local layers for each global one.
+    """Train a Gemma 3 with two local layers for each global layer.
 
     Command: luthier train configs.lm.families:gemma
     Parameters: 822,656.

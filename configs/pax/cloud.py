@@ -92,7 +92,7 @@ KEPT = ["attention_context", "attention_output"]
 def decoder(
     name: str, num_layers: int, dim: int, rows: int, fsdp: int = 1, tensor: int = 1
 ) -> fdl.Config[program.Experiment]:
-    """Train a decoder of other sizes, of which the others are made."""
+    """Train a decoder of other sizes; the other experiments use it."""
     graph = c4.experiment()
     length, vocab = value(1024, name="length"), value(32_000, name="vocab_size")
     sizes = {"num_layers": num_layers, "dim": dim, "num_heads": dim // 128, "head_dim": 128}

@@ -54,7 +54,7 @@ def layers_30b() -> fdl.Config[program.Experiment]:
 def decoder(
     name: str, rows: int, fsdp: int, tensor: int, **sizes: Any
 ) -> fdl.Config[program.Experiment]:
-    """Train a GPT-3 of other sizes, of which the others are made."""
+    """Train a GPT-3 of other sizes; the other experiments use it."""
     graph = c4.experiment()
     split = value(tensor, name="tensor")
     sizes = {"vocab_size": 51_200, **sizes}

@@ -77,7 +77,7 @@ def decoder_175b() -> fdl.Config[program.Experiment]:
 def decoder(
     name: str, rows: int, mesh: dict[str, int], vocab_size: int = 51_200, **sizes: int
 ) -> fdl.Config[program.Experiment]:
-    """Train a decoder of other sizes, of which the others are made."""
+    """Train a decoder of other sizes; the other experiments use it."""
     length, vocab = value(2048, name="length"), value(vocab_size, name="vocab_size")
     model = decoders.nvidia(vocab_size=vocab, max_length=length, **sizes)
     model.dtype = jnp.bfloat16

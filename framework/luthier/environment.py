@@ -25,6 +25,7 @@ import contextlib
 import faulthandler
 import gc
 import hashlib
+import math
 import os
 import platform
 import sys
@@ -79,6 +80,26 @@ def forget_terminal() -> None:
                 gone = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(gone, number)
                 os.close(gone)
+
+
+class InterruptKey:
+    """Distinguishes a second press of Ctrl-C from a second signal of the same press."""
+
+    # `timeout -s INT` signals its child, and milliseconds later the whole process group; the
+    # launcher of several processes passes on a signal that they have received already. A person
+    # who wants to end a run without saving presses the key again much later.
+    _SECONDS = 0.5
+
+    def __init__(self) -> None:
+        self._pressed_at = -math.inf
+
+    def is_pressed(self) -> bool:
+        """Note a SIGINT, and return whether it counts as a press of the key."""
+        now = time.monotonic()
+        is_new = now - self._pressed_at >= self._SECONDS
+        if is_new:
+            self._pressed_at = now
+        return is_new
 
 
 def end_with(parent: int) -> None:

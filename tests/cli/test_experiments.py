@@ -11,6 +11,7 @@ import pytest
 from luthier import cli
 from luthier import graph as graphs
 from luthier.cli import Problems, main
+from luthier.cli.experiments import load
 from luthier.errors import EXIT_BAD_INPUT, BadInput
 
 TINY = "trials.tiny"
@@ -257,3 +258,22 @@ def test_problems_known_before_are_raised_with_the_others(project):
 )
 def test_is_override(word, expected):
     assert cli.is_override(word) is expected
+
+
+def test_a_trial_that_is_trained_again_has_a_name_of_its_own_in_wandb(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.luthier]\n")
+    words = ["records.wandb:=luthier.records.Wandb(name='mine/7', group='mine')"]
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
+    trial = tmp_path / "studies" / "mine" / "trials" / "0007"
+    trial.mkdir(parents=True)
+    (trial / "config.json").write_text(graphs.to_json(graph))
+    (trial.parents[1] / "study.json").write_text(graphs.to_json(graph))
+    for command, overrides, name in (
+        ("show", [], "mine/7"),
+        ("train", [], None),
+        ("train", ["records.wandb.name=again"], "again"),
+    ):
+        found, _ = load("study:mine/7", overrides, Problems(), command=command)
+        wandb = graphs.build(graphs.get(found, "records.wandb"))
+        assert (wandb.name, wandb.group) == (name, "mine")

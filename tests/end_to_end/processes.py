@@ -56,6 +56,8 @@ def train(directory, *arguments, check=True):
 def train_until(directory, step, how, *arguments):
     """Train until a step is recorded and a checkpoint committed, then send a signal.
 
+    SIGINT is sent twice within milliseconds, as by `timeout -s INT`.
+
     Returns the process when it has ended.
     """
     process = subprocess.Popen(
@@ -70,6 +72,9 @@ def train_until(directory, step, how, *arguments):
     while process.poll() is None and time.monotonic() < deadline:
         if last_step(directory) >= step and committed(directory):
             process.send_signal(how)
+            if how == signal.SIGINT:
+                time.sleep(0.02)
+                process.send_signal(how)
             break
         time.sleep(0.005)
     process.communicate(timeout=120)

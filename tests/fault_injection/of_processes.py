@@ -55,12 +55,12 @@ def sigint(stage: Stage, truths: Truths) -> Outcome:
 
 @injection("SIGINT twice (do not save)")
 def sigint_twice(stage: Stage, truths: Truths) -> Outcome:
-    stage.slow(0.5)
+    stage.slow(3)  # so that no step ends, and nothing is saved, between the two
     started = stage.start("checkpoints.every.count=2")
     stage.until_saved(2, started)
     since = time.monotonic()
     started.send(signal.SIGINT)
-    time.sleep(0.05)
+    time.sleep(0.6)  # within half a second they would count as one
     started.send(signal.SIGINT)
     assert started.wait() == 130
     seconds = started.ended_at - since

@@ -301,6 +301,31 @@ def test_a_wrong_call_is_one_line_that_names_the_line(project, body, message):
     assert raised.value.details[-1].strip() == f"lazy_wrong.py:7, in experiment: {body.strip()}"
 
 
+OWN_CLASS = """\
+import fiddle as fdl
+from flax import nnx
+from luthier import lazy
+with lazy.imports():
+    from luthier import layers
+class TanhMlp(nnx.Module):
+    INHERITED = ("dim", "rngs")
+    def __init__(self, hidden_dim, *, dim, rngs):
+        self.up = nnx.Linear(dim, hidden_dim, rngs=rngs)
+def experiment():
+    return layers.PreNormBlock(layers.Attention(2), {mlp}, layers.RMSNorm())
+"""
+
+
+def test_a_module_class_of_the_file_itself_is_a_template_by_a_partial(project):
+    with pytest.raises(UserCodeError) as raised:
+        project("own_class_called", OWN_CLASS.format(mlp="TanhMlp(hidden_dim=8)"))
+    (problem,) = raised.value.problems
+    assert "missing 2 required keyword-only arguments: 'dim' and 'rngs'" in problem.what
+    assert problem.remedy.startswith("write fdl.Partial(TanhMlp, ...)")
+    remedied = OWN_CLASS.format(mlp="fdl.Partial(TanhMlp, hidden_dim=8)")
+    assert project("own_class_remedied", remedied).mlp.hidden_dim == 8
+
+
 def test_in_a_function_it_is_refused_with_the_remedy(project):
     text = """\
     def experiment():

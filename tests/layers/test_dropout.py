@@ -52,6 +52,28 @@ def test_no_keys_no_dropout():
     assert fold(None, 3) is None
 
 
+@pytest.mark.parametrize("shape", [(), (16,), (3, 5), (16, 1, 2)])
+def test_the_key_of_a_row_draws_for_each_of_its_elements(shape):
+    """[B, D], as in a classifier of vectors, and images; each element has a draw of its own."""
+    rows = jnp.array([[7], [9], [4]])
+    keys = DropoutKeys.of_tokens(KEY, rows, jnp.zeros_like(rows))
+    y = Dropout(0.5)(jnp.ones((3, *shape)), keys)
+    for row, document in enumerate([7, 9, 4]):
+        key = jax.random.fold_in(jax.random.fold_in(KEY, document), 0)
+        kept = jax.random.uniform(key, shape) < 0.5
+        np.testing.assert_array_equal(y[row], jnp.where(kept, 2.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "keys"), [((2, 5, 4), (2, 3)), ((3, 4), (2, 1)), ((3, 4), (1, 1)), ((), (1, 1))]
+)
+def test_keys_of_other_tokens_are_refused(shape, keys):
+    with pytest.raises(ValueError, match="dropout") as caught:
+        Dropout(0.5)(jnp.ones(shape), keys_of(np.ones(keys, int), np.ones(keys, int)))
+    assert str(shape) in str(caught.value)
+    assert str(keys) in str(caught.value)
+
+
 def test_the_rate_may_be_traced():
     keys, x = keys_of([[1] * 8], [list(range(8))]), jnp.ones((1, 8, 32))
 

@@ -1,5 +1,6 @@
 """Frozen parameters, and state that tasks change: statistics and teachers."""
 
+import functools
 import types
 
 import jax
@@ -9,11 +10,11 @@ import pytest
 from flax import nnx
 
 from luthier import graph as graphs
-from luthier import optim, planner
+from luthier import layers, optim, planner
 from luthier import program as programs
 from luthier.errors import BadInput
 from luthier.metrics import LOSS, Ratio
-from luthier.tasks import Additive, LossSums
+from luthier.tasks import Additive, Classification, LossSums
 
 ROWS, DIM = 8, 3
 DECAY = 0.75
@@ -64,6 +65,7 @@ def _experiment(accumulation=1, guard=None, trainable=None, ema=None):
         optimizer=optim.sgd(0.1, momentum=0.9),
         precision=programs.Precision(),
         training=training,
+        restore=None,
     )
 
 
@@ -132,6 +134,92 @@ def test_evaluation_sees_the_updated_variables():
     arrays = state["variables/teacher"] + state["variables/mean"]
     expected = (batch["inputs"] @ np.asarray(arrays)).sum()
     np.testing.assert_allclose(ratios[LOSS].numerator, expected, rtol=1e-5)
+
+
+class Network(nnx.Module):
+    """A classifier with a norm and with dropout, each from a function of `rngs`."""
+
+    def __init__(self, norm=None, dropout=None, *, rngs):
+        self.up = nnx.Linear(DIM, 4, rngs=rngs)
+        self.norm = nnx.data(norm and norm(rngs))
+        self.dropout = nnx.data(dropout and dropout(rngs))
+
+    def __call__(self, inputs):
+        hidden = self.up(inputs)
+        hidden = hidden if self.norm is None else self.norm(hidden)
+        return hidden if self.dropout is None else self.dropout(hidden)
+
+
+class Observed(Network):
+    """Returns the statistics that its norm has changed."""
+
+    def observe(self, inputs, weights_B, *, dropout=None):
+        is_ours = isinstance(self.norm, layers.BatchNorm)
+        logits = self.norm(self.up(inputs), *[weights_B] * is_ours)
+        flat = nnx.to_flat_state(nnx.state(self, nnx.BatchStat))
+        return logits, {".".join(map(str, path)): v.get_value() for path, v in flat}
+
+
+def flax_norm(rngs):
+    return nnx.BatchNorm(4, rngs=rngs)
+
+
+def frozen_norm(rngs):
+    return nnx.BatchNorm(4, use_running_average=True, rngs=rngs)
+
+
+def own_norm(rngs):
+    return layers.BatchNorm(dim=4, rngs=rngs)
+
+
+def flax_dropout(rngs):
+    return nnx.Dropout(0.1, rngs=rngs)
+
+
+def seeded_dropout(rngs):
+    return nnx.Dropout(0.1, rngs=nnx.Rngs(0))
+
+
+def _stepped(model, restore=None):
+    """Trace a step of a classifier, and return the shapes of the next state."""
+    experiment = _experiment()
+    experiment.model, experiment.restore = model, restore
+    experiment.task = Classification(input_axes=(None,))
+    integers = {name: np.zeros(ROWS, np.int32) for name in ("labels", "examples")}
+    state = jax.eval_shape(lambda: programs.init_state(experiment))
+    step = lambda state: programs.train_step(experiment, state, _batch() | integers)[0]
+    return jax.eval_shape(step, state)
+
+
+@pytest.mark.parametrize(
+    ("model", "parts", "what", "remedy"),
+    [
+        (Network, {"norm": flax_norm}, "nnx.BatchNorm in norm", "use luthier.layers.BatchNorm"),
+        (Network, {"norm": frozen_norm}, "nnx.BatchNorm in norm", "use luthier.layers.BatchNorm"),
+        (Network, {"norm": own_norm}, "statistics in norm", "observe()"),
+        (Network, {"dropout": seeded_dropout}, "dropout of Flax in dropout", "layers.Dropout("),
+        (Network, {"dropout": flax_dropout}, "'params' only, not 'dropout'", "layers.Dropout("),
+    ],
+)
+def test_state_that_a_layer_keeps_and_no_step_updates_is_refused(model, parts, what, remedy):
+    with pytest.raises(BadInput) as caught:
+        _stepped(functools.partial(model, **parts))
+    (problem,) = caught.value.problems
+    assert problem.path == "model"
+    assert what in problem.what
+    assert remedy in problem.remedy
+
+
+@pytest.mark.parametrize("norm", [flax_norm, own_norm])
+def test_statistics_that_the_model_returns_are_updated(norm):
+    assert "variables/norm.mean" in _stepped(functools.partial(Observed, norm=norm))
+
+
+def test_pretrained_statistics_may_be_frozen_but_not_lost():
+    _stepped(functools.partial(Network, norm=frozen_norm), restore="weights")
+    _stepped(functools.partial(Network, norm=own_norm), restore="weights")
+    with pytest.raises(BadInput, match="nothing updates"):
+        _stepped(functools.partial(Network, norm=flax_norm), restore="weights")
 
 
 SMALL = (

@@ -32,6 +32,35 @@ def test_links_between_pages_lead_somewhere(root):
     assert not problems, "\n".join(problems)
 
 
+def test_links_to_a_section_lead_to_a_heading(root):
+    pages = [*(root / "docs").rglob("*.md"), *root.glob("*.md")]
+    anchors = {page.resolve(): _anchors(page.read_text()) for page in pages}
+    problems = []
+    for page in pages:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for link in re.findall(r"(?<!`)\]\(([^)\s:]*#[^)\s]+)\)", text):
+            path, _, section = link.partition("#")
+            target = (page.parent / path if path else page).resolve()
+            if section not in anchors.get(target, {section}):
+                problems.append(f"{page.relative_to(root)}: {link}")
+    assert sum(len(found) for found in anchors.values()) > 1000
+    assert not problems, "\n".join(problems)
+
+
+def _anchors(markdown: str) -> set[str]:
+    """Return the anchors of a page, as GitHub and MyST make them of headings."""
+    text = re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    found = set(re.findall(r'<a id="([^"]+)">', text))
+    for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        number = 0
+        while slug + (f"-{number}" if number else "") in found:
+            number += 1
+        found.add(slug + (f"-{number}" if number else ""))
+    return found
+
+
 # The pages show the options that `quick_compile` sets, which are those of one JAX.
 @pytest.mark.skipif(not jax.__version__.startswith("0.10."), reason="the pages are of jax 0.10")
 @pytest.mark.full

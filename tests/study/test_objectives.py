@@ -69,3 +69,74 @@ def test_better_is_what_the_direction_says_and_nan_never():
     assert is_better(loss, 1.0, math.nan)
     assert not is_better(loss, math.nan, 1.0)
     assert is_better(studies.Parameters("higher"), 2.0, 1.0)
+
+
+TRAINING = [
+    (1, {"loss": 4.0, "tokens": 64, "seconds": 0.5}),
+    (2, {"loss": 3.0, "tokens": 128, "seconds": 0.75}),
+    (3, {"loss": 1.5, "tokens": 192, "seconds": 1.0}),
+    (4, {"loss": 2.0, "tokens": 256, "seconds": 1.25}),
+]
+RESULT = {"series": SERIES, "training": TRAINING, "facts": {"step_seconds": 0.5}}
+HELD_OUT = studies.Measured(LOSS)
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        (studies.TrainingMetric("loss"), 2.0),
+        (studies.TrainingMetric("loss", over=studies.MeanOfLast(2)), 1.75),
+        (studies.TrainingMetric("loss", over=studies.Best()), 1.5),
+        (studies.TrainingMetric("lss"), None),
+        (studies.StepsTo(HELD_OUT, 2.5), 3.0),
+        (studies.StepsTo(HELD_OUT, 1.0), 3.0),
+        (studies.StepsTo(HELD_OUT, 0.5), math.inf),
+        (studies.StepsTo(HELD_OUT, 2.5, "tokens"), 192.0),
+        (studies.StepsTo(studies.TrainingMetric("loss"), 3.0, "seconds"), 0.75),
+        (studies.StepsTo(studies.Measured(metrics.Selector("absent", "loss")), 1.0), None),
+        (
+            studies.Expression(
+                "-2 * held_out/loss ** 2 + log(step_time) / 1e1",
+                {"held_out/loss": HELD_OUT, "step_time": studies.StepTime()},
+            ),
+            -8 + math.log(0.5) / 10,
+        ),
+        (
+            studies.Expression(
+                "step_time/parameters", {"step_time": HELD_OUT, "parameters": studies.StepTime()}
+            ),
+            4.0,
+        ),
+        (studies.Expression("1 / (step_time - 0.5)", {"step_time": studies.StepTime()}), math.nan),
+        (studies.Expression("(0 - step_time)**0.5", {"step_time": studies.StepTime()}), math.nan),
+        (studies.Expression("peak_bytes", {"peak_bytes": studies.PeakBytes()}), None),
+    ],
+)
+def test_objectives_of_a_result_with_training_steps(objective, expected):
+    found = objective.value(RESULT)
+    assert found == expected or (math.isnan(found) and math.isnan(expected))
+    assert objective.at_report(SERIES) is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "line"),
+    [
+        (
+            studies.TrainingMetric("los"),
+            "metric: training records no metric named 'los'; did you mean loss?",
+        ),
+        (
+            studies.StepsTo(studies.Measured(metrics.Selector("held_out", "lss")), 1.0),
+            "metric.metric: there is no metric named 'lss' here; did you mean loss?",
+        ),
+        (studies.StepsTo(HELD_OUT, math.inf), "target: inf is not a finite number"),
+        (studies.Expression("a/b +", {}), "text: 'a/b +' is not an expression"),
+        (
+            studies.Expression("step_time", {"step_tim": studies.StepTime()}),
+            "text: step_time is not among the terms; did you mean step_tim?",
+        ),
+    ],
+)
+def test_mistakes_of_objectives_are_problems_with_a_path(objective, line):
+    known = {"held_out": [metrics.Metric("loss")]}
+    assert str(objective.check(known)[0]) == line

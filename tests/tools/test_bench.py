@@ -1,12 +1,14 @@
 """What the benches share: processes that tell what they found, turns, ratios, tables."""
 
+import contextlib
 import json
 
 import jax
 import pytest
 
 import luthier
-from tools.bench import child, report, sweep
+from luthier.study.driver import Journal
+from tools.bench import child, driver, report, schedulers, sweep
 from tools.bench import step as bench_step
 from tools.bench.sweep_peers import trial
 from tools.docs.pages import performance
@@ -102,3 +104,55 @@ def test_the_time_of_a_study_is_split_over_its_parts(tmp_path):
         "evaluation 3.0 s, saving 0.0 s, closing (with W&B) 1.2 s, "
         "driver, reading and planning 3.0 s, end 3.0 s"
     )
+
+
+def _journal(path, *lines):
+    with contextlib.closing(Journal(path)) as journal:
+        for kind, fields in lines:
+            journal.add(kind, **fields)
+    return schedulers.curve_of(path)
+
+
+def _ended(trial, outcome, seconds, *values):
+    fields = {"trial": trial, "outcome": outcome, "reason": "", "device_seconds": seconds}
+    return "ended", fields | {"values": list(values) or None}
+
+
+def test_ways_are_compared_by_the_device_time_to_the_loss_of_random_search(tmp_path):
+    asked = [
+        ("asked", {"setting": n, "trials": [n], "assignment": {}, "words": []}) for n in range(3)
+    ]
+    random = _journal(
+        tmp_path / "random",
+        *asked[:2],
+        _ended(0, "complete", 10.0, 3.0),
+        _ended(1, "complete", 10.0, 2.0),
+    )
+    at_rung = {"trial": 0, "step": 1, "rung": 1, "value": 1.0}
+    asha = _journal(
+        tmp_path / "asha",
+        *asked,
+        ("paused", {**at_rung, "device_seconds": 1.0}),
+        _ended(1, "complete", 4.0, 2.0),
+        # A value at a rung is no loss of a whole trial.
+        _ended(0, "pruned", 0.0, 1.0),
+        _ended(2, "complete", 9.0, 2.5),
+    )
+    assert asha == ([(5.0, 2.0)], {"trials": 3, "complete": 2, "device seconds": 14.0})
+    never = ([(1.0, 2.5)], {"trials": 1, "complete": 1, "device seconds": 1.0})
+    found = {schedulers.BASELINE: random, "ASHA": asha, "never": never}
+    rows = schedulers.rows_of_seed(0, found)
+    assert [row["ratio"] for row in rows] == [1.0, 0.25, None]
+    assert "ASHA: median ratio 0.25, reached in 1 of 1 seeds" in schedulers.medians(rows)
+    assert "never: median ratio inf, reached in 0 of 1 seeds" in schedulers.medians(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_ten_thousand_trials_with_rungs_take_no_more_time_at_the_end():
+    study = {"trials": 10_000, "sampler": "random", "slices": 4, "scheduler": "asha"}
+    found = child.result_of(driver.TRIALS, [json.dumps(study)])
+    # In milliseconds of processor time, and mebibytes: some thousand bytes a trial.
+    assert found["driver, a decision at the end"] <= 10.0
+    assert found["memory at the end"] - found["memory after a tenth"] <= 64.0
+    assert found["luthier sweep show"] <= 3.0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fnmatch
 import importlib.util
 import inspect
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zlib
 from pathlib import Path
 
@@ -16,8 +18,13 @@ import pytest
 
 import luthier
 from luthier import errors, recipes
-from tools.docs import docstrings, inventories
+from luthier.cli.showing import Component, ComponentSetting
+from luthier.records import events
+from tools.docs import docstrings, inventories, messages
 from tools.docs.pages import environment_variables, exit_codes, model_zoo, run_folder
+from tools.docs.pages import errors as errors_page
+from tools.docs.pages import metrics as metrics_page
+from tools.docs.pages import settings as settings_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +37,96 @@ def test_every_environment_variable_that_is_read_is_documented():
 def test_every_exit_code_is_documented():
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert set(exit_codes.CODES) == codes
+
+
+SECTION = """\
+## luthier.optim.part
+
+A part.
+
+| argument | type | default | range | |
+|---|---|---|---|---|
+| `max_rate` | `float \\| None` | `0.1` | `0 <= x < 1` | How fast. |
+| `warmup_steps` | `int` | - | steps |  |
+
+Constraints: `warmup_steps < 3`.
+
+Passed down: `dim`.
+"""
+
+
+def test_settings_have_a_page_for_each_package_and_a_list_with_links():
+    rate = ("max_rate", "float | None", "0.1", "0 <= x < 1", "", False, "How fast.")
+    part = Component(
+        "luthier.optim.part",
+        "A part.",
+        (
+            ComponentSetting(*rate),
+            ComponentSetting("warmup_steps", "int", None, "", "steps", False, ""),
+            ComponentSetting("dim", "int", None, "1 <= x", "", True, "D."),
+        ),
+        ("warmup_steps < 3",),
+    )
+    pages = settings_page.pages([part])
+    assert list(pages) == ["settings", "settings/settings_optim"]
+    assert "[`part`](settings/settings_optim.md#luthieroptimpart)" in pages["settings"]
+    assert pages["settings/settings_optim"].startswith("# Settings of luthier.optim\n")
+    assert pages["settings/settings_optim"].endswith(SECTION)
+
+
+def test_the_index_of_errors_has_every_message_that_the_tests_provoke():
+    index = messages.messages()
+    assert {one.package for one in index} == {
+        package for packages, _ in errors_page.SUBJECTS.values() for package in packages
+    }
+    cases = tomllib.loads((ROOT / "tests" / "end_to_end" / "mistakes.toml").read_text())["mistake"]
+    grammar = tomllib.loads((ROOT / "tests" / "graph" / "grammar" / "cases.toml").read_text())
+    printed = [case["says"] for case in cases]
+    printed += [case["message"] for case in grammar["case"] if "message" in case]
+    assert len(printed) > 100
+    # A pattern of a single word would be in many messages.
+    patterns = [one.expression for one in index if len(one.pattern.split()) > 2]
+    missing = [text for text in printed if not any(p.search(text) for p in patterns)]
+    # A fiddler of the tests raised this one, and Python's arithmetic the other.
+    ours = [t for t in missing if "no layer can be refused" not in t and "by zero" not in t]
+    assert ours == []
+
+
+def test_messages_are_read_out_of_what_raises_them(tmp_path):
+    source = tmp_path / "parts.py"
+    source.write_text(
+        """
+class Deck:
+    def check(self, names, size):
+        what = f"{size} cards, and {len(names)} names"
+        if size < 0:
+            what = "no cards"
+        raise BadInput(Problem(what, "deck", remedy=f"set size={size!r}"))
+
+    def color(self, color):
+        self._refuse(f"no color {color!r}" if color else "a color is required")
+
+    def _refuse(self, text):
+        raise DataError(text)
+
+    def stop(self):
+        self._reason = self._reason or "the deck is empty"
+        raise TrainingStopped(self._reason)
+
+def own(error):
+    raise BadInput(error.problem)
+"""
+    )
+    assert [(m.pattern, m.remedy, m.module) for m in messages.of_module(source, tmp_path)] == [
+        ("no cards", "set size='SIZE'", "parts"),
+        ("SIZE cards, and N names", "set size='SIZE'", "parts"),
+        ("no color 'COLOR'", "", "parts"),
+        ("a color is required", "", "parts"),
+        ("the deck is empty", "", "parts"),
+    ]
+    (message,) = [m for m in messages.of_module(source, tmp_path) if "N names" in m.pattern]
+    assert message.expression.search("deck: 3 cards, and 2 names; set size=2")
+    assert not message.expression.search("3 cards and 2 names")
 
 
 def test_the_reference_lists_every_public_package():
@@ -152,6 +249,22 @@ def test_every_file_of_a_run_is_described(tmp_path):
     assert {"config.1.json", "checkpoints/3/commit.json"} <= set(files)
     unknown = [f for f in files if not any(fnmatch.fnmatchcase(f, p) for p in patterns)]
     assert not unknown, unknown
+    recorded = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    values = {name for one in recorded if one["kind"] == "step" for name in one["values"]}
+    tasks = metrics_page.tasks_with_metrics()
+    # `mfu` only where the peak of the processor is known.
+    documented = {*metrics_page.STEP_VALUES, *tasks["LanguageModelling"][0]}
+    absent = {"learning_rate/NAME", "mfu"}
+    assert values | absent == documented
+
+
+def test_every_metric_and_performance_value_is_documented():
+    assert set(metrics_page.metric_constants()) == set(metrics_page.METRICS)
+    described = metrics_page.tasks_with_metrics().values()
+    assert {name for kinds in described for names in kinds for name in names} == set(
+        metrics_page.METRICS
+    )
+    assert set(metrics_page.STEP_VALUES) >= events.PERFORMANCE
 
 
 @pytest.mark.full

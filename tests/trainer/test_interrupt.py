@@ -1,6 +1,7 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -12,6 +13,8 @@ def test_the_first_interrupt_is_only_noted_and_the_second_raises():
         assert signals.requested is None
         os.kill(os.getpid(), signal.SIGINT)
         assert signals.requested == INTERRUPTED
+        os.kill(os.getpid(), signal.SIGINT)  # of the same press: nothing is raised
+        time.sleep(0.51)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 

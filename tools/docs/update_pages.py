@@ -3,8 +3,9 @@
 python tools/docs/update_pages.py            # write them
 python tools/docs/update_pages.py --check    # list outdated pages; exit code 1 if there are any
 
-Each module in tools/docs/pages has a function `render()` that returns the page of its name.
-A page is written where it is in docs/, and a new one to docs/reference.
+Each module in tools/docs/pages has a function `render()` that returns the page of its name, or
+`render_all()` that returns several by name. A page is written where it is in docs/, and a new one
+to docs/reference.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs"
+sys.path.insert(0, str(ROOT))  # pages import `tools.docs`, from wherever this is started
 
 
 def rendered() -> dict[str, str]:
@@ -26,7 +28,8 @@ def rendered() -> dict[str, str]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # dataclasses look their module up there
         spec.loader.exec_module(module)
-        made[source.stem] = module.render()
+        several = getattr(module, "render_all", None)
+        made.update(several() if several else {source.stem: module.render()})
     return made
 
 
@@ -41,6 +44,7 @@ def main() -> int:
         if not place.exists() or place.read_text(encoding="utf-8") != text:
             stale.append(name)
             if not arguments.check:
+                place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(text, encoding="utf-8")
     verb = "out of date" if arguments.check else "written"
     print(f"{verb}: {', '.join(stale)}" if stale else "all pages are up to date")

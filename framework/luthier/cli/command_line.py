@@ -86,7 +86,7 @@ overrides:
 """
 
 # Pages that most users need, for `luthier --help`; `luthier help` lists all.
-TOPICS = ("overrides", "mistakes", "sweeps", "parallelism", "precision", "plan", "reliability")
+TOPICS = ("overrides", "errors", "sweeps", "parallelism", "precision", "plan", "reliability")
 
 
 def _usage() -> str:

@@ -238,6 +238,8 @@ def load(
         if len(problems) > problems_before:
             problems.raise_any()  # untrusted files are not read any further
     graph = _resolve(reference, problems, command, packages, overrides, allowed)
+    if graph is not None and command == "train" and (reference or "").startswith(STUDY):
+        graph = _named_by_itself(graph, reference or "")
     problems_before = len(problems)
     if graph is not None:
         from luthier import graph as graphs
@@ -264,6 +266,24 @@ def load(
                 problems.extend(schedule_lengths.with_fix(error.problems, graph, base, overrides))
     problems.raise_any()
     return graph, packages
+
+
+def _named_by_itself(graph: Graph, reference: str) -> Graph:
+    """Return a trial's graph without the name of the trial's run in W&B.
+
+    Its study would otherwise have two runs of one name; without, it is called `<name>/<id>`, as
+    other runs are. It stays in the group of the study.
+    """
+    from luthier import graph as graphs
+
+    try:
+        name = graphs.get(graph, "records.wandb.name")
+    except BadInput:
+        return graph  # it does not record to W&B
+    number = reference.rpartition("/")[2]
+    if not isinstance(name, str) or not name.endswith(f"/{int(number)}"):
+        return graph
+    return graphs.apply(graph, ["records.wandb.name=None"], f"another run of {reference}:")
 
 
 def _print_note(note: str) -> None:

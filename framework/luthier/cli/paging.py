@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -21,6 +22,25 @@ def width() -> int:
     """Return the columns that a text may fill."""
     columns = shutil.get_terminal_size((WIDEST, 24)).columns if sys.stdout.isatty() else WIDEST
     return min(columns, WIDEST)
+
+
+# A block of code, in which nothing is HTML, or HTML that a page has for other readers: comments,
+# with the empty line after them, and targets of links.
+_HTML = re.compile(
+    r"(?P<code>^(?P<fence>`{3,}).*?^(?P=fence)$"
+    r"|(?P<ticks>`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)(?P=ticks)(?!`))"
+    r"|^<!--.*?-->\n(?:[ ]*\n)?|<a id=\"[^\"]*\"></a>",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def without_html(markdown: str) -> str:
+    """Return a page of Markdown without the HTML that a browser does not show either.
+
+    Args:
+      markdown: The text of the page.
+    """
+    return _HTML.sub(lambda match: match["code"] or "", markdown)
 
 
 def rendered(markdown: str) -> str:

@@ -330,6 +330,23 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[Any, Any]) ->
     except Exception as error:  # whatever the user's code raises
         if user_code.frames(error):
             what = f"{name} failed: {user_code.summary(error, 110)}"
-            problem = Problem(what, remedy=values.arithmetic_remedy(error))
+            remedy = values.arithmetic_remedy(error) or _template_remedy(error)
+            problem = Problem(what, remedy=remedy)
             raise UserCodeError(problem, user_code.details(error)) from error
         raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error
+
+
+def _template_remedy(error: BaseException) -> str:
+    """Return a remedy where an experiment calls a module class of its own file; empty otherwise."""
+    # A class that is imported lazily becomes a node by its call. One that is defined in the file is
+    # the real class: the call makes a module, and lacks the arguments that the parent would pass.
+    name, method = user_code.miscalled(error)
+    if method != "__init__" or "missing" not in str(error):
+        return ""
+    frame, _ = user_code.frames(error)[-1]
+    if not signatures.is_module_class(frame.f_globals.get(name)):
+        return ""
+    return (
+        f"write fdl.Partial({name}, ...), as luthier makes the module later, or import {name} "
+        "under lazy.imports() from a module of your package"
+    )

@@ -25,7 +25,7 @@ class DropoutKeys:
     """One random key per token, for one site of the model.
 
     Args:
-      token_keys_BL: Typed keys [B, L].
+      token_keys_BL: Typed keys [B, L]; [B, 1] where a row has one key for all of its elements.
     """
 
     token_keys_BL: jax.Array
@@ -124,17 +124,32 @@ class Dropout(nnx.Module):
         """Drop elements of x.
 
         Args:
-          x: [B, L, ...].
+          x: [B, L, ...] with keys [B, L]; with keys of whole rows, [B, 1], any shape [B, ...].
           keys: Keys of this site; None means no dropout.
 
         Returns:
           The same shape and type.
+
+        Raises:
+          ValueError: The keys belong to neither the tokens nor the rows of x.
         """
         if keys is None:
             return x
+        shape = keys.token_keys_BL.shape
+        if x.shape[:2] == shape:
+            uniform = keys.uniform(x.shape[2:])
+        elif x.shape[:1] == shape[:1] and shape[1:] == (1,):
+            # One key for the whole row, as `tasks.Classification` gives. Without this case the
+            # draws for [B, D] would be [B, 1] and broadcast: a row would be dropped as a whole.
+            uniform = keys.uniform(x.shape[1:])[:, 0]
+        else:
+            raise ValueError(
+                f"dropout of an array of shape {x.shape} by keys of shape {shape}: the keys need "
+                "the first two dimensions of the array, or one key for each of its rows, [B, 1]"
+            )
         # No branch on `rate`, which may be a tracer: at rate 0 every draw is below 1, and x is
         # multiplied by 1. The comparison is in float32, so that the share of zeros is right in
         # bfloat16, too. A select and not a product with the mask: 0 times an infinity is NaN.
         keep = jnp.asarray(1.0 - self.rate, jnp.float32)
-        is_kept = keys.uniform(x.shape[2:]) < keep
+        is_kept = uniform < keep
         return jnp.where(is_kept, x * (1.0 / keep).astype(x.dtype), jnp.zeros((), x.dtype))

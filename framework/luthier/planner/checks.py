@@ -171,12 +171,14 @@ def _couplings(graph: Graph, experiment: programs.Experiment) -> list[Problem]:
     model = nnx.eval_shape(lambda: model_of(experiment))
     for path, module in nnx.iter_modules(model):
         reason = getattr(module, "COUPLES", None)
+        if isinstance(module, nnx.BatchNorm) and not module.use_running_average:
+            reason = "batch statistics"
         if reason is not None:
             reasons.append(f"{reason} of {'.'.join(map(str, path))}")
             break  # one of many says enough
     setting, remedy = "training.accumulation", "set training.accumulation=1"
     origin = graphs.origin_of(graph, setting)
-    start = "accumulation changes a loss whose rows see each other"
+    start = "accumulation changes a loss in which examples depend on each other"
     return [Problem(f"{start}: {why}", setting, origin, remedy) for why in reasons]
 
 

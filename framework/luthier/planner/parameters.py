@@ -19,7 +19,7 @@ from luthier.layers.parameters import outlined
 from luthier.parallel import array_bytes, format_spec
 from luthier.program.program import components_at_fault
 from luthier.program.state import chosen, split
-from luthier.program.step import model_of, rngs_of
+from luthier.program.step import create_model, model_of
 
 VOCABULARY = "vocab"
 """The logical axis of input and output embeddings."""
@@ -121,8 +121,7 @@ def _model(built: Any) -> Any:
     if not callable(built):
         what = f"{type(built).__name__} is neither an experiment nor a model"
         raise ValidationError(Problem(what, remedy="give an experiment, or a recipe of a model"))
-    with nnx.use_eager_sharding(False):  # see `model_of`
-        model = built(rngs=rngs_of(0))
+    model = create_model(built, seed=0)
     if not isinstance(model, nnx.Module):
         what = (
             f"the graph makes a {type(model).__name__}, which is neither an experiment nor a model"

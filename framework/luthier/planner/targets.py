@@ -71,7 +71,7 @@ class Chip:
         if self.platform == "gpu":
             pool = "JAX's default pool, XLA_PYTHON_CLIENT_MEM_FRACTION sets it"
             return f"{self.usable:.0%} of {whole}: {pool}"
-        return f"of {whole} the runtime keeps the rest"
+        return f"the runtime reserves the rest of {whole}"
 
     def peak(self, dtype: str, precision: str = "default") -> float:
         """Return the peak of matrix products, in FLOPs per second.

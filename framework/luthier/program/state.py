@@ -9,14 +9,14 @@ and `ema`. On the hot path the state is the tuple of the arrays in the order of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, Problem, listed
 from luthier.layers.experts import ACTIVE_SHARE
 from luthier.layers.parameters import axes_of, gather_unnamed
 from luthier.optim import Layout
@@ -24,6 +24,12 @@ from luthier.optim import Layout
 State = dict[str, Any]
 
 _NUM_SHOWN = 8
+
+DROPOUT_REMEDY = (
+    "use luthier.layers.Dropout(rate), and pass it the keys that the model is called with: "
+    "def __call__(self, x, *, dropout=None)"
+)
+"""How to replace the dropout of Flax, for errors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,6 +224,60 @@ def changed(prefix: str, updates: Mapping[str, Any], state: Mapping[str, Any]) -
     if problems:
         raise BadInput(problems)
     return replaced
+
+
+def check_updates(
+    model: Any, before: Mapping[str, Any], updates: Mapping[str, Any], *, is_restored: bool
+) -> None:
+    """Check that the training step keeps all state that the layers of a model rely on.
+
+    Args:
+      model: The model after the loss was computed, inside the trace.
+      before: Its arrays before, by name.
+      updates: The variables that the task updates (`LossSums.updates`).
+      is_restored: Whether the model starts from pretrained weights.
+
+    Raises:
+      BadInput: Nothing updates the statistics of a layer, or a layer keeps random state of its own;
+        all problems at once.
+    """
+    # A module changes its variables in place, and lives inside one trace only: a change that the
+    # task does not return is lost. `nnx.BatchNorm` would train on the statistics of each batch and
+    # be saved with those that it was created with; `nnx.Dropout` would repeat its mask in every
+    # step, and drop in evaluation, too.
+    layers = {".".join(map(str, path)): layer for path, layer in nnx.iter_modules(model)}
+    flax, own = dict[str, None](), dict[str, None]()  # as ordered sets
+    for path, variable in nnx.to_flat_state(nnx.state(model, nnx.BatchStat)):
+        name = ".".join(map(str, path))
+        # Statistics that come with pretrained weights may be frozen: nothing has changed them.
+        is_frozen = is_restored and variable.get_value() is before[name]
+        if name not in updates and not is_frozen:
+            layer = name.rpartition(".")[0]
+            kind = flax if isinstance(layers.get(layer), nnx.BatchNorm) else own
+            kind[layer or "the model"] = None
+    random = [
+        name
+        for name, layer in layers.items()
+        if isinstance(layer, nnx.Dropout | nnx.MultiHeadAttention)
+        and layer.rngs is not None
+        and not layer.deterministic
+    ]
+    problems = []
+    observe = "return its updates from the model's observe(): `luthier help write_a_layer`"
+    if flax:
+        what = f"nothing updates the running statistics of nnx.BatchNorm in {_shown(flax)}"
+        problems.append((what, f"use luthier.layers.BatchNorm, and {observe}"))
+    if own:
+        problems.append((f"nothing updates the running statistics in {_shown(own)}", observe))
+    if random:
+        what = f"the dropout of Flax in {_shown(random)} would draw one mask for all steps"
+        problems.append((what, DROPOUT_REMEDY))
+    if problems:
+        raise BadInput([Problem(what, "model", remedy=remedy) for what, remedy in problems])
+
+
+def _shown(names: Iterable[str]) -> str:
+    return listed(list(names), most=4)
 
 
 def flatten(prefix: str, tree: Any) -> State:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +12,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from luthier import user_code
+from luthier.errors import BadInput, Problem
 from luthier.layers.parameters import outlined
 from luthier.optim import state_axes
 from luthier.program.accumulation import (
@@ -20,10 +24,12 @@ from luthier.program.accumulation import (
 from luthier.program.experiment import Experiment
 from luthier.program.precision import MASTERS, as_computed, as_stored, widened
 from luthier.program.state import (
+    DROPOUT_REMEDY,
     State,
     Structure,
     below,
     changed,
+    check_updates,
     chosen,
     model_arrays,
     split,
@@ -151,7 +157,9 @@ def _gradient(
     trained = {n: x.astype(jnp.promote_types(x.dtype, kinds[n])) for n, x in trained.items()}
 
     def numerator(trained: Mapping[str, jax.Array], part: Batch, *seen: Any) -> Any:
-        sums = task.loss(structure.merge({**arrays, **trained}), part, key, *seen)
+        model = structure.merge({**arrays, **trained})
+        sums = task.loss(model, part, key, *seen)
+        check_updates(model, arrays, sums.updates, is_restored=experiment.restore is not None)
         return sums.loss.numerator, sums
 
     def statistics(trained: Mapping[str, jax.Array], part: Batch) -> Any:
@@ -196,11 +204,41 @@ def model_of(experiment: Experiment) -> Any:
     Args:
       experiment: The experiment, built inside the trace.
     """
+    return create_model(experiment.model, experiment.seed)
+
+
+def create_model(template: Callable[..., Any], seed: Any) -> Any:
+    """Return the model of a template with its initial arrays; call it inside a trace.
+
+    Args:
+      template: The template, called with `rngs`.
+      seed: Seed of the experiment; may be traced.
+
+    Raises:
+      BadInput: The model needs a stream of random numbers that `rngs` does not have.
+    """
     # A variable that is annotated by `nnx.with_partitioning` would be sharded by Flax as soon as it
     # is made, over a mesh of Flax's own. Here the annotation is read afterwards (`Structure.axes`),
     # and the program shards the state as a whole.
-    with nnx.use_eager_sharding(False):
-        return experiment.model(rngs=rngs_of(experiment.seed))
+    with nnx.use_eager_sharding(False), _known_streams():
+        return template(rngs=rngs_of(seed))
+
+
+@contextlib.contextmanager
+def _known_streams() -> Iterator[None]:
+    """Report which stream of `rngs` a module needs and does not get, and the remedy."""
+    try:
+        yield
+    except (KeyError, AttributeError) as error:  # Flax raises either: `rngs["x"]`, `rngs.x`
+        # Flax has no class for this error; a test notices if its text changes.
+        if (match := re.search(r"No RngStream named '(\w+)'", str(error))) is None:
+            raise
+        remedy = "draw initial values from rngs.params()"
+        if match[1] == "dropout":
+            remedy = DROPOUT_REMEDY
+        where = user_code.place(error)
+        what = f"rngs has the stream 'params' only, not '{match[1]}'" + (where and f" ({where})")
+        raise BadInput(Problem(what, "model", remedy=remedy)) from error
 
 
 def drawn_parameters(experiment: Experiment, names: Sequence[str]) -> State:

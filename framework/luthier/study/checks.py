@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ from luthier.records import name_problem
 from luthier.study import study as studies
 from luthier.study.objectives import Measured
 from luthier.study.rungs import Asha, SuccessiveHalving, reached_rung, rung_fractions
-from luthier.study.space import Grid
+from luthier.study.space import Constraint, Grid
 from luthier.study.space_checks import Editing, check_space
 
 _OPTUNA = ("optuna.samplers", "optuna.pruners")
@@ -54,6 +56,7 @@ def check_study(graph: Graph, editing: Editing) -> studies.Study:
     problems += _objective_problems(study)
     problems += _scheduler_problems(study)
     problems += _sampler_problems(study)
+    problems += _budget_problems(study)
     if problems:
         raise BadInput(problems)
     return study
@@ -98,6 +101,10 @@ def _objective_problems(study: studies.Study) -> list[Problem]:
         for problem in objective.check(evaluations):
             path = f"objectives[{index}].{problem.path}".rstrip(".")
             problems.append(dataclasses.replace(problem, path=path))
+    for index, constraint in enumerate(study.space.constraints):
+        for problem in constraint.check(evaluations) if isinstance(constraint, Constraint) else ():
+            path = f"space.constraints[{index}].{problem.path}".rstrip(".")
+            problems.append(dataclasses.replace(problem, path=path))
     # Optuna's pruners compare one number of each trial at the same step, so a pruner needs exactly
     # one objective that evaluations report during training.
     if study.pruner is not None:
@@ -112,6 +119,56 @@ def _objective_problems(study: studies.Study) -> list[Problem]:
         elif study.objectives and isinstance(study.objectives[0], Measured):
             problems += _rung_problems(study, study.objectives[0].selector.evaluation)
     return problems
+
+
+def _budget_problems(study: studies.Study) -> list[Problem]:
+    """Return the limits that can never act, or that need another study."""
+    problems: list[Problem] = []
+    budget, trials = study.budget, study.budget.num_trials
+    limits = {"no_improvement": budget.no_improvement, "target": budget.target}
+    for name, limit in limits.items():
+        if limit is not None and len(study.objectives) > 1:
+            what = "compares trials by one objective, and there are several"
+            remedy = f"leave out budget.{name}, or all objectives but one"
+            problems.append(Problem(what, f"budget.{name}", remedy=remedy))
+    if budget.target is not None and not math.isfinite(budget.target):
+        what = f"{budget.target!r} is not a finite number"
+        problems.append(Problem(what, "budget.target", remedy="set a value of the objective"))
+    limit = budget.no_improvement
+    # The first setting, which nothing is compared with, comes before them.
+    if limit is not None and trials is not None and limit > trials - study.seeds:
+        what = f"{limit} trials without a better one never come: the study ends after {trials}"
+        most = trials - study.seeds
+        remedy = f"set it to {most} or less" if most > 0 else "leave it out"
+        problems.append(Problem(what, "budget.no_improvement", remedy=remedy))
+    wall, trial = budget.wall_seconds, budget.trial_seconds
+    if wall is not None and trial is not None and trial >= wall:
+        what = f"{trial:g} seconds of a trial never pass: the study ends after {wall:g}"
+        remedy = f"set it below {wall:g}"
+        problems.append(Problem(what, "budget.trial_seconds", remedy=remedy))
+    # Pruners only: a sampler whose trials are all random still is one, and shortening a study for a
+    # test must not be refused for it.
+    for argument, count in _startup_trials(study.pruner):
+        if trials is not None and count >= trials:
+            what = f"{count} of {trials} trials come before it acts, so that no trial is pruned"
+            remedy = f"set it below {trials}, or budget.trials above {count}"
+            problems.append(Problem(what, f"pruner.{argument}", remedy=remedy))
+    return problems
+
+
+def _startup_trials(pruner: Any) -> list[tuple[str, int]]:
+    """Return the trials that must have ended before a pruner ends one, by argument."""
+    if not is_node(pruner):
+        return []
+    given, found = pruner.__arguments__, []
+    parameter = inspect.signature(pruner.__fn_or_cls__).parameters.get("n_startup_trials")
+    if parameter is not None:
+        value = graphs.evaluate(given.get("n_startup_trials", parameter.default))
+        if isinstance(value, int):
+            found.append(("n_startup_trials", value))
+    if (inner := given.get("wrapped_pruner")) is None:
+        return found
+    return found + [(f"wrapped_pruner.{name}", value) for name, value in _startup_trials(inner)]
 
 
 def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
@@ -265,7 +322,12 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
             what = "the experiment has no seed, so its settings cannot be repeated"
             problems.append(Problem(what, "seeds", remedy=remedy))
     budget = study.budget
-    limits = (budget.num_trials, budget.wall_seconds, budget.device_hours)
+    limits = (
+        budget.num_trials,
+        budget.wall_seconds,
+        budget.device_hours,
+        budget.no_improvement,
+    )
     # A grid ends by itself. Failures and `trial_seconds` are no limits: a study of trials that
     # succeed would never end.
     if target is not Grid and all(limit is None for limit in limits):

@@ -1,15 +1,26 @@
-"""Objectives of a study: a metric of an evaluation, or a fact that the system measures."""
+"""Objectives of a study: the numbers by which its trials are judged.
+
+An objective is a metric of an evaluation (`Measured`) or of training (`TrainingMetric`), a fact
+that the system measures (`StepTime`), the steps, tokens or seconds until a metric reaches a value
+(`StepsTo`), or an expression of these (`Expression`). A `Constraint` of the space bounds any of
+them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from luthier.errors import Problem
+from luthier.graph import nearest
 from luthier.metrics import Metric, Selector
 from luthier.metrics.metric import Direction
+from luthier.study import expressions
+from luthier.study.space import Constraint
 
 Series = Sequence[tuple[int, float]]
 """(step, value) of every evaluation, in order."""
@@ -174,6 +185,15 @@ class Measured:
         values = [float(metrics[self.name]) for _, metrics in series if self.name in metrics]
         return self.over(values, self.direction) if values else None
 
+    def series(self, result: Mapping[str, Any]) -> list[tuple[int, float]]:
+        """Return (step, value) of every evaluation that has the metric.
+
+        Args:
+          result: What the trial recorded.
+        """
+        steps = result.get("series", ())
+        return [(step, float(found[self.name])) for step, found in steps if self.name in found]
+
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
         """Return the problems of the selector, given the `evaluations`.
 
@@ -278,6 +298,334 @@ class Parameters(_Fact):
     """
 
     KEY: ClassVar[str] = "parameters"
+
+
+_TRAINING = ("loss", "gradient_norm", "parameter_norm", "learning_rate", "step_seconds")
+_PROGRESS = {"steps": "", "tokens": "tokens", "seconds": "seconds"}
+"""The value of a training step that counts progress; steps are counted by its number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingMetric:
+    """A value that training records at every step: the loss, or a metric of the task on its batch.
+
+    Args:
+      metric: Its name, as in the run's record: `loss`.
+      direction: Direction of optimization, `lower` or `higher`.
+      over: Reduction over the steps: `Last`, `Best` or `MeanOfLast`; single steps are noisy.
+
+    Example:
+      >>> from luthier import study
+      >>> steps = [[1, {"loss": 3.0}], [2, {"loss": 2.0}], [3, {"loss": 2.5}]]
+      >>> study.TrainingMetric("loss", over=study.MeanOfLast(2)).value({"training": steps})
+      2.25
+    """
+
+    metric: str
+    direction: Direction = "lower"
+    over: Over = Last()
+
+    @property
+    def name(self) -> str:
+        """`train/` and the metric."""
+        return f"train/{self.metric}"
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """The values of training steps that it needs."""
+        return (self.metric,)
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """Return the value of a result's training steps.
+
+        Args:
+          result: What the trial recorded, with its `training` steps.
+
+        Returns:
+          The value; None where nothing was recorded.
+        """
+        values = [value for _, value in self.series(result)]
+        return self.over(values, self.direction) if values else None
+
+    def series(self, result: Mapping[str, Any]) -> list[tuple[int, float]]:
+        """Return (step, value) of every training step that has one.
+
+        Args:
+          result: What the trial recorded.
+        """
+        steps = result.get("training", ())
+        return [(step, float(v[self.metric])) for step, v in steps if self.metric in v]
+
+    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
+        """Return None: evaluations do not report it."""
+        del series
+        return None
+
+    def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
+        """Return the problems of the metric, given the metrics of the task.
+
+        Args:
+          evaluations: Metrics by the name of the evaluation, which are also those of training.
+
+        Returns:
+          The problems; none if the metric exists, or nothing is known of it.
+        """
+        if not evaluations or self.metric.startswith("learning_rate/"):
+            return []
+        metrics = {metric.name for found in evaluations.values() for metric in found}
+        known = [*_TRAINING, *sorted(metrics - set(_TRAINING))]
+        if self.metric in known:
+            return []
+        near = nearest(self.metric, known)
+        remedy = "" if near else f"there are {', '.join(known)}"
+        what = f"training records no metric named {self.metric!r}"
+        return [Problem(what, "metric", remedy=remedy, nearest=near)]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepsTo:
+    """Steps, tokens or seconds until a metric reaches a value; infinite where it never does.
+
+    Args:
+      metric: The metric: `Measured`, which is looked at where it is evaluated, or
+        `TrainingMetric`, at every step.
+      target: The value; reached by this one or a better one, in the direction of the metric.
+      unit: `steps`, `tokens`, or `seconds` of training, without compilation and evaluations.
+
+    Example:
+      >>> from luthier import metrics, study
+      >>> loss = study.Measured(metrics.Selector("held_out", "loss"))
+      >>> objective = study.StepsTo(loss, 2.0)
+      >>> objective.name
+      'steps_to(held_out/loss<=2)'
+      >>> objective.value({"series": [[5, {"held_out/loss": 3.0}], [10, {"held_out/loss": 1.9}]]})
+      10.0
+    """
+
+    metric: Measured | TrainingMetric
+    target: float
+    unit: Literal["steps", "tokens", "seconds"] = "steps"
+
+    @property
+    def name(self) -> str:
+        """Its name, in tables and messages."""
+        relation = "<=" if self.metric.direction == "lower" else ">="
+        return f"{self.unit}_to({self.metric.name}{relation}{self.target:.12g})"
+
+    @property
+    def direction(self) -> Direction:
+        """`lower`: sooner is better."""
+        return "lower"
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """The values of training steps that it needs."""
+        progress = _PROGRESS[self.unit]
+        return (*getattr(self.metric, "training", ()), *([progress] if progress else []))
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """Return when a result's metric reached the target.
+
+        Args:
+          result: What the trial recorded, with its `training` steps.
+
+        Returns:
+          The steps, tokens or seconds; infinity where it did not; None where the metric was not
+          measured.
+        """
+        series = self.metric.series(result)
+        if not series:
+            return None
+        # Not a better target than the value: equal ones count as reached, NaN does not.
+        reached = [
+            step
+            for step, value in series
+            if not math.isnan(value) and not is_better(self.metric, self.target, value)
+        ]
+        if not reached:
+            return math.inf
+        if self.unit == "steps":
+            return float(reached[0])
+        if reached[0] == 0:  # an evaluation before the first step
+            return 0.0
+        steps = {step: values.get(self.unit) for step, values in result.get("training", ())}
+        progress = steps.get(reached[0])
+        return None if progress is None else float(progress)
+
+    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
+        """Return None: until the target is reached, it is not known."""
+        del series
+        return None
+
+    def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
+        """Return the problems of the metric and the target.
+
+        Args:
+          evaluations: Metrics by the name of the evaluation; None where unknown.
+
+        Returns:
+          The problems, with paths below this objective.
+        """
+        found = [_below("metric", problem) for problem in self.metric.check(evaluations)]
+        if not math.isfinite(self.target):
+            found.append(Problem(f"{self.target} is not a finite number", "target"))
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Expression:
+    """An expression of objectives: `held_out/loss + 0.1 * step_time`.
+
+    Args:
+      text: The expression: names of `terms`, numbers, `+ - * / **`, parentheses, and `min`, `max`,
+        `abs`, `sqrt`, `exp`, `log`.
+      terms: The objectives by the name that `text` has for them; their own directions do not
+        matter.
+      direction: Direction of optimization, `lower` or `higher`.
+
+    Example:
+      >>> from luthier import study
+      >>> cost = study.Expression("2 * step_time", {"step_time": study.StepTime()})
+      >>> cost.value({"facts": {"step_seconds": 0.25}})
+      0.5
+    """
+
+    text: str
+    terms: Mapping[str, Any]
+    direction: Direction = "lower"
+
+    @property
+    def name(self) -> str:
+        """The expression."""
+        return self.text
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """The values of training steps that its terms need."""
+        return tuple(name for term in self.terms.values() for name in _training_of(term))
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """Return the value of the expression.
+
+        Args:
+          result: What the trial recorded.
+
+        Returns:
+          The value; None where a term has none; NaN where the expression is undefined, as `log(0)`.
+        """
+        values = {name: term.value(result) for name, term in self.terms.items()}
+        known = {name: value for name, value in values.items() if value is not None}
+        return expressions.evaluate(self.text, known) if len(known) == len(values) else None
+
+    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
+        """Return None: a report has one metric."""
+        del series
+        return None
+
+    def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
+        """Return the problems of the expression and of its terms.
+
+        Args:
+          evaluations: Metrics by the name of the evaluation; None where unknown.
+
+        Returns:
+          The problems, with paths below this objective.
+        """
+        try:
+            names = expressions.references(self.text)
+        except expressions.InvalidExpression as error:
+            return [Problem(str(error), "text")]
+        found = [
+            Problem(f"{name} is not among the terms", "text", nearest=nearest(name, self.terms))
+            for name in names
+            if name not in self.terms
+        ]
+        found += [
+            Problem("is not in the expression", f"terms['{name}']", remedy="leave it out")
+            for name in self.terms
+            if name not in names
+        ]
+        for name, term in self.terms.items():
+            found += [_below(f"terms['{name}']", problem) for problem in term.check(evaluations)]
+        return found
+
+
+def _below(path: str, problem: Problem) -> Problem:
+    return dataclasses.replace(problem, path=f"{path}.{problem.path}".rstrip("."))
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """The values of a result.
+
+    Args:
+      values: Values of the objectives; None where one is missing.
+      violations: Amounts by which it violates the constraints.
+      missing: Names of what the result lacks.
+      violated: The violated constraints as text; empty where there are none.
+    """
+
+    values: tuple[float, ...] | None
+    violations: tuple[float, ...]
+    missing: tuple[str, ...]
+    violated: str
+
+
+def judge(
+    objectives: Sequence[Objective],
+    constraints: Sequence[Constraint],
+    result: Mapping[str, Any],
+    folder: str | os.PathLike[str],
+) -> Judgement:
+    """Return the values of a trial's result.
+
+    Args:
+      objectives: The study's objectives.
+      constraints: The study's constraints.
+      result: The trial's result.
+      folder: The trial's folder, with the record of its run.
+    """
+    quantities = [constraint.quantity for constraint in constraints]
+    needed = {name for part in (*objectives, *quantities) for name in _training_of(part)}
+    if needed:
+        # Read here, and only where it is needed: a result with every step of training would be as
+        # large as the run's record.
+        steps = _training_steps(pathlib.Path(folder, "run", "metrics.jsonl"), needed)
+        result = {**result, "training": steps}
+    values = [objective.value(result) for objective in objectives]
+    bounded = [quantity.value(result) for quantity in quantities]
+    found = [value for value in values if value is not None]
+    named = zip([*objectives, *quantities], [*values, *bounded], strict=True)
+    missing = tuple(dict.fromkeys(part.name for part, value in named if value is None))
+    pairs = [(c, v) for c, v in zip(constraints, bounded, strict=True) if v is not None]
+    violations = tuple(constraint.violation(value) for constraint, value in pairs)
+    violated = [
+        f"violates {constraint.name}: {value:.6g}"
+        for (constraint, value), amount in zip(pairs, violations, strict=True)
+        if amount > 0
+    ]
+    return Judgement(
+        tuple(found) if len(found) == len(values) else None,
+        violations,
+        missing,
+        "; ".join(violated),
+    )
+
+
+def _training_of(objective: Any) -> Sequence[str]:
+    """Return the values of training steps that an objective needs; a class of the user has none."""
+    return getattr(objective, "training", ())
+
+
+def _training_steps(path: pathlib.Path, names: set[str]) -> list[tuple[int, dict[str, float]]]:
+    from luthier.records.events import Step
+    from luthier.records.metrics_file import read_events
+
+    return [
+        (step, {name: event.values[name] for name in names if name in event.values})
+        for _, step, event in read_events(path)
+        if isinstance(event, Step)
+    ]
 
 
 def is_better(objective: Objective, value: float, other: float) -> bool:

@@ -1,4 +1,4 @@
-"""Samplers and objectives by the names that the command line has for them."""
+"""Samplers and pruners by the names that the command line has for them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import fiddle as fdl
 import optuna
 
+from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
 from luthier.graph import Graph, nearest
-from luthier.metrics import Selector
-from luthier.study import objectives
 from luthier.study.checks import evaluations_of
 from luthier.study.engines.local import Local
 from luthier.study.gate import ShapeGate
+from luthier.study.objective_grammar import default_objective
 from luthier.study.packing import SharedPrograms
 from luthier.study.rungs import Asha, SuccessiveHalving
 from luthier.study.space import Grid, Space
@@ -31,142 +31,121 @@ SAMPLERS: Mapping[str, Any] = {
 }
 PRUNERS: Mapping[str, Any] = {
     "median": optuna.pruners.MedianPruner,
+    "percentile": optuna.pruners.PercentilePruner,
     "successive-halving": optuna.pruners.SuccessiveHalvingPruner,
     "hyperband": optuna.pruners.HyperbandPruner,
     "wilcoxon": optuna.pruners.WilcoxonPruner,
+    "threshold": optuna.pruners.ThresholdPruner,
 }
 SCHEDULERS: Mapping[str, Any] = {"asha": Asha, "successive-halving": SuccessiveHalving}
-_OVER: Mapping[str, Any] = {"last": objectives.Last, "best": objectives.Best}
-FACTS: Mapping[str, Any] = {
-    "step_time": objectives.StepTime,
-    "device_hours": objectives.DeviceHours,
-    "peak_bytes": objectives.PeakBytes,
-    "parameters": objectives.Parameters,
-}
 
 
-def sampler(name: str) -> fdl.Config:
+def sampler(word: str) -> fdl.Config:
     """Return the node of a sampler.
 
     Args:
-      name: A key of `SAMPLERS`.
+      word: A key of `SAMPLERS`, with arguments or without: `tpe(n_startup_trials=5)`; or a node in
+        the override grammar, `optuna.samplers.TPESampler()`.
 
     Returns:
-      An `fdl.Config` of the sampler with its defaults.
+      An `fdl.Config` of the sampler.
 
     Raises:
-      BadInput: There is none of this name.
+      BadInput: There is none of this name, or it does not have such an argument.
 
     Example:
       >>> from luthier import study
       >>> study.sampler("tpe")
       <Config[TPESampler()]>
+      >>> study.sampler("tpe(n_startup_trials=5)").n_startup_trials
+      5
     """
-    return _named("sampler", name, SAMPLERS)
+    return _node("sampler", word)
 
 
-def pruner(name: str) -> fdl.Config:
+def pruner(word: str) -> fdl.Config:
     """Return the node of a pruner.
 
     Args:
-      name: A key of `PRUNERS`.
+      word: A key of `PRUNERS`, with arguments or without: `median(n_startup_trials=2)`; or a node
+        in the override grammar.
 
     Raises:
-      BadInput: There is none of this name.
+      BadInput: There is none of this name, or it does not have such an argument.
     """
-    return _named("pruner", name, PRUNERS)
+    return _node("pruner", word)
 
 
-def scheduler(name: str) -> fdl.Config:
+def scheduler(word: str) -> fdl.Config:
     """Return the node of a scheduler of trials.
 
     Args:
-      name: A key of `SCHEDULERS`.
+      word: A key of `SCHEDULERS`, with arguments or without: `asha(reduction=4)`; or a node in the
+        override grammar.
 
     Returns:
-      An `fdl.Config` of the scheduler with its defaults.
+      An `fdl.Config` of the scheduler.
 
     Raises:
-      BadInput: There is none of this name.
+      BadInput: There is none of this name, or it does not have such an argument.
 
     Example:
       >>> from luthier import study
       >>> study.scheduler("asha")
       <Config[Asha()]>
     """
-    return _named("scheduler", name, SCHEDULERS)
+    return _node("scheduler", word)
 
 
-def _named(kind: str, name: str, known: Mapping[str, Any]) -> fdl.Config:
-    if name not in known:
-        what = f"there is no {kind} {name!r}"
-        remedy = f"there are {', '.join(known)}"
-        raise BadInput(Problem(what, f"--{kind}", "", remedy, nearest(name, known)))
-    return fdl.Config(known[name])
+_SHORT: Mapping[str, Mapping[str, Any]] = {
+    "sampler": SAMPLERS,
+    "pruner": PRUNERS,
+    "scheduler": SCHEDULERS,
+}
+"""The short names of each field of a study that has some."""
+# `sampler=tpe(...)` or `pruner:=median`: a name without dots, and its arguments if there are any.
+_NAMED = re.compile(r"(\w+)\s*(:?=)\s*([A-Za-z][\w-]*)\s*(\(.*\))?\s*", re.DOTALL)
 
 
-def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl.Config:
-    """Return the node of an objective.
+def with_full_names(override: str) -> str:
+    """Return an override with the full name of a sampler, pruner or scheduler, not a short one.
 
     Args:
-      word: `held_out/loss`, `held_out/loss:best`, `held_out/loss:mean3`; or `step_time`,
-        `device_hours`, `peak_bytes`, `parameters`.
-      evaluations: The metrics of every evaluation set, which know what is better.
-
-    Returns:
-      An `fdl.Config` of the objective.
+      override: `sampler=tpe(n_startup_trials=5)`; any other override is returned as it is.
 
     Raises:
-      BadInput: It cannot be read.
+      BadInput: There is no sampler, pruner or scheduler of this name.
 
     Example:
-      >>> from luthier import graph, study
-      >>> print(graph.render(study.objective("held_out/loss:best", None)))
-      luthier.study.Measured
-        selector: luthier.metrics.Selector
-          evaluation = 'held_out'
-          metric = 'loss'
-          direction = 'lower'
-        over: luthier.study.Best
+      >>> from luthier.study import samplers
+      >>> samplers.with_full_names("sampler=tpe(n_startup_trials=5)")
+      'sampler=optuna.samplers.TPESampler(n_startup_trials=5)'
     """
-    # Facts have names without a slash, so they cannot be confused with `EVALUATION/METRIC`.
-    if word in FACTS:
-        return fdl.Config(FACTS[word])
-    name, _, reduction = word.partition(":")
-    evaluation, slash, metric = name.partition("/")
-    mean = re.fullmatch(r"mean0*([1-9][0-9]*)", reduction)
-    if not slash or not (mean or reduction in ("", *_OVER)):
-        remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(FACTS)}"
-        raise BadInput(Problem(f"{word!r} is not an objective", "--objective", remedy=remedy))
-    # Whether lower or higher is better belongs to the metric. One that the experiment does not have
-    # counts as lower here; the study's checks report it by name.
-    known = {found.name: found.better for found in (evaluations or {}).get(evaluation, ())}
-    selector = fdl.Config(Selector, evaluation, metric, known.get(metric, "lower"))
-    if mean:
-        over = fdl.Config(objectives.MeanOfLast, int(mean[1]))
-    else:
-        over = fdl.Config(_OVER[reduction or "last"])
-    return fdl.Config(objectives.Measured, selector, over)
+    match = _NAMED.fullmatch(override)
+    if match is None or match[1] not in _SHORT or match[3] == "None":
+        return override
+    return f"{match[1]}{match[2]}{_full_name(match[1], match[3], override)}{match[4] or '()'}"
 
 
-def default_objective(evaluations: Mapping[str, Sequence[Any]] | None) -> list[fdl.Config]:
-    """Return the first metric of the only evaluation set; nothing where there is not one.
+def _node(field: str, word: str) -> fdl.Config:
+    name, bracket, rest = word.strip().partition("(")
+    path = name if "." in name else _full_name(field, name, f"--{field}")
+    # By the override grammar, which knows the arguments of the class and their types.
+    changed = graphs.apply(
+        fdl.Config(Study), [f"{field}:={path}{bracket or '('}{rest or ')'}"], f"--{field}"
+    )
+    return graphs.get(changed, field)
 
-    Args:
-      evaluations: The metrics of every evaluation set.
 
-    Returns:
-      A list with one node, or an empty one.
-
-    Example:
-      >>> from luthier import study
-      >>> study.default_objective(None)
-      []
-    """
-    if evaluations is None or len(evaluations) != 1:
-        return []
-    ((name, metrics),) = evaluations.items()
-    return [objective(f"{name}/{metrics[0].name}", evaluations)] if metrics else []
+def _full_name(field: str, name: str, origin: str) -> str:
+    known = _SHORT[field]
+    if name not in known:
+        what = f"there is no {field} {name!r}"
+        remedy = f"there are {', '.join(known)}"
+        raise BadInput(Problem(what, origin, "", remedy, nearest(name, known)))
+    # The package that exports the class: `optuna.samplers`, and not `optuna.samplers._tpe.sampler`.
+    target = known[name]
+    return ".".join([*target.__module__.split(".")[:2], target.__name__])
 
 
 def study_of(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import decimal
 import inspect
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from luthier.errors import BadInput, Problem
 from luthier.graph import load_module, nearest
@@ -128,20 +130,24 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-    """A number, uniform in a range.
+    """A number, uniform in a range; with a `step`, one of evenly spaced numbers.
 
     Args:
       low: Lower endpoint of the range, inclusive.
       high: Upper endpoint of the range, inclusive.
+      step: Difference between neighbouring values; None for any number.
 
     Example:
       >>> from luthier import study
       >>> study.Uniform(0.0, 0.2).points(3)
       (0.0, 0.1, 0.2)
+      >>> study.Uniform(0.0, 0.3, step=0.1).points(2)
+      (0.0, 0.1, 0.2, 0.3)
     """
 
     low: float
     high: float
+    step: float | None = None
 
     def problems(self) -> Iterator[str]:
         """Yield its problems, as text.
@@ -149,7 +155,155 @@ class Uniform:
         Yields:
           A sentence for each problem.
         """
-        yield from _range_problems(self.low, self.high, (int, float))
+        found = list(_range_problems(self.low, self.high, (int, float)))
+        yield from found
+        step = self.step
+        if step is None:
+            return
+        if type(step) not in (int, float) or not math.isfinite(step) or step <= 0:
+            yield f"the step {step!r} is not a number above zero"
+        elif not found and not math.isclose(self.at(self.num_steps), self.high, rel_tol=1e-9):
+            last = self.at(math.floor((self.high - self.low) / step))
+            yield f"steps of {step} from {self.low} do not meet {self.high}, but {last}"
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps from `low` to `high`; 0 without a step."""
+        return 0 if self.step is None else round((self.high - self.low) / self.step)
+
+    def at(self, index: int) -> float:
+        """Return the value after so many steps.
+
+        Args:
+          index: The number of steps from `low`.
+
+        Returns:
+          A float, the nearest to the decimal number: 0.3 and not 0.1 + 0.2.
+        """
+        low, step = (decimal.Decimal(repr(float(x))) for x in (self.low, self.step or 0.0))
+        return float(low + index * step)
+
+    def value(self, stored: Stored) -> float:
+        """Return the value in the graph for a stored choice.
+
+        Args:
+          stored: The choice, as the study stores it: a number.
+
+        Returns:
+          A float.
+        """
+        return float(stored)
+
+    def stored(self, value: Any) -> Stored | None:
+        """Return the stored choice for a value of the graph; None outside of the range.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          The choice, or None.
+        """
+        if type(value) not in (int, float) or not self.low <= value <= self.high:
+            return None
+        if self.step is not None and self.at(round((value - self.low) / self.step)) != value:
+            return None
+        return float(value)
+
+    def probes(self) -> Sequence[Stored]:
+        """Return stored choices that show whether all of them fit.
+
+        Returns:
+          Choices at the ends of the range, and one inside.
+        """
+        low, high = float(self.low), float(self.high)
+        return low, low + (high - low) / math.pi if self.step is None else self.at(1), high
+
+    def points(self, resolution: int) -> Sequence[Stored]:
+        """Return the stored choices of a grid with `resolution` points; every one with a step.
+
+        Args:
+          resolution: Points of every continuous range.
+
+        Returns:
+          Choices in ascending order.
+        """
+        if self.step is not None:
+            return tuple(self.at(index) for index in range(self.num_steps + 1))
+        low, high = float(self.low), float(self.high)
+        if resolution == 1:
+            return ((low + high) / 2,)
+        return *(low + (high - low) * i / (resolution - 1) for i in range(resolution - 1)), high
+
+
+TAIL = 1e-6
+"""Normal numbers are drawn between the quantiles `TAIL` and 1 - `TAIL`, at 4.75 deviations."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+    """A normal number: most values are near the mean.
+
+    It is cut off 4.75 standard deviations away from the mean. Samplers see its quantile, which is
+    uniform.
+
+    Args:
+      mean: The mean.
+      std: The standard deviation, above zero.
+
+    Example:
+      >>> from luthier import study
+      >>> study.Gaussian(1.0, 0.1).points(1)
+      (1.0,)
+    """
+
+    mean: float
+    std: float
+
+    def problems(self) -> Iterator[str]:
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
+        for name, number in (("mean", self.mean), ("standard deviation", self.std)):
+            if type(number) not in (int, float) or not math.isfinite(number):
+                yield f"the {name} {number!r} is not a finite number"
+                return
+        if self.std <= 0:
+            yield f"the standard deviation {self.std!r} is not above zero"
+
+    @property
+    def low(self) -> float:
+        """The lowest value."""
+        return self.quantile(TAIL)
+
+    @property
+    def high(self) -> float:
+        """The highest value."""
+        return self.quantile(1 - TAIL)
+
+    def quantile(self, probability: float) -> float:
+        """Return the value below which so much of the distribution is.
+
+        Args:
+          probability: Between 0 and 1.
+
+        Returns:
+          A float.
+        """
+        return statistics.NormalDist(self.mean, self.std).inv_cdf(probability)
+
+    def probability(self, value: float) -> float:
+        """Return how much of the distribution is below a value.
+
+        Args:
+          value: A value of the graph.
+
+        Returns:
+          A probability between `TAIL` and 1 - `TAIL`.
+        """
+        found = statistics.NormalDist(self.mean, self.std).cdf(value)
+        return min(max(found, TAIL), 1 - TAIL)
 
     def value(self, stored: Stored) -> float:
         """Return the value in the graph for a stored choice.
@@ -178,13 +332,12 @@ class Uniform:
         """Return stored choices that show whether all of them fit.
 
         Returns:
-          Choices at the ends of the range.
+          Choices at the ends of the range, and one inside that is not round.
         """
-        low, high = float(self.low), float(self.high)
-        return low, low + (high - low) / math.pi, high
+        return self.low, self.quantile(1 / math.pi), self.high
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return the stored choices of a grid with `resolution` points.
+        """Return the stored choices of a grid: the middles of `resolution` equally likely parts.
 
         Args:
           resolution: Points of every continuous range.
@@ -192,10 +345,57 @@ class Uniform:
         Returns:
           Choices in ascending order.
         """
-        low, high = float(self.low), float(self.high)
-        if resolution == 1:
-            return ((low + high) / 2,)
-        return *(low + (high - low) * i / (resolution - 1) for i in range(resolution - 1)), high
+        return tuple(self.quantile((2 * i + 1) / (2 * resolution)) for i in range(resolution))
+
+
+@dataclasses.dataclass(frozen=True)
+class LogNormal(Gaussian):
+    """A number above zero whose natural logarithm is normal.
+
+    Args:
+      mean: The mean of the logarithm; the median of the number is its exponential.
+      std: The standard deviation of the logarithm, above zero.
+
+    Example:
+      >>> import math
+      >>> from luthier import study
+      >>> [round(x, 6) for x in study.LogNormal(math.log(1e-3), 1.0).points(1)]
+      [0.001]
+    """
+
+    def problems(self) -> Iterator[str]:
+        """Yield its problems, as text.
+
+        Yields:
+          A sentence for each problem.
+        """
+        found = list(super().problems())
+        yield from found
+        # The largest float is about exp(709).
+        if not found and abs(self.mean) + 5 * self.std > 700:
+            yield "the mean and the standard deviation are those of the logarithm, and too large"
+
+    def quantile(self, probability: float) -> float:
+        """Return the value below which so much of the distribution is.
+
+        Args:
+          probability: Between 0 and 1.
+
+        Returns:
+          A float above zero.
+        """
+        return math.exp(super().quantile(probability))
+
+    def probability(self, value: float) -> float:
+        """Return how much of the distribution is below a value.
+
+        Args:
+          value: A value of the graph, above zero.
+
+        Returns:
+          A probability between `TAIL` and 1 - `TAIL`.
+        """
+        return super().probability(math.log(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,16 +406,20 @@ class Int:
       low: Lower endpoint of the range, inclusive.
       high: Upper endpoint of the range, inclusive.
       step: Difference between neighbouring values.
+      log: Whether it is uniform in its logarithm; `low` is then 1 or more, and `step` 1.
 
     Example:
       >>> from luthier import study
       >>> study.Int(2, 8, step=2).points(10)
       range(2, 9, 2)
+      >>> study.Int(1, 1000, log=True).points(4)
+      (1, 10, 100, 1000)
     """
 
     low: int
     high: int
     step: int = 1
+    log: bool = False
 
     def problems(self) -> Iterator[str]:
         """Yield its problems, as text.
@@ -230,6 +434,12 @@ class Int:
         elif not found and (self.high - self.low) % self.step:
             last = self.high - (self.high - self.low) % self.step
             yield f"steps of {self.step} from {self.low} do not meet {self.high}, but {last}"
+        if type(self.log) is not bool:
+            yield f"log is true or false, not {self.log!r}"
+        elif self.log and not found and self.low < 1:
+            yield f"a logarithmic range begins above zero, not at {self.low!r}"
+        elif self.log and self.step != 1:
+            yield f"a logarithmic range has no step, and {self.step!r} was given"
 
     def value(self, stored: Stored) -> int:
         """Return the value in the graph for a stored choice.
@@ -263,7 +473,7 @@ class Int:
         return self.low, self.high
 
     def points(self, resolution: int) -> Sequence[Stored]:
-        """Return every stored choice, whatever the `resolution`.
+        """Return every stored choice; of a logarithmic range `resolution` of them at most.
 
         Args:
           resolution: Points of every continuous range.
@@ -271,7 +481,9 @@ class Int:
         Returns:
           Choices in ascending order.
         """
-        del resolution
+        if self.log:
+            points = Log(self.low, self.high).points(resolution)
+            return tuple(dict.fromkeys(round(point) for point in points))
         return range(self.low, self.high + 1, self.step)
 
 
@@ -495,7 +707,8 @@ class Zipped(_Listed):
     """One row of a table: values of several paths that are set together; the index is stored.
 
     Args:
-      rows: Value by path, the same paths in every row.
+      rows: Value by path, the same paths in every row; `Option`s where they are written as
+        overrides.
 
     Example:
       >>> from luthier import study
@@ -546,6 +759,73 @@ Predicate = str | Callable[[Any], bool]
 
 
 @dataclasses.dataclass(frozen=True)
+class Constraint:
+    """A bound on a number that a trial measures: `peak_bytes <= 8 GiB`.
+
+    Args:
+      quantity: The number; any objective. Its direction does not matter.
+      bound: The bound, in the unit of the quantity.
+      relation: `<=` or `>=`; the bound itself is feasible.
+
+    Example:
+      >>> from luthier import study
+      >>> memory = study.Constraint(study.PeakBytes(), bound=8 * 2**30)
+      >>> memory.name, memory.violation(10 * 2**30)
+      ('peak_bytes<=8GiB', 0.25)
+    """
+
+    quantity: Any
+    bound: float
+    relation: Literal["<=", ">="] = "<="
+
+    @property
+    def name(self) -> str:
+        """The constraint as text."""
+        return f"{self.quantity.name}{self.relation}{self._bound}"
+
+    @property
+    def _bound(self) -> str:
+        if self.quantity.name.endswith("_bytes"):
+            for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+                if self.bound >= size:
+                    return f"{self.bound / size:.12g}{unit}"
+        return f"{self.bound:.12g}"
+
+    def violation(self, value: float) -> float:
+        """Return by how much a value violates it.
+
+        Args:
+          value: Of the quantity.
+
+        Returns:
+          The excess relative to the bound (absolute for a bound of 0), so that constraints in
+          different units weigh alike for a sampler. Zero or below where it is met; infinity for
+          NaN.
+        """
+        if math.isnan(value):
+            return math.inf
+        excess = value - self.bound if self.relation == "<=" else self.bound - value
+        return excess / abs(self.bound) if self.bound else excess
+
+    def check(self, evaluations: Any) -> list[Problem]:
+        """Return its problems.
+
+        Args:
+          evaluations: Metrics by the name of the evaluation; None where unknown.
+
+        Returns:
+          The problems, with paths below this constraint.
+        """
+        found = [
+            dataclasses.replace(problem, path=f"quantity.{problem.path}".rstrip("."))
+            for problem in self.quantity.check(evaluations)
+        ]
+        if not math.isfinite(self.bound):
+            found.append(Problem(f"{self.bound} is not a finite number", "bound"))
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
 class Space:
     """The search space of a study.
 
@@ -554,7 +834,9 @@ class Space:
         grammar (`any:dropout`, `tag:LearningRate`). A table of rows, and a choice of options that
         consist of overrides only, may have any name.
       constraints: Conditions that a graph must meet before it is run: expressions such as
-        `model.dim % 64 == 0`, or functions of the graph.
+        `model.dim % 64 == 0`, or functions of the graph. A `Constraint` bounds what a trial
+        measures: one that violates it is complete, but cannot be the best, and samplers learn by
+        how much it does.
 
     Example:
       >>> from luthier import study
@@ -564,7 +846,17 @@ class Space:
     """
 
     dimensions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    constraints: Sequence[Predicate] = ()
+    constraints: Sequence[Predicate | Constraint] = ()
+
+    @property
+    def predicates(self) -> tuple[Predicate, ...]:
+        """The conditions of a graph, which are known before a trial runs."""
+        return tuple(c for c in self.constraints if not isinstance(c, Constraint))
+
+    @property
+    def bounds(self) -> tuple[Constraint, ...]:
+        """The constraints of what a trial measures."""
+        return tuple(c for c in self.constraints if isinstance(c, Constraint))
 
     @property
     def is_conditional(self) -> bool:
@@ -658,10 +950,10 @@ def sub_prefix(name: str, option: Option) -> str:
     return f"{name}={option.label}/"
 
 
-def settings(key: str, dimension: Dimension, value: Any) -> list[str | tuple[str, Any]]:
+def settings(key: str, dimension: Dimension | None, value: Any) -> list[str | tuple[str, Any]]:
     """Return the overrides that set one chosen value of a dimension at its `key`."""
     if isinstance(dimension, Zipped):
-        return [setting(path, inside) for path, inside in value.items()]
+        return [one for path, inside in value.items() for one in settings(path, None, inside)]
     if isinstance(value, Option):
         return list(value.overrides) or [setting(key, value.value)]
     return [setting(key, value)]

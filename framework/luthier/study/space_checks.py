@@ -278,7 +278,7 @@ def _meet(a: str, b: str) -> bool:
 
 
 def _constraint_problems(base: Graph, space: Space) -> Iterator[Problem]:
-    for predicate in space.constraints:
+    for predicate in space.predicates:
         if not isinstance(predicate, str):
             continue
         try:

@@ -1,11 +1,14 @@
 """Spaces on the command line: `optimizer.learning_rate.peak=log(1e-4,1e-2)`.
 
-    PATH=log(LOW, HIGH)            PATH=uniform(LOW, HIGH)     PATH=int(LOW, HIGH, step=2)
+    PATH=log(LOW, HIGH)            PATH=uniform(LOW, HIGH, step=0.1)
+    PATH=int(LOW, HIGH, step=2)    PATH=int(LOW, HIGH, log=true)
+    PATH=normal(MEAN, STD)         PATH=lognormal(MEAN, STD)   (of the logarithm)
     PATH=pow2(LOW, HIGH)           PATH=ordinal(A, B, ...)     PATH=choice(A, B, ...)
+    PATH,PATH=rows((A, B), ...)    (values that change together)
     when: PATH=OPTION: PATH=...    (what is chosen only where that option is)
 
-PATH may be a pattern of the override grammar. The items of `ordinal` and `choice` are read by that
-grammar at PATH; `@NAME(...)` and `fiddler:NAME(...)` are fiddlers.
+PATH may be a pattern of the override grammar. The items of `ordinal`, `choice` and `rows` are read
+by that grammar at PATH; `@NAME(...)` and `fiddler:NAME(...)` are fiddlers.
 """
 
 from __future__ import annotations
@@ -17,26 +20,48 @@ from typing import Any
 
 from luthier.errors import BadInput, Problem
 from luthier.graph import nearest
-from luthier.study.space import Choice, Int, Log, Option, Ordinal, Pow2, Space, Uniform
+from luthier.study.space import (
+    Choice,
+    Gaussian,
+    Int,
+    Log,
+    LogNormal,
+    Option,
+    Ordinal,
+    Pow2,
+    Space,
+    Uniform,
+    Zipped,
+)
 
 _RANGES: dict[str, tuple[type, type]] = {
     "log": (Log, float),
     "uniform": (Uniform, float),
     "int": (Int, int),
     "pow2": (Pow2, int),
+    "normal": (Gaussian, float),
+    "lognormal": (LogNormal, float),
 }
 _LISTS = ("ordinal", "choice")
+_TABLE = "rows"
 # Names of Optuna, Ray Tune, Hyperopt and W&B that mean the same with the same arguments.
 _ELSEWHERE = {
     **dict.fromkeys(
         ("loguniform", "log_uniform", "suggest_loguniform", "log_uniform_values"), "log"
     ),
     **dict.fromkeys(("categorical", "suggest_categorical", "grid_search", "values"), "choice"),
-    **dict.fromkeys(("suggest_float", "suggest_uniform", "uniform_values"), "uniform"),
+    **dict.fromkeys(
+        ("suggest_float", "suggest_uniform", "uniform_values", "quniform", "q_uniform"), "uniform"
+    ),
+    **dict.fromkeys(("randn", "gauss"), "normal"),
+    **dict.fromkeys(("log_normal",), "lognormal"),
     "suggest_int": "int",
 }
-_FORMS = "log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH,step=1), pow2(LOW,HIGH), ordinal(A,B), "
-REMEDY = f"write PATH={_FORMS}choice(A,B) or choice(@FIDDLER,@FIDDLER(1))"
+_FORMS = (
+    "log(LOW,HIGH), uniform(LOW,HIGH,step=0.1), int(LOW,HIGH,step=1), int(LOW,HIGH,log=true), "
+    "normal(MEAN,STD), lognormal(MEAN,STD), pow2(LOW,HIGH), ordinal(A,B), choice(A,B), "
+)
+REMEDY = f"write PATH={_FORMS}choice(@FIDDLER,@FIDDLER(1)), or PATH,PATH=rows((A,B),(C,D))"
 
 
 def parse_space(words: Sequence[str], when: Sequence[str] = ()) -> Space:
@@ -55,7 +80,7 @@ def parse_space(words: Sequence[str], when: Sequence[str] = ()) -> Space:
     Example:
       >>> from luthier import study
       >>> study.parse_space(["optimizer.b2=uniform(0.9,0.999)"]).dimensions
-      {'optimizer.b2': Uniform(low=0.9, high=0.999)}
+      {'optimizer.b2': Uniform(low=0.9, high=0.999, step=None)}
     """
     # All problems of all arguments are collected: fixing them one run at a time is tedious.
     problems: list[Problem] = []
@@ -110,8 +135,10 @@ def parse_dimension(word: str) -> tuple[str, Any]:
     name, items = match[1].lower(), split(match[2])
     if name in _RANGES:
         return key, _range(name, items)
+    if name == _TABLE:
+        return key, _table(key, items)
     if name not in _LISTS:
-        near = nearest(name, [*_RANGES, *_LISTS])
+        near = nearest(name, [*_RANGES, *_LISTS, _TABLE])
         if name in _ELSEWHERE:
             # By its meaning: the nearest name to `loguniform` is another distribution.
             near = [f"{key}={_ELSEWHERE[name]}({match[2]})"]
@@ -123,7 +150,7 @@ def parse_dimension(word: str) -> tuple[str, Any]:
 
 
 def _range(name: str, items: Sequence[str]) -> Any:
-    kind, read = _RANGES[name]
+    kind, number = _RANGES[name]
     fields = [field.name for field in dataclasses.fields(kind)]
     given: dict[str, Any] = {}
     for index, item in enumerate(items):
@@ -133,14 +160,46 @@ def _range(name: str, items: Sequence[str]) -> Any:
         if field not in fields or field in given:
             what = f"{name} takes {', '.join(fields)}, not {item!r}"
             raise BadInput(Problem(what, nearest=nearest(field, fields) if named else ()))
+        text = named[2] if named else item
+        if field == "log":
+            if text.lower() not in _SWITCH:
+                raise BadInput(Problem(f"log of {name}: {item!r} is not true or false"))
+            given[field] = _SWITCH[text.lower()]
+            continue
         try:
-            given[field] = read(named[2] if named else item)
+            given[field] = number(text)
         except ValueError:
-            wanted = "a whole number" if read is int else "a number"
+            wanted = "a whole number" if number is int else "a number"
             raise BadInput(Problem(f"{field} of {name}: {item!r} is not {wanted}")) from None
-    if missing := [field for field in ("low", "high") if field not in given]:
+    if missing := [field for field in fields[:2] if field not in given]:
         raise BadInput(Problem(f"{name} needs {' and '.join(missing)}"))
     return kind(**given)
+
+
+_SWITCH = {"true": True, "false": False}
+
+
+def _table(key: str, items: Sequence[str]) -> Zipped:
+    """Return the table of `PATH,PATH=rows((A,B),(C,D))`."""
+    paths = split(key)
+    example = "write PATH,PATH=rows((A,B),(C,D))"
+    if len(paths) < 2:
+        what = f"rows sets several paths together, and {key!r} is one"
+        raise BadInput(Problem(what, remedy=f"{example}, or {key}=choice(...)"))
+    if repeated := [path for index, path in enumerate(paths) if path in paths[:index]]:
+        raise BadInput(Problem("is given twice", repeated[0]))
+    if len(items) < 2:
+        raise BadInput(Problem("a table needs two rows or more", remedy=example))
+    rows = []
+    for item in items:
+        if not (item.startswith("(") and item.endswith(")")):
+            raise BadInput(Problem(f"{item!r} is not a row in parentheses", remedy=example))
+        values = split(item[1:-1])
+        if len(values) != len(paths):
+            what = f"the row {item} has {len(values)} values for {len(paths)} paths"
+            raise BadInput(Problem(what, remedy=example))
+        rows.append({p: _item(p, v) for p, v in zip(paths, values, strict=True)})
+    return Zipped(rows)
 
 
 def _item(key: str, item: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import pathlib
 import re
 import signal
@@ -27,6 +28,7 @@ from luthier.study.driver import mirror
 from luthier.study.driver.admission import Admission
 from luthier.study.driver.directory import StudyDirectory, find_study, without_secrets
 from luthier.study.driver.journal import Journal, read_journal, require_whole
+from luthier.study.driver.limits import Limits
 from luthier.study.driver.loop import Driver, Parts, View, grid_notice, reduced
 from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, make_suggester
 from luthier.study.driver.trial_table import Ledger
@@ -39,17 +41,17 @@ _MIRROR_SECONDS = 120.0
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The outcome of a call.
+    """The outcome of one call that starts or resumes a study.
 
     Args:
       directory: The study's folder.
-      is_over: Whether nothing is left to do; else it can be resumed.
+      is_over: Whether the study is complete; otherwise it can be resumed.
       ledger: The state of every trial.
       is_late: Whether `budget.wall_seconds` ended this call.
-      notices: Where its report and its summary in W&B are.
+      notices: Lines with the places of the report and of the summary in W&B.
       is_preempted: Whether SIGTERM or SIGHUP ended this call.
-      stopped: Why it gave up; empty where it did not.
-      stopped_by: `failures` of trials or of the baseline, or faults of the `place`.
+      stopped: Why the study gave up; empty if it did not.
+      stopped_by: `failures` (of trials or of the baseline) or `place` (its faults).
     """
 
     directory: pathlib.Path
@@ -114,6 +116,14 @@ def run(
     return _drive(_StudyRequest(graph, study, editing, directory, is_new=True), view, engine)
 
 
+def _ledger_of(directory: StudyDirectory) -> Ledger:
+    """Return the trial table of a study's journal."""
+    ledger = Ledger()
+    for line in read_journal(directory.journal_path):
+        ledger.follow(line)
+    return ledger
+
+
 def _set_aside(directory: StudyDirectory) -> None:
     """Rename a study that failures stopped before any trial was complete: its name is free again.
 
@@ -122,9 +132,7 @@ def _set_aside(directory: StudyDirectory) -> None:
     # Never a study that somebody drives: its folder is in use although no trial is complete yet.
     if not directory.exists or holder(directory.path / "lock") is not None:
         return
-    ledger = Ledger()
-    for line in read_journal(directory.journal_path):
-        ledger.follow(line)
+    ledger = _ledger_of(directory)
     if ledger.stopped_by != "failures" or ledger.count("complete", "pruned"):
         return
     names = (directory.path.with_name(f"{directory.path.name}.{k}") for k in itertools.count(1))
@@ -180,6 +188,7 @@ def resume(
         _refuse_changes(recorded, graph, directory.path)
     graph = recorded if graph is None else graph
     study = check_study(graph, editing)
+    _refuse_used_up(recorded, study, _ledger_of(directory), directory.path)
     request = _StudyRequest(graph, study, editing, directory, is_new=False, retry=pattern)
     return _drive(request, view, engine)
 
@@ -201,9 +210,7 @@ def _read_retry(word: str) -> re.Pattern[str]:
 def _retry(request: _StudyRequest, journal: Journal) -> None:
     """Write lines that put failed trials, and copies of their results, back to waiting."""
     assert request.retry is not None
-    ledger = Ledger()
-    for line in read_journal(request.directory.journal_path):
-        ledger.follow(line)
+    ledger = _ledger_of(request.directory)
     wanted = {
         trial.number
         for trial in ledger.trials
@@ -346,9 +353,7 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
 
 def _require_known_results(directory: StudyDirectory) -> None:
     """Raise for results of a later luthier that would be read next, before anything is written."""
-    ledger = Ledger()
-    for line in read_journal(directory.journal_path):
-        ledger.follow(line)
+    ledger = _ledger_of(directory)
     for trial in ledger.trials:
         if trial.state == "running":
             with contextlib.suppress(RunError):  # a damaged one is of one trial, which runs again
@@ -357,14 +362,33 @@ def _require_known_results(directory: StudyDirectory) -> None:
 
 def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
     """Return whether a study was driven to its end, and its budget has not grown since."""
-    trials, hours = study.budget.num_trials, study.budget.device_hours
+    budget = study.budget
+    trials = budget.num_trials
     is_full = trials is None or len(ledger.trials) + study.seeds > trials
-    is_spent = hours is not None and ledger.device_seconds >= hours * 3600
-    # A study that is bounded by device time alone is over when that is spent, however many trials
-    # it has.
-    if trials is None and hours is not None:
+    is_spent = bool(Limits(study, ledger).reached())
+    others = (budget.device_hours, budget.no_improvement, budget.target)
+    # A study without a limit of trials that another limit ended goes on when that has grown.
+    if trials is None and any(limit is not None for limit in others):
         return ledger.is_over and is_spent
     return ledger.is_over and (is_full or is_spent)
+
+
+def _refuse_used_up(
+    recorded: Graph, study: studies.Study, ledger: Ledger, directory: pathlib.Path
+) -> None:
+    """Raise where a study cannot go on within the budget that it is resumed with."""
+    budget, known = study.budget, len(ledger.trials)
+    before = graphs.build(graphs.get(recorded, "budget"))
+    trials = budget.num_trials
+    if budget.trials != before.trials and trials is not None and trials < known:
+        what = f"{trials} is less than the {known} trials that were tried"
+        remedy = f"give more than {known}, or leave it out"
+        raise BadInput(Problem(what, "budget.trials", remedy=remedy))
+    limit, seconds = budget.wall_seconds, ledger.driven_seconds
+    if limit is not None and seconds >= limit and not _has_nothing_left(study, ledger):
+        remedy = f"give it more time: --budget wall_seconds={max(1, math.ceil(2 * seconds))}"
+        what = f"{limit:g} is used up: {directory} was driven for {seconds:.3g} s"
+        raise BadInput(Problem(what, "budget.wall_seconds", remedy=remedy))
 
 
 def _read_back(
@@ -402,7 +426,8 @@ def _read_back(
             setting = ledger.settings[line["setting"]]
             outcome = ledger.outcome_of(setting)
             assert outcome is not None
-            suggester.record(setting.number, *outcome, reports)
+            violations = ledger.violations_of(setting)
+            suggester.record(setting.number, *outcome, reports, violations)
             del waiting[setting.number]
         elif kind == "retried":
             number = ledger.trials[line["trial"]].setting
@@ -482,6 +507,7 @@ def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
 @contextlib.contextmanager
 def _stopping(driver: Driver) -> Iterator[None]:
     """Let the first interrupt stop the driver in order, and the second one at once."""
+    key = environment.InterruptKey()
 
     def stop(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
@@ -491,6 +517,8 @@ def _stopping(driver: Driver) -> Iterator[None]:
             # A repeated SIGTERM changes nothing: running trials are being saved already. Only
             # Ctrl-C, pressed again, ends at once.
             driver.is_preempted = True
+        elif not key.is_pressed():
+            return
         elif driver.stop_asked:
             raise KeyboardInterrupt
         driver.stop_asked = True

@@ -30,10 +30,14 @@ class Budget:
       trials: Maximum number of trials, including the baseline; None for no limit but the sampler's
         own. `auto` is every point of a grid, and 32 for other samplers. Infeasible trials and
         copies of earlier ones have numbers of their own, and count.
-      wall_seconds: Time limit, from the start of the driver; running trials are saved, and resume
-        when the study is resumed.
+      wall_seconds: Limit of the time that the study is driven, over all resumes; time between two
+        drivers does not count. Running trials are saved, and resume with a larger limit.
       device_hours: Devices times hours that trials had them, from lease to end: compilation,
         evaluations and what was lost count. Trials that share a device group share its time.
+      no_improvement: The study ends after so many trials in a row without a better one; complete
+        and pruned trials count. Trials that run then are finished.
+      target: The study ends when its objective is this value or better. Trials that run then are
+        finished.
       trial_seconds: Time limit of one trial since its latest lease; a trial that takes longer
         fails.
       retries: Maximum number of restarts of a trial after its worker died. Faults of the machine,
@@ -45,6 +49,8 @@ class Budget:
     trials: int | Literal["auto"] | None = "auto"
     wall_seconds: float | None = None
     device_hours: float | None = None
+    no_improvement: int | None = None
+    target: float | None = None
     trial_seconds: float | None = None
     retries: int = 2
     failures: int | None = 3
@@ -53,6 +59,7 @@ class Budget:
         "trials": "1 <= x",
         "wall_seconds": "0 < x",
         "device_hours": "0 < x",
+        "no_improvement": "1 <= x",
         "trial_seconds": "0 < x",
         "retries": "0 <= x",
         "failures": "1 <= x",
@@ -207,7 +214,7 @@ def build(graph: Graph, packages: Sequence[str] = ()) -> Study:
       >>> config = luthier.experiment("quickstart")
       >>> space = study.parse_space(["optimizer.b2=uniform(0.9,0.999)"])
       >>> study.build(study.study_of("betas", config, space, study.sampler("random"), [])).space
-      Space(dimensions={'optimizer.b2': Uniform(low=0.9, high=0.999)}, constraints=())
+      Space(dimensions={'optimizer.b2': Uniform(low=0.9, high=0.999, step=None)}, constraints=())
     """
     # These stay nodes of the graph: the base is edited for each trial, and sampler and pruner are
     # built anew, with seeds.

@@ -66,6 +66,7 @@ def sweep(
         with project.importable(project.root()):
             study = graphs.resolve(studies.study_reference(study))
     overrides = [overrides] if isinstance(overrides, str) else overrides
+    overrides = [samplers.with_full_names(override) for override in overrides]
     of_study = [o for o in overrides if studies.is_study(study) or studies.sets_study(o)]
     study = graphs.apply(study, [o for o in overrides if o not in of_study], shelves=known)
     if studies.is_study(study) == bool(space):

@@ -83,9 +83,10 @@ class Watcher:
 class StopSignals(Watcher):
     """Within the `with` block the first SIGINT, SIGTERM or SIGHUP only sets `requested`.
 
-    A second SIGINT raises KeyboardInterrupt at once. Handlers are put back at the end, and none
-    are set outside the main thread, so that a notebook's kernel keeps its own. A `with` block
-    within another one of the same object changes nothing.
+    A second SIGINT raises KeyboardInterrupt at once, unless it follows within 0.5 s of the first:
+    then both belong to one press of Ctrl-C, or to one `timeout -s INT`. Handlers are put back at
+    the end, and none are set outside the main thread, so that a notebook's kernel keeps its own. A
+    `with` block within another one of the same object changes nothing.
 
     Args:
       again: The command that starts the run again. With one, as in a process of the command line,
@@ -100,6 +101,7 @@ class StopSignals(Watcher):
         self.requested: str | None = None
         self._again = again
         self._is_starting = bool(again)
+        self._key = environment.InterruptKey()
         self._depth = 0
         self._previous: dict[int, Any] = {}
         self._wakeup = -1
@@ -143,6 +145,8 @@ class StopSignals(Watcher):
         # The terminal is gone: whoever writes to it next would fail.
         if number == signal.SIGHUP:
             environment.forget_terminal()
+        if number == signal.SIGINT and not self._key.is_pressed():
+            return
         if number == signal.SIGINT and self._is_starting and self._depth == 1:
             # No loop is there to ask for what was requested.
             raise KeyboardInterrupt(self._line(INTERRUPTED))

@@ -39,7 +39,7 @@ REFUSED = {
     "training.global_batch_size": "the order of the data would change",
     "restore": "it is read once, when a run starts",
 }
-"""Paths below which a change makes another run of it, and why."""
+"""Paths below which a change requires a new run, and why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +47,8 @@ class ResumeDifferences:
     """The differences of a changed graph, sorted by what they mean for a run that continues.
 
     Args:
-      refused: Changes that make another run of it.
-      reshaped: Schedules that a changed number of steps reshapes, with both lengths.
+      refused: Changes that require a new run.
+      reshaped: Schedules that a changed number of steps changes, with both lengths.
       training: Changes that alter the updates from here on.
       harmless: Changes that leave the updates as they are.
     """

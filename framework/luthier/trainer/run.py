@@ -73,19 +73,19 @@ def run(
     Args:
       graph: The experiment graph.
       devices: Devices to train on; None means all devices of the default backend, of all processes.
-      run: The run to continue; None goes by the graph: the same graph continues the same run.
-      new: Start a run of its own, although the graph has one already.
-      extend: Continue with schedules that a changed number of steps reshapes.
+      run: The run to resume; None resumes the run of the same config, if there is one.
+      new: Start a new run, even if there is one of the same config.
+      extend: Resume even if a changed number of steps changes the schedules.
       profile: Steps to trace, as `steps=10:15`.
-      operative_gin: Keep the graph, which is all that is used, as gin with the run.
-      from_scratch: Start again from step 0, although the record has saves.
-      accept_changes: Resume, although code or data is not what it was when the run was saved.
+      operative_gin: Also save the config as gin, in `operative_config.gin` of the run.
+      from_scratch: Restart from step 0, even if the run has checkpoints.
+      accept_changes: Resume even if code or data has changed since the checkpoint was saved.
       packages: The user's modules that a recorded graph may name; None means those of the project
         (`[tool.luthier] packages` of the nearest pyproject.toml).
       command: The command that resumes the run, for messages; empty in a notebook.
 
     Returns:
-      The result of the run. An interrupt (Ctrl-C) saves, and returns as well.
+      The result of the run. An interrupt (Ctrl-C) saves a checkpoint and returns, too.
 
     Raises:
       BadInput: The graph cannot be run; nothing was written.
@@ -205,7 +205,7 @@ def open_session(
       request: Where the run is recorded.
       watcher: Looks on, and may end the run.
       profile: Steps to trace.
-      extend: Whether the run continues with schedules that a changed number of steps reshapes.
+      extend: Whether to resume even if a changed number of steps changes the schedules.
       command: The command that resumes the run, for messages.
 
     Yields:

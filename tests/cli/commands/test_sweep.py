@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from luthier import study as studies
 from luthier.cli import main
+from luthier.errors import BadInput, Problem
 from luthier.study.driver import find_study
 
 TOYS = str(Path(__file__).resolve().parents[2] / "study")
@@ -121,6 +126,9 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         ([*WRAPPED, "rate=choice()"], "a choice needs two options or more [set by space: rate]"),
         (["show"], "show needs one study; write luthier sweep show STUDY"),
         (["repair"], "repair needs one study; write luthier sweep repair STUDY"),
+        (["rerun", "toy"], "rerun needs one trial; write luthier sweep rerun STUDY/TRIAL"),
+        (["rerun", "toy/3"], "there is no study 'toy'; studies/ holds no studies"),
+        ([STUDY, "--into", "x"], "--into is an option of `luthier sweep rerun`"),
         (["rate=3"], "'rate=3' is an override, and no study or experiment is given"),
         (["show", "toy/²"], "there is no study 'toy/²'; studies/ holds no studies"),
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
@@ -130,6 +138,65 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
             "--pruner: there is no pruner 'medain'; did you mean median?",
         ),
         ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep apply to experiments"),
+        (
+            [STUDY, "--sampler", "tpe(n_startup=3)"],
+            "sampler: optuna.samplers.TPESampler has no argument 'n_startup' [set by --sampler 1: "
+            "sampler:=optuna.samplers.TPESampler(n_startup=3)]; did you mean n_startup_trials?",
+        ),
+        ([STUDY, "sampler=tpee"], "sampler=tpee: there is no sampler 'tpee'; did you mean tpe?"),
+        (
+            [STUDY, "--packing", "vmapp"],
+            "--packing: 'vmapp' is not a packing; did you mean vmap or map?",
+        ),
+        ([STUDY, "--packing", "0"], "--packing: '0' is not a packing; write single, vmap, map,"),
+        ([STUDY, "--budget", "trials"], "--budget: 'trials' is not NAME=VALUE; write --budget"),
+        (
+            [STUDY, "--trials", "3", "--budget", "trials=4"],
+            "budget.trials is given twice [set by --budget trials=4]",
+        ),
+        (
+            [STUDY, "--budget", "wall_second=4"],
+            "budget.wall_second: does not exist [set by option 1: budget.wall_second=4]; did you "
+            "mean budget.wall_seconds or budget.trial_seconds?",
+        ),
+        (
+            [STUDY, "--budget", "no_improvement=12"],
+            "budget.no_improvement: 12 trials without a better one never come: the study ends "
+            "after 12; set it to 11 or less",
+        ),
+        (
+            [STUDY, "--budget", "target=nan"],
+            "budget.target: nan is not a finite number; set a value of the objective",
+        ),
+        (
+            [
+                STUDY,
+                "--budget",
+                "target=1",
+                "--objective",
+                "step_time",
+                "--objective",
+                "parameters",
+            ],
+            "budget.target: compares trials by one objective, and there are several; leave out "
+            "budget.target, or all objectives but one",
+        ),
+        (
+            [STUDY, "--pruner", "median", "--trials", "5"],
+            "pruner.n_startup_trials: 5 of 5 trials come before it acts, so that no trial is "
+            "pruned; set it below 5, or budget.trials above 5",
+        ),
+        (
+            [STUDY, "--pruner", "median", "--objective", "steps_to(held_out/loss<=1)"],
+            "pruner: a pruner needs an objective that evaluations report, and "
+            "steps_to(held_out/loss<=1) is not one; set pruner=None",
+        ),
+        (
+            [STUDY, "--constraint", "held_out/lss<=1"],
+            "space.constraints[0].quantity.metric: there is no metric named 'lss' here; did you "
+            "mean loss?",
+        ),
+        ([STUDY, "--constraint", "peak_bytes"], "--constraint: 'peak_bytes' is not a constraint:"),
         ([STUDY, "--all"], "--all is an option of `luthier sweep show`"),
         ([STUDY, "--as", "python"], "--as is an option of `luthier sweep best`"),
         (["--resume", "absent"], "there is no study 'absent'"),
@@ -211,6 +278,80 @@ def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(projec
     assert line.startswith("luthier: budget.trails: does not exist")
 
 
+def test_options_describe_the_whole_study_of_an_experiment(project, capsys):
+    toys = [
+        "engine=simulated_engine.InstantEngine()",
+        "gate=None",
+        "packing=None",
+        "sampler=random",
+    ]
+    space = ["--space", "rate=lognormal(-5,1)", "--space", "width,heads=rows((8,2),(18,3))"]
+    limits = ["--budget", "no_improvement=8", "--budget", "failures=None", "--trials", "20"]
+    others = ["--seeds", "2", "--pruner", "median(n_startup_trials=3)", "--name", "whole"]
+    bounds = ["--constraint", "peak_bytes<=8GiB", "--constraint", "held_out/loss>=0.1"]
+    words = ["sweep", "simulated_engine:experiment", *toys, *space, *limits, *others, *bounds]
+    assert main([*words, "--objective", "held_out/loss"]) == 0
+    study = studies.build(find_study("whole").read_study())
+    assert (study.seeds, study.budget.no_improvement, study.budget.failures) == (2, 8, None)
+    assert study.pruner.n_startup_trials == 3
+    names = [constraint.name for constraint in study.space.bounds]
+    assert names == ["peak_bytes<=8GiB", "held_out/loss>=0.1"]
+    assert find_study("whole").read_study().sampler.__fn_or_cls__.__name__ == "RandomSampler"
+    out = capsys.readouterr().out
+    assert "notice: 8 trials without a better one (budget.no_improvement)" in out
+    assert "heads=3" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("auto", {"lanes": "auto"}),
+        ("map", {"lanes": "map"}),
+        ("1", {"lanes": "single"}),
+        ("4", {"lanes": "vmap", "num_lanes": 4}),
+    ],
+)
+def test_packing_is_set_by_a_word_or_a_number(project, monkeypatch, text, expected):
+    started = []
+
+    def run(graph, **settings):
+        started.append(graph)
+        raise BadInput(Problem("stopped by the test"))
+
+    monkeypatch.setattr("luthier.study.start.run", run)
+    assert main(["sweep", STUDY, "--packing", text]) == 2
+    packing = started[0].packing
+    assert packing.__fn_or_cls__ is studies.SharedPrograms
+    assert dict(packing.__arguments__) == expected
+
+
+def test_a_recorded_study_is_changed_where_it_stays_the_same_study(project, capsys):
+    assert main(["sweep", STUDY, "--trials", "4"]) == 0
+    capsys.readouterr()
+    assert _refused(capsys, "--resume", "toy", "--trials", "3") == [
+        "luthier: budget.trials: 3 is less than the 4 trials that were tried; give more than 4, or "
+        "leave it out"
+    ]
+    (line,) = _refused(capsys, "--resume", "toy", "seeds=3")
+    assert line.startswith("luthier: seeds: differs from the study in studies/toy: ")
+    assert main(["sweep", "--resume", "toy", "budget.trials=6"]) == 0
+    assert main(["sweep", "--resume", "toy", "--budget", "trials=8"]) == 0
+    assert "toy: 8 of 8 trials ended" in capsys.readouterr().out
+
+
+def test_a_trial_without_a_result_of_its_own_is_not_rerun(project, capsys):
+    ends = "engine.ends={1: ['infeasible']}"
+    space = "space.dimensions:={'width': luthier.study.Choice([8, 16])}"
+    assert main(["sweep", STUDY, ends, space, "sampler=grid", "--trials", "3"]) == 0
+    capsys.readouterr()
+    assert _refused(capsys, "rerun", "toy/1") == [
+        "luthier: trial 1 has the result of another; luthier sweep rerun toy/0"
+    ]
+    assert _refused(capsys, "rerun", "toy/3") == [
+        "luthier: toy has no trial 3; it has the trials 0 to 2"
+    ]
+
+
 def test_the_trials_of_a_study_are_printed_for_other_programs(project, capsys):
     assert main(["sweep", STUDY, "--trials", "4"]) == 0
     capsys.readouterr()
@@ -227,15 +368,18 @@ def test_the_trials_of_a_study_are_printed_for_other_programs(project, capsys):
     assert _refused(capsys, *words[1:]) == [f"luthier: {remedy}"]
 
 
-def test_a_study_at_its_time_limit_is_resumed_with_more_time(project, capsys):
-    words = ["--trials", "50", "budget.wall_seconds=1e-9"]
-    assert main(["sweep", STUDY, *words]) == 1, "it has no complete trial yet"
-    assert (
-        "time limit reached (budget.wall_seconds); resume with "
-        "`luthier sweep --resume studies/toy`" in capsys.readouterr().out
-    )
-    again = ["--resume", "studies/toy", "--trials", "3", "budget.wall_seconds=None"]
-    assert main(["sweep", *again]) == 0
+def test_the_time_limit_counts_over_resumes_and_hints_are_accepted(project, capsys, monkeypatch):
+    with monkeypatch.context() as patched:
+        seconds = itertools.count(time.time(), 2.0)  # each line of the journal takes two seconds
+        patched.setattr("luthier.study.driver.journal.time.time", lambda: next(seconds))
+        words = ["--trials", "50", "budget.wall_seconds=1e-9"]
+        assert main(["sweep", STUDY, *words]) == 1, "it has no complete trial yet"
+    out = capsys.readouterr().out
+    hint = re.search(r"time limit reached .*`luthier sweep (.* --budget wall_seconds=\d+)`", out)
+    (line,) = _refused(capsys, "--resume", "studies/toy")
+    assert line.startswith("luthier: budget.wall_seconds: 1e-09 is used up: studies/toy was driven")
+    assert line.partition("give it more time: ")[2] == " ".join(hint[1].split()[-2:])
+    assert main(["sweep", *hint[1].split(), "--trials", "3"]) == 0
     assert "toy: 3 of 3 trials ended" in capsys.readouterr().out
 
 

@@ -66,6 +66,9 @@ def test_a_name_is_swept_by_real_training(folder, capsys, form):
     assert [r["result"]["mode"]["hoisted"] for r in results[1:]] == [
         ["optimizer.learning_rate.peak", "seed"]
     ] * 3
+    capsys.readouterr()
+    assert main(["sweep", "rerun", "named/2"]) == 0
+    assert capsys.readouterr().out.endswith("recorded numbers are equal, bit for bit\n")
     losses = [r["result"]["metrics"]["held_out/loss"] for r in results]
     assert len(set(losses)) == 4
     trial = studies.trial_graph(f"{study}/2")

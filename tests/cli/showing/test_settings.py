@@ -64,33 +64,10 @@ luthier.optim.part(warmup_steps, dim, max_rate=0.1)
       luthier train
 """
 
-SECTION = """\
-### luthier.optim.part
-
-A part.
-
-| argument | type | default | range | |
-|---|---|---|---|---|
-| `max_rate` | `float \\| None` | `0.1` | `0 <= x < 1` | How fast. |
-| `warmup_steps` | `int` | - | steps |  |
-
-Constraints: `warmup_steps < 3`.
-
-Passed down: `dim`.
-"""
-
 
 def test_the_entry_for_the_terminal():
     assert showing.entry("luthier.optim.part", Part, 80, [("Use", "luthier train")]) == ENTRY
     assert showing.entry("a.VALUE", 3, 80) == "a.VALUE\n  Value: 3\n"
-
-
-def test_the_page_has_an_index_and_sections():
-    page = showing.page([PART])
-    assert page.startswith("# Settings\n")
-    assert "\n- [optim](#optim): `part`\n" in page
-    assert page.partition("\n## optim\n\n")[2].startswith(SECTION)
-    assert "## layers" not in page
 
 
 def test_the_snapshot():

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 from luthier.study.driver import read_journal
 
@@ -129,13 +130,21 @@ class Trained(Driven):
       sampler: Its sampler.
       slices: Worker processes.
       trials: Of its budget.
+      overrides: Of the study.
     """
 
-    def __init__(self, project: pathlib.Path, sampler: str, slices: int, trials: int):
+    def __init__(
+        self,
+        project: pathlib.Path,
+        sampler: str,
+        slices: int,
+        trials: int,
+        overrides: Sequence[str] = (),
+    ):
         self.path = project / "studies" / "injection"
         self._project = project
         self._new = ["injection", "--sampler", sampler, "--trials", str(trials)]
-        self._new += ["--devices", f"cpu:{slices}", "--slices", str(slices)]
+        self._new += ["--devices", f"cpu:{slices}", "--slices", str(slices), *overrides]
         self._process = None
 
     def begin(self) -> None:

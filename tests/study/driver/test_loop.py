@@ -7,6 +7,7 @@ from luthier import graph as graphs
 from luthier import study as studies
 from luthier.study import TrialEnded
 from luthier.study.driver import StudyDirectory, read_journal
+from luthier.study.views.text import read_status
 
 
 @pytest.fixture
@@ -243,3 +244,67 @@ def test_interrupting_puts_what_runs_back(run, tmp_path):
     assert [line["trial"] for line in _kinds(outcome, "lost")] == [4]
     assert not _kinds(outcome, "closed")[0]["over"]
     assert outcome.ledger.trials[4].losses == 0
+
+
+def _budget(**limits):
+    return fdl.Config(studies.Budget, **{"trials": 40, **limits})
+
+
+def test_a_study_ends_after_trials_without_a_better_one_and_resumes_with_more(run):
+    outcome, engine = run(budget=_budget(no_improvement=6))
+    # A random sampler is asked ahead: a trial or two wait, and never run.
+    values = [trial.values[0] for trial in outcome.ledger.trials if trial.values]
+    assert values.index(min(values)) == len(values) - 7
+    assert outcome.ledger.notices == ["6 trials without a better one (budget.no_improvement)"]
+    path = str(outcome.directory)
+    again = studies.resume(path, packages=toys.PACKAGES, engine=engine)
+    assert again.ledger.count("complete") == len(values), "the study is over"
+    more = graphs.apply(_study(outcome), ["budget.no_improvement=20", "budget.trials=30"])
+    grown = studies.resume(path, more, packages=toys.PACKAGES, engine=engine)
+    assert grown.ledger.count("complete") > len(values)
+
+
+def test_a_study_ends_when_its_objective_reaches_the_target(run):
+    whole, _ = run(budget=_budget())
+    values = [trial.values[0] for trial in whole.ledger.trials]
+    target = sorted(values)[3]
+    first = next(number for number, value in enumerate(values) if value <= target)
+    outcome, _ = run(budget=_budget(target=target), name="short")
+    found = [trial.values[0] for trial in outcome.ledger.trials if trial.values]
+    assert found == values[: first + 1]
+    assert outcome.ledger.notices == [f"trial {first} reaches budget.target={target:g}"]
+
+
+def test_a_trial_that_violates_a_constraint_is_not_the_best(run):
+    space = fdl.Config(
+        studies.Space,
+        {"rate": studies.Log(1e-4, 1e-1), "width": studies.Pow2(8, 256)},
+        [
+            fdl.Config(
+                studies.Constraint,
+                fdl.Config(
+                    studies.Expression,
+                    "held_out/loss + step_time",
+                    {
+                        "held_out/loss": studies.objective("held_out/loss", None),
+                        "step_time": fdl.Config(studies.StepTime),
+                    },
+                ),
+                1.0,
+                ">=",
+            )
+        ],
+    )
+    outcome, _ = run(space=space, seeds=2, budget=_budget(trials=24))
+    trials = outcome.ledger.trials
+    bad = [trial for trial in trials if trial.values[0] + 0.5 < 1.0]
+    assert [trial.is_feasible for trial in trials] == [trial not in bad for trial in trials]
+    assert 0 < len(bad) < 24
+    assert {trial.state for trial in bad} == {"complete"}
+    assert bad[0].reason == (f"violates held_out/loss + step_time>=1: {bad[0].values[0] + 0.5:.6g}")
+    best = read_status(outcome.directory).best()[0]
+    assert best.values[0] == min(trial.values[0] for trial in trials if trial not in bad)
+    path = str(outcome.directory)
+    more = graphs.apply(_study(outcome), ["budget.trials=30"])
+    again = studies.resume(path, more, packages=toys.PACKAGES, engine=toys.InstantEngine())
+    assert [t.violations for t in again.ledger.trials[:24]] == [t.violations for t in trials]

@@ -8,6 +8,9 @@ import kills
 import pytest
 from sweep_trials import TINY
 
+from luthier.records import events, metrics_file
+from luthier.study.driver import read_journal
+
 STUDY = """
 import fiddle as fdl
 
@@ -83,3 +86,59 @@ def test_forty_kills_of_real_training_leave_the_undisturbed_outcome(tmp_path, sa
         place = str(tmp_path / "undisturbed")
         assert graph.replace(str(tmp_path / "disturbed"), place) == first_graph, trial
         assert result == first_result, trial
+
+
+RUNGS = (
+    "training.steps=90",
+    "checkpoints.every.count=45",
+    "evaluations.held_out.every.count=10",
+)
+# What a clock, or a process, measures.
+MEASURED = {
+    *("step_seconds", "steps_per_second", "tokens_per_second", "data_wait_seconds"),
+    *("memory_bytes", "mfu", "seconds"),
+}
+
+
+def _recorded(driven, trial):
+    """Return all that the steps and evaluations of a trial recorded, but what a clock measured."""
+    path = driven.path / "trials" / f"{trial:04d}" / "run" / "metrics.jsonl"
+    return [
+        (step, type(event).__name__, {k: v for k, v in event.values.items() if k not in MEASURED})
+        for _, step, event in metrics_file.read_events(path)
+        if isinstance(event, events.Step | events.Evaluation)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(
+    "packing",
+    [(), ('packing=luthier.study.SharedPrograms(lanes="vmap", num_lanes=2)',)],
+    ids=["single", "vmap"],
+)
+def test_trials_with_rungs_and_kills_repeat_trials_that_never_paused(tmp_path, packing):
+    scheduler = "scheduler=luthier.study.Asha(num_rungs=3)"
+    whole = kills.Trained(write_project(tmp_path / "whole", RUNGS), "random", 2, 12, packing)
+    rungs = kills.Trained(
+        write_project(tmp_path / "rungs", RUNGS), "random", 2, 12, (*packing, scheduler)
+    )
+    whole.begin()
+    whole.finish()
+    done = kills.disturb(rungs, 6, seed=5, longest=2.0)
+    counts = rungs.counts()
+    assert done >= 4
+    assert counts["asked"] == sorted(counts["ended"]) == list(range(12))
+    lengths = []
+    for trial in range(12):
+        found, wanted = _recorded(rungs, trial), _recorded(whole, trial)
+        # A trial that stayed at a rung has the first part of what it would have recorded.
+        steps = max(step for step, _, _ in found)
+        assert found == [one for one in wanted if one[0] <= steps], trial
+        lengths.append(steps)
+    assert 90 in lengths
+    assert min(lengths) < 90
+    lines = list(read_journal(rungs.path / "journal.jsonl"))
+    resumed = {line["trial"] for line in lines if line["kind"] == "promoted"}
+    assert resumed & {trial for trial in range(12) if lengths[trial] == 90}

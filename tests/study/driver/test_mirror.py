@@ -11,6 +11,7 @@ from optuna.storages.journal import JournalFileBackend
 from luthier import study as studies
 from luthier.errors import RunError
 from luthier.study.driver import study_facts, update_mirror
+from luthier.study.views.text import read_status
 
 
 def _study(path):
@@ -50,6 +51,30 @@ def test_optuna_sees_what_the_journal_says(driven):
         reports = trial.intermediate_values
         assert list(reports) == ([1, 2, 3, 4] if trial.state.name == "COMPLETE" else [])
         assert not reports or reports[4] == pytest.approx(trial.value)
+
+
+def test_optuna_sees_natural_values_and_constraints(tmp_path):
+    space = studies.Space(
+        {
+            "rate": studies.LogNormal(-5.0, 1.0),
+            "optimizer.momentum": studies.Gaussian(0.9, 0.01),
+            "optimizer.rate": studies.Uniform(0.1, 0.7, step=0.1),
+            "width": studies.Int(2, 512, log=True),
+        },
+        [studies.Constraint(studies.Parameters(), 32)],
+    )
+    base = fdl.Config(toys.Toy, heads=1)
+    graph = toys.make_study(
+        base=base, space=space, directory=str(tmp_path), storage="optuna.journal"
+    )
+    outcome = studies.run(graph, packages=toys.PACKAGES, engine=toys.InstantEngine())
+    trials = _study(outcome.directory / "optuna.journal").trials
+    for trial, ours in list(zip(trials, outcome.ledger.trials, strict=True))[1:]:
+        words = dict(word.split("=") for word in outcome.ledger.settings[ours.setting].words)
+        assert trial.params == {name: float(value) for name, value in words.items()}
+        assert trial.constraints == {"cannot run": 0.0, "parameters<=32": 1.0}
+    assert round(10 * trials[1].params["optimizer.rate"]) / 10 == trials[1].params["optimizer.rate"]
+    assert read_status(outcome.directory).best() == []
 
 
 def _look_after(directory, lines):

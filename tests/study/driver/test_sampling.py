@@ -1,4 +1,6 @@
 import dataclasses
+import math
+import statistics
 
 import fiddle as fdl
 import optuna
@@ -21,6 +23,15 @@ CONDITIONAL = studies.Space(
     {
         "rate": studies.Log(1e-4, 1e-1),
         "note": studies.Choice(("a", studies.Option("b", space=INNER))),
+    }
+)
+
+NEW = studies.Space(
+    {
+        "rate": studies.LogNormal(-5.0, 1.0),
+        "optimizer.momentum": studies.Gaussian(0.9, 0.01),
+        "optimizer.rate": studies.Uniform(0.1, 0.7, step=0.1),
+        "steps": studies.Int(1, 500, log=True),
     }
 )
 
@@ -57,11 +68,12 @@ def test_a_sampler_that_does_not_look_back_suggests_the_same_whatever_the_result
     assert _run(informed, 12) == _run(uninformed, 12, with_results=False)
 
 
+@pytest.mark.parametrize("space", [SPACE, NEW])
 @pytest.mark.parametrize("sampler", ["random", "quasi-random", "tpe", "nsga-ii"])
-def test_a_suggester_that_is_restored_goes_on_as_if_nothing_had_been(sampler):
-    whole, begun = _suggester(sampler), _suggester(sampler)
+def test_a_suggester_that_is_restored_goes_on_as_if_nothing_had_been(sampler, space):
+    whole, begun = _suggester(sampler, space), _suggester(sampler, space)
     expected = _run(whole, 60)[40:]
-    restored = _suggester(sampler)
+    restored = _suggester(sampler, space)
     for number in range(1, 41):
         asked = begun.ask(number)
         restored.restore(number, asked)
@@ -73,6 +85,33 @@ def test_a_suggester_that_is_restored_goes_on_as_if_nothing_had_been(sampler):
         found.append(asked.assignment)
         restored.record(number, "complete", (asked.assignment["rate"],), {})
     assert found == expected
+
+
+def test_values_of_a_sampler_have_the_distribution_of_their_dimension():
+    found = _run(_suggester("random", NEW), 400, with_results=False)
+    logs = [math.log(one["rate"]) for one in found]
+    assert statistics.fmean(logs) == pytest.approx(-5.0, abs=0.2)
+    assert statistics.stdev(logs) == pytest.approx(1.0, abs=0.15)
+    momenta = [one["optimizer.momentum"] for one in found]
+    assert statistics.fmean(momenta) == pytest.approx(0.9, abs=0.002)
+    assert {one["optimizer.rate"] for one in found} == {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7}
+    steps = sorted(one["steps"] for one in found)
+    assert steps[200] == pytest.approx(math.sqrt(500), rel=0.5), "uniform in the logarithm"
+
+
+def test_a_constraint_moves_a_sampler_away_from_trials_that_violate_it():
+    def wide(is_constrained):
+        suggester, widths = _suggester("tpe"), []
+        for number in range(1, 61):
+            asked = suggester.ask(number).assignment
+            # Wider is better, and everything above 2**5 violates the constraint.
+            violations = ((2 ** asked["width"] - 32) / 32,) if is_constrained else ()
+            suggester.record(number, "complete", (-asked["width"],), {}, violations)
+            widths.append(asked["width"])
+        return sum(width > 5 for width in widths[30:])
+
+    assert wide(False) > 25
+    assert wide(True) < 15
 
 
 def test_a_quasi_random_sequence_covers_the_space_evenly():

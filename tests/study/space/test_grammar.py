@@ -3,13 +3,16 @@ import pytest
 from luthier.errors import BadInput
 from luthier.study import (
     Choice,
+    Gaussian,
     Int,
     Log,
+    LogNormal,
     Option,
     Ordinal,
     Pow2,
     Space,
     Uniform,
+    Zipped,
     parse_dimension,
     parse_space,
 )
@@ -23,6 +26,11 @@ def test_every_form_is_read():
             "model.num_layers=int(2,8,step=2)",
             "model.dim=pow2(64,512)",
             "data.length=ordinal(128, 256)",
+            "optimizer.b1=uniform(0,0.9,step=0.1)",
+            "data.batch=int(1,512,log=True)",
+            "optimizer.b2=normal(0.95,std=0.01)",
+            "optimizer.eps=lognormal(-18,2)",
+            "model.width, model.depth=rows((64, None), (128, 4))",
             "parallelism=choice(@fsdp, fiddler:tensor(2))",
         ]
     ).dimensions
@@ -32,6 +40,19 @@ def test_every_form_is_read():
         "model.num_layers": Int(2, 8, 2),
         "model.dim": Pow2(64, 512),
         "data.length": Ordinal([128, 256]),
+        "optimizer.b1": Uniform(0.0, 0.9, 0.1),
+        "data.batch": Int(1, 512, log=True),
+        "optimizer.b2": Gaussian(0.95, 0.01),
+        "optimizer.eps": LogNormal(-18.0, 2.0),
+        "model.width, model.depth": Zipped(
+            [
+                {
+                    "model.width": 64,
+                    "model.depth": Option(overrides=("model.depth=None",), name="None"),
+                },
+                {"model.width": 128, "model.depth": 4},
+            ]
+        ),
         "parallelism": Choice(
             [
                 Option(overrides=("fiddler:fsdp",), name="@fsdp"),
@@ -82,8 +103,9 @@ def test_lists_are_split_outside_of_brackets_and_quotes():
             ["rate"],
             [],
             "'rate' is not a space [set by --space rate]; write PATH=log(LOW,HIGH), "
-            "uniform(LOW,HIGH), int(LOW,HIGH,step=1), pow2(LOW,HIGH), ordinal(A,B), choice(A,B) or "
-            "choice(@FIDDLER,@FIDDLER(1))",
+            "uniform(LOW,HIGH,step=0.1), int(LOW,HIGH,step=1), int(LOW,HIGH,log=true), "
+            "normal(MEAN,STD), lognormal(MEAN,STD), pow2(LOW,HIGH), ordinal(A,B), choice(A,B), "
+            "choice(@FIDDLER,@FIDDLER(1)), or PATH,PATH=rows((A,B),(C,D))",
         ),
         (
             ["rate=log(1,2,3)"],
@@ -110,8 +132,55 @@ def test_lists_are_split_outside_of_brackets_and_quotes():
         (
             ["n=int(2,8,stepp=2)"],
             [],
-            "int takes low, high, step, not 'stepp=2' [set by --space n=int(2,8,stepp=2)]; did you "
-            "mean step?",
+            "int takes low, high, step, log, not 'stepp=2' [set by --space n=int(2,8,stepp=2)]; "
+            "did you mean step?",
+        ),
+        (
+            ["n=int(2,8,log=yes)"],
+            [],
+            "log of int: 'log=yes' is not true or false [set by --space n=int(2,8,log=yes)]",
+        ),
+        (["x=normal(1)"], [], "normal needs std [set by --space x=normal(1)]"),
+        (
+            ["x=log_normal(-7,1)"],
+            [],
+            "there is no log_normal(...) [set by --space x=log_normal(-7,1)]; did you mean "
+            "x=lognormal(-7,1)?",
+        ),
+        (
+            ["x=q_uniform(0,1,0.1)"],
+            [],
+            "there is no q_uniform(...) [set by --space x=q_uniform(0,1,0.1)]; did you mean "
+            "x=uniform(0,1,0.1)?",
+        ),
+        (
+            ["a=rows((1,2),(3,4))"],
+            [],
+            "rows sets several paths together, and 'a' is one [set by --space "
+            "a=rows((1,2),(3,4))]; write PATH,PATH=rows((A,B),(C,D)), or a=choice(...)",
+        ),
+        (
+            ["a,a=rows((1,2),(3,4))"],
+            [],
+            "a: is given twice [set by --space a,a=rows((1,2),(3,4))]",
+        ),
+        (
+            ["a,b=rows((1,2))"],
+            [],
+            "a table needs two rows or more [set by --space a,b=rows((1,2))]; write "
+            "PATH,PATH=rows((A,B),(C,D))",
+        ),
+        (
+            ["a,b=rows((1,2),(3))"],
+            [],
+            "the row (3) has 1 values for 2 paths [set by --space a,b=rows((1,2),(3))]; write "
+            "PATH,PATH=rows((A,B),(C,D))",
+        ),
+        (
+            ["a,b=rows([1,2],[3,4])"],
+            [],
+            "'[1,2]' is not a row in parentheses [set by --space a,b=rows([1,2],[3,4])]; write "
+            "PATH,PATH=rows((A,B),(C,D))",
         ),
         (["n=int(1,2)", "n=int(1,3)"], [], "n: is given twice [set by --space n=int(1,3)]"),
         (

@@ -10,8 +10,10 @@ from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.study import (
     Choice,
+    Gaussian,
     Int,
     Log,
+    LogNormal,
     Option,
     Ordinal,
     Pow2,
@@ -123,6 +125,18 @@ def test_probes_of_a_float_range_are_not_whole():
         (Int(2, 7, 2), "steps of 2 from 2 do not meet 7, but 6"),
         (Int(2, 8, 0), "the step 0 is not a whole number above zero"),
         (Int(2, 2.5), "2.5 is not a whole number"),
+        (Int(0, 8, log=True), "a logarithmic range begins above zero, not at 0"),
+        (Int(2, 8, 2, log=True), "a logarithmic range has no step, and 2 was given"),
+        (Int(2, 8, log=1), "log is true or false, not 1"),
+        (Uniform(0, 1, 0.3), "steps of 0.3 from 0 do not meet 1, but 0.9"),
+        (Uniform(0, 1, 0), "the step 0 is not a number above zero"),
+        (Uniform(0, 1, math.inf), "the step inf is not a number above zero"),
+        (Gaussian(0, 0), "the standard deviation 0 is not above zero"),
+        (Gaussian(math.nan, 1), "the mean nan is not a finite number"),
+        (
+            LogNormal(1e3, 1),
+            "the mean and the standard deviation are those of the logarithm, and too large",
+        ),
         (Pow2(3, 8), "3 is not a power of two"),
         (Ordinal((1,)), "an ordered list needs two values or more"),
         (Choice((1,)), "a choice needs two options or more"),
@@ -137,10 +151,45 @@ def test_what_is_wrong_with_a_dimension(dimension, problem):
 
 @pytest.mark.parametrize(
     "dimension",
-    [Log(1e-4, 1), Uniform(-1, 1), Int(1, 9, 4), Pow2(1, 4), Ordinal((1, 2)), Choice((1, None))],
+    [
+        Log(1e-4, 1),
+        Uniform(-1, 1),
+        Uniform(0.1, 0.7, 0.1),
+        Int(1, 9, 4),
+        Int(1, 9, log=True),
+        Gaussian(-1, 2.5),
+        LogNormal(-7, 2),
+        Pow2(1, 4),
+        Ordinal((1, 2)),
+        Choice((1, None)),
+    ],
 )
 def test_a_good_dimension_has_no_problems(dimension):
     assert list(dimension.problems()) == []
+
+
+@pytest.mark.parametrize(
+    ("dimension", "points", "inside", "outside"),
+    [
+        (Uniform(0.1, 0.4, 0.1), [0.1, 0.2, 0.3, 0.4], [0.3], [0.25, 0.5, "0.3"]),
+        (Int(1, 64, log=True), [1, 8, 64], [1, 7, 64], [0, 65, 8.0]),
+        (Gaussian(1.0, 0.1), [0.90325, 1.0, 1.09674], [1.0, 0.6], [0.5, None]),
+        (LogNormal(0.0, 1.0), [0.380062, 1.0, 2.631151], [1.0, 100.0], [0.0, -1.0, 200.0]),
+    ],
+)
+def test_points_of_a_grid_and_values_of_the_experiment(dimension, points, inside, outside):
+    assert list(dimension.points(3)) == pytest.approx(points, rel=1e-4)
+    assert [dimension.stored(value) for value in inside] == inside
+    assert [dimension.stored(value) for value in outside] == [None] * len(outside)
+    for stored in (*dimension.points(3), *dimension.probes()):
+        assert dimension.stored(dimension.value(stored)) == stored
+
+
+def test_a_row_may_have_values_in_the_override_grammar():
+    table = Zipped([{"a": 1, "b": Option(overrides=("b=None",))}, {"a": 2, "b": 3}])
+    space = Space({"both": table})
+    assert space.overrides({"both": 0}) == ["a=1", "b=None"]
+    assert space.overrides({"both": 1}) == ["a=2", "b=3"]
 
 
 def test_the_last_dimension_moves_first():

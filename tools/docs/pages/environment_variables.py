@@ -72,8 +72,8 @@ VARIABLES = {
         "AWS_REGION": "The region of such a store, by default `us-east-1`.",
     },
     "Devices and compilation": {
-        "XLA_FLAGS": "Options of XLA. On a CPU, luthier compiles faster with options of its own; "
-        "an option that is named here keeps the value that it has here.",
+        "XLA_FLAGS": "Options of XLA. On a CPU, luthier adds options of its own to it; an option "
+        "that is named here keeps the value that it has here.",
         "JAX_COMPILATION_CACHE_DIR": "The folder of JAX's compilation cache. If it is set, even "
         "to nothing, luthier leaves the cache as it is; otherwise it uses a folder below "
         "`XDG_CACHE_HOME`.",

@@ -50,7 +50,8 @@ RECIPES = """
 Recipes are fiddlers: they compose, and a sweep can choose among them:
 `parallelism=choice(@fsdp, @tensor(2))` in a space. The table shows
 each alone on {num_devices} devices: the batch's `inputs` [rows, length], the kernel of a
-feed-forward layer [layers, embed, mlp], and the bytes of state on each device.
+feed-forward layer [layers, embed, mlp], and the bytes of state on each device (*derived* from
+shapes). The tests train with every recipe on virtual CPU devices (*emulated*).
 
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from luthier.study import samplers
+from luthier.study import objective_grammar, samplers
 from luthier.study.driver import trial_table
 from luthier.study.space_grammar import parse_dimension
 
@@ -17,11 +17,15 @@ A study edits paths of an experiment's config and runs trials on the devices of 
     luthier sweep configs.lm.quickstart --space 'optimizer.learning_rate.peak=log(1e-4,1e-2)'
     luthier sweep sweeps.lm_learning_rate base.training.steps=100 budget.trials=8
     luthier sweep sweeps.lm_learning_rate --devices cpu:8 --slices 4
-    luthier sweep --resume studies/lm_learning_rate
-    luthier sweep --resume studies/lm_learning_rate --retry failed
+    luthier sweep configs.lm.quickstart --space 'optimizer.b2=uniform(0.9,0.999)' \\
+        --sampler 'tpe(n_startup_trials=5)' --seeds 2 --budget no_improvement=12 \\
+        --constraint 'peak_bytes<=8GiB' --packing auto
+    luthier sweep --resume lm_learning_rate budget.trials=40
+    luthier sweep --resume lm_learning_rate --retry failed
     luthier sweep show lm_learning_rate/7
     luthier sweep show lm_learning_rate [--all] [--html FILE] [--sync wandb]
     luthier sweep best lm_learning_rate --as overrides
+    luthier sweep rerun lm_learning_rate/7
     luthier train study:lm_learning_rate/7
 
 A study is a config itself: see `sweeps/lm_learning_rate.py`. The first name in the path of an
@@ -42,8 +46,13 @@ which yield tables of overrides, and tries their product.
 
 {samplers}
 
-`--sampler NAME`, `--pruner NAME`; in a study any sampler of Optuna is a node
-(`sampler=optuna.samplers.TPESampler(n_startup_trials=6)`).
+`--sampler NAME` takes arguments of the sampler, too: `--sampler 'tpe(n_startup_trials=6)'`. As an
+override of a study it is `sampler=tpe(n_startup_trials=6)`, or any sampler of Optuna as a node:
+`sampler=optuna.samplers.GPSampler()`.
+
+`--pruner NAME` ends trials early: `--pruner 'median(n_startup_trials=3)'`. There are
+{pruners}.
+A pruner that could not act within the budget is an error before the first trial.
 
 ## Rungs
 
@@ -53,9 +62,28 @@ pruners.
 
 ## Objectives
 
-`--objective EVALUATION/METRIC` is the last value of the metric, with `:best` the best value, with
-`:mean3` the mean of the last three. Without an evaluation: {objectives}.
-Several objectives give a Pareto front.
+`--objective WORD`:
+
+| word | objective |
+| --- | --- |
+| `held_out/loss` | the last value of a metric of an evaluation |
+| `held_out/loss:best` | its best value |
+| `held_out/loss:mean3` | the mean of its last three values |
+| `train/loss:mean100` | the mean of the last 100 training steps |
+| {objectives} | a fact of the trial |
+| `steps_to(held_out/loss<=2.0)` | steps until a metric reaches a value; `tokens_to`, `seconds_to` |
+| `held_out/loss + 0.1 * step_time` | an expression, which is minimized |
+| `maximize(held_out/accuracy - 1e-9 * parameters)` | the same, maximized |
+
+Expressions have numbers, `+ - * / **`, parentheses and `min`, `max`, `abs`, `sqrt`, `exp`, `log`. A
+trial that never reaches the value of `steps_to` has the objective `inf`; seconds are those of
+training, without compilation and evaluations. A pruner needs `EVALUATION/METRIC`. Several
+objectives give a Pareto front.
+
+`--constraint 'peak_bytes<=8GiB'` bounds any of these (`<=` or `>=`; K, M, B, KiB, MiB, GiB). It is
+checked when a trial ends: one that violates it is complete, but is not the best, and TPE, NSGA-II
+and GP learn from by how much. `space.constraints` also has conditions on the config
+(`model.dim % 64 == 0`), which are checked before a trial runs.
 
 ## The life of a trial
 
@@ -64,14 +92,17 @@ waits for a device group or a place in a pack -> it reports each evaluation -> i
 {states}.
 
 Trials that differ only in scalars (learning rates, decays, seeds, loss weights) share one compiled
-program: the scalars are runtime arguments. `packing=luthier.study.SharedPrograms(lanes="auto")`
+program: the scalars are runtime arguments. `--packing auto`
 measures whether several trials in one program (packed trials, `lanes`) are faster, and starts the
 next trial in the place of a finished one.
 
 ## Budgets
 
 The first limit that is reached ends a study: `budget.trials` (by default every point of a grid, and
-32 trials for other samplers), `budget.wall_seconds`, `budget.device_hours`. Infeasible trials, and
+32 trials for other samplers), `budget.wall_seconds`, `budget.device_hours`,
+`budget.no_improvement` (trials in a row without a better one) and `budget.target` (a value of the
+objective); `--budget NAME=VALUE` sets one. `wall_seconds` is the time that the study is driven,
+over all resumes; the time between them does not count. Infeasible trials, and
 copies that get the result of an equal earlier trial, have numbers of their own and count as trials;
 the last line of a study says how many there were. A budget that cuts a grid off is reported before
 the first trial and at the end. Device time is devices times the time from lease to end, with
@@ -129,11 +160,18 @@ in one database, `storage=None` keeps none.
 _SPACES = {
     "optimizer.learning_rate.peak=log(1e-4,1e-2)": "a number, evenly spread in its logarithm",
     "any:weight_decay=uniform(0,0.5)": "a number, evenly spread",
+    "any:dropout=uniform(0,0.3,step=0.1)": "0, 0.1, 0.2 or 0.3",
+    "optimizer.b1=normal(0.9,0.02)": "a number, normal: mean and standard deviation",
+    "optimizer.eps=lognormal(-18,2)": "a number whose logarithm is normal",
     "model.num_layers=int(2,8,step=2)": "2, 4, 6 or 8",
+    "training.global_batch_size=int(8,256,log=true)": "a whole number, evenly spread in its "
+    "logarithm",
     "model.dim=pow2(64,512)": "64, 128, 256 or 512",
     "data.length=ordinal(128,256,384)": "one of a list that has an order",
     "optimizer.weight_decay=choice(None,0.1)": "one of a list that has none",
     "parallelism=choice(@fsdp,@tensor(2))": "one of some fiddlers",
+    "model.dim,model.num_layers=rows((64,8),(128,4))": "one row of a table: values that are set "
+    "together",
 }
 
 
@@ -144,7 +182,8 @@ def render() -> str:
         samplers=_table(
             ("name", "sampler"), ((f"`{n}`", f"`{_name(x)}`") for n, x in samplers.SAMPLERS.items())
         ),
-        objectives=", ".join(f"`{name}`" for name in samplers.FACTS),
+        pruners=", ".join(f"`{name}`" for name in samplers.PRUNERS),
+        objectives=", ".join(f"`{name}`" for name in objective_grammar.FACTS),
         states=", ".join(f"`{state}`" for state in trial_table.ENDED),
     )
 

@@ -7,6 +7,7 @@ budget.trials=8), and an experiment as for `luthier train`.
 actions:
   show    print the status of a study, or of one trial; write its report
   best    print the best trial
+  rerun   run a finished trial once more, bit for bit
   repair  rebuild a damaged journal
 
 `luthier sweep ACTION --help` describes one of them.
@@ -21,6 +22,10 @@ examples:
 from __future__ import annotations
 
 import argparse
+import difflib
+import itertools
+import math
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,14 +52,17 @@ if TYPE_CHECKING:
 
 FORMS = ("overrides", "python", "json")
 # Options that describe a study, so that they would be ignored with a recorded one.
-_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "sampler", "pruner")
+_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "constraint", "sampler", "pruner")
 
 _OF_SHOW = ("all", "html", "sync", "csv", "json", "parquet", "sort", "state")
+
+_LANES = ("single", "vmap", "map", "shard", "auto")
 
 USAGE = (
     "luthier sweep REF [OVERRIDE ...] [OPTIONS]\n"
     "luthier sweep --resume STUDY [OVERRIDE ...] [OPTIONS]\n"
-    "luthier sweep show|best|repair STUDY [OPTIONS]"
+    "luthier sweep show|best|repair STUDY [OPTIONS]\n"
+    "luthier sweep rerun STUDY/7"
 )
 ACTIONS = {
     "show": Action(
@@ -84,6 +92,19 @@ examples:
   luthier sweep best lm_learning_rate --as python
 """,
     ),
+    "rerun": Action(
+        "luthier sweep rerun STUDY/TRIAL [--into DIR]",
+        """\
+Run a finished trial once more, and compare its evaluations bit by bit.
+
+It runs as it was run: with the same runtime arguments, in the same place of a
+pack, on as many devices of the same kind. `luthier train study:STUDY/TRIAL`
+runs its config anywhere, and gives the same numbers up to rounding.
+
+examples:
+  luthier sweep rerun lm_learning_rate/7
+""",
+    ),
     "repair": Action(
         "luthier sweep repair STUDY",
         """\
@@ -107,7 +128,13 @@ def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
         of a sweep alone are in the help.
     """
     if action:
-        parser.add_argument("study", metavar="STUDY", help="its name, or its folder")
+        is_trial = action == "rerun"
+        what = "its trial: the study's name or folder, and the number"
+        parser.add_argument(
+            "study",
+            metavar="STUDY/TRIAL" if is_trial else "STUDY",
+            help=what if is_trial else "its name, or its folder",
+        )
     else:
         _add_sweep(parser)
 
@@ -118,6 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
             parser.add_argument(*names, **settings)
 
     option("best", "--as", dest="form", choices=FORMS, help="the format of the trial")
+    option("rerun", "--into", metavar="DIR", help="the folder of the new run")
     option("show", "--all", action="store_true", help="list all trials")
     option("show", "--html", metavar="FILE", help="write the report to a file")
     option("show", "--sync", choices=["wandb"], help="write a summary run to W&B")
@@ -133,7 +161,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reference",
         nargs="?",
-        metavar="REF|show|best|repair",
+        metavar="REF|show|best|rerun|repair",
         help="a study, an experiment, or an action",
     )
     parser.add_argument(
@@ -148,8 +176,9 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=DIM",
-        help="search a value: log(1e-4,1e-2), uniform(0,1), int(2,8), pow2(64,512), ordinal(1,3) "
-        "or choice(a,@b) (may be repeated)",
+        help="search a value: log(1e-4,1e-2), uniform(0,1), normal(0,1), int(2,8), pow2(64,512), "
+        "ordinal(1,3) or choice(a,@b); PATH,PATH=rows((1,2),(3,4)) sets several together (may be "
+        "repeated)",
     )
     search.add_argument(
         "--when",
@@ -165,10 +194,19 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "--objective",
         action="append",
         metavar="EVALUATION/METRIC",
-        help="the metric to optimize (may be repeated)",
+        help="the metric to optimize: held_out/loss, train/loss:mean100, step_time, "
+        "steps_to(held_out/loss<=2), or an expression (may be repeated)",
     )
     search.add_argument(
-        "--sampler", metavar="NAME", help="the sampler: tpe, random, quasi-random, grid, ..."
+        "--constraint",
+        action="append",
+        metavar="METRIC<=VALUE",
+        help="a bound that the best trial must meet: peak_bytes<=8GiB (may be repeated)",
+    )
+    search.add_argument(
+        "--sampler",
+        metavar="NAME",
+        help="the sampler: tpe, random, quasi-random, grid, ...; tpe(n_startup_trials=5)",
     )
     search.add_argument(
         "--pruner",
@@ -180,6 +218,20 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         type=arguments_lib.positive,
         metavar="N",
         help="number of trials, with the baseline",
+    )
+    search.add_argument(
+        "--seeds",
+        type=arguments_lib.positive,
+        metavar="N",
+        help="trials of each setting, with different seeds; their mean counts",
+    )
+    search.add_argument(
+        "--budget",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another limit: wall_seconds, device_hours, no_improvement, target, ... (may be "
+        "repeated)",
     )
     study = parser.add_argument_group("study")
     study.add_argument(
@@ -194,6 +246,11 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument(
         "--devices", metavar="KIND[:N]", help="devices to split into the groups: cpu:8, gpu:4"
+    )
+    where.add_argument(
+        "--packing",
+        metavar="single|vmap|map|shard|auto|N",
+        help="how trials share a device group; N packs up to N of them",
     )
     launch.add_engine(where)
     study.add_argument("--resume", metavar="STUDY", help="resume a study")
@@ -214,6 +271,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     if arguments.reference == "repair":
         return _repair(arguments, problems)
+    if arguments.reference == "rerun":
+        return _rerun(arguments, problems)
+    if arguments.into:
+        problems.add("--into is an option of `luthier sweep rerun`")
     if arguments.reference in ("show", "best"):
         return _look(arguments, problems)
     if arguments.form:
@@ -233,6 +294,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         for option in filter(vars(arguments).get, _NEEDING_REFERENCE):
             remedy = "give the study too, as `luthier sweep REF --resume STUDY`, or an override"
             problems.add(f"--{option} has no effect on a recorded study", remedy=remedy)
+    with problems.collected():
+        arguments.words = _with_full_names(arguments.words)
+        _shortcuts(arguments)
+    problems.raise_any()
     if arguments.reference or not arguments.resume:
         graph = _study(arguments, problems, own.packages)
     problems.raise_any()
@@ -291,7 +356,9 @@ def _end(outcome: Any) -> int:
         print(*_stop_lines(outcome, standing.ledger, resume), sep="\n", file=sys.stderr)
         return EXIT_BAD_INPUT if outcome.stopped_by == "place" else EXIT_FAILED
     if outcome.is_late:
-        print(f"time limit reached (budget.wall_seconds); resume with `{resume}`")
+        # It counts over resumes: the hint gives as much time again.
+        more = f"--budget wall_seconds={max(1, math.ceil(2 * standing.ledger.driven_seconds))}"
+        print(f"time limit reached (budget.wall_seconds); resume with `{resume} {more}`")
         return EXIT_DONE if has_complete else EXIT_FAILED
     print(f"stopped; resume with `{resume}`")
     return EXIT_REQUEUE if outcome.is_preempted else EXIT_INTERRUPTED
@@ -378,9 +445,9 @@ def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -
 
 
 def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
-    """Return the study with the sampler, the pruner and the objectives of the command line."""
+    """Return the study with the sampler, pruner, objectives and constraints of the options."""
     from luthier import graph as graphs
-    from luthier.study import samplers
+    from luthier.study import objective_grammar, samplers
     from luthier.study.checks import evaluations_of
 
     changes: list[tuple[str, Any]] = []
@@ -388,10 +455,15 @@ def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
         changes.append(("sampler", samplers.sampler(arguments.sampler)))
     if arguments.pruner:
         changes.append(("pruner", samplers.pruner(arguments.pruner)))
-    if arguments.objective:
+    if arguments.objective or arguments.constraint:
         evaluations = evaluations_of(graphs.get(study, "base"))
-        found = [samplers.objective(word, evaluations) for word in arguments.objective]
-        changes.append(("objectives", found))
+        if given := arguments.objective:
+            found = [objective_grammar.objective(word, evaluations) for word in given]
+            changes.append(("objectives", found))
+        if given := arguments.constraint:
+            bounds = [objective_grammar.constraint(word, evaluations) for word in given]
+            own = graphs.get(study, "space.constraints")
+            changes.append(("space.constraints", [*own, *bounds]))
     return graphs.apply(study, changes, "option") if changes else study
 
 
@@ -402,11 +474,47 @@ def _shortcuts(arguments: argparse.Namespace) -> list[str]:
         overrides.append(f"name={arguments.name}")
     if arguments.trials:
         overrides.append(f"budget.trials={arguments.trials}")
+    if arguments.seeds:
+        overrides.append(f"seeds={arguments.seeds}")
+    names = ["trials"] if arguments.trials else []
+    for limit in arguments.budget:
+        name, equals, value = limit.partition("=")
+        if not (name.strip() and equals and value.strip()):
+            remedy = "write --budget wall_seconds=3600"
+            raise BadInput(Problem(f"--budget: {limit!r} is not NAME=VALUE", remedy=remedy))
+        if name in names:
+            raise BadInput(Problem(f"budget.{name} is given twice", origin=f"--budget {limit}"))
+        names.append(name)
+        overrides.append(f"budget.{limit}")
+    if arguments.packing:
+        overrides.append(f"packing:={_packing(arguments.packing)}")
     if arguments.slices:
         overrides.append(f"engine.slices={arguments.slices}")
     if arguments.devices:
         overrides.append(f"engine.devices={arguments.devices}")
     return overrides
+
+
+def _packing(text: str) -> str:
+    """Return the node of --packing in the override grammar."""
+    lanes, count = text, ""
+    if text.isdecimal() and int(text) > 0:
+        # N trials in one program: that of one is the plain one.
+        lanes, count = ("vmap", f", num_lanes={int(text)}") if int(text) > 1 else ("single", "")
+    if lanes not in _LANES:
+        remedy = f"write {', '.join(_LANES)}, or a number of trials"
+        near = difflib.get_close_matches(text, _LANES)
+        raise BadInput(Problem(f"--packing: {text!r} is not a packing", "", "", remedy, near))
+    return f"luthier.study.SharedPrograms(lanes={lanes!r}{count})"
+
+
+def _with_full_names(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with the full names of samplers and pruners in place of short ones."""
+    if not any(override.startswith(("sampler", "pruner")) for override in overrides):
+        return list(overrides)
+    from luthier.study import samplers  # imports Optuna, which other command lines do without
+
+    return [samplers.with_full_names(override) for override in overrides]
 
 
 def _look(arguments: argparse.Namespace, problems: Problems) -> int:
@@ -493,6 +601,88 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
         + (f"; the damaged journal is {repaired.old}" if repaired.old is not None else "")
     )
     print(f"resume with `luthier sweep --resume {repaired.directory}`")
+    return EXIT_DONE
+
+
+def _rerun(arguments: argparse.Namespace, problems: Problems) -> int:
+    """Run `luthier sweep rerun`: a finished trial in its recorded mode."""
+    name, _, number = arguments.words[0].rpartition("/") if len(arguments.words) == 1 else ("",) * 3
+    if not name or not number.isdecimal():
+        problems.add("rerun needs one trial", remedy="write luthier sweep rerun STUDY/TRIAL")
+    problems.raise_any()
+    from luthier.records import trust
+    from luthier.study import read_result
+    from luthier.study.driver.directory import edited_packages, find_study
+    from luthier.study.views.text import read_status
+
+    directory = find_study(name)
+    trust.require(directory.path, "a trial runs code that its config names")
+    trials = read_status(directory.path).ledger.trials
+    if int(number) >= len(trials):
+        remedy = f"it has the trials 0 to {len(trials) - 1}" if trials else "it has none"
+        raise BadInput(Problem(f"{name} has no trial {number}", remedy=remedy))
+    trial = trials[int(number)]
+    if trial.copy_of is not None:
+        remedy = f"luthier sweep rerun {name}/{trial.copy_of}"
+        raise BadInput(Problem(f"trial {number} has the result of another", remedy=remedy))
+    folder = directory.trial_path(trial.number)
+    before = read_result(folder)
+    if before is None or trial.state not in ("complete", "pruned"):
+        what = f"trial {number} of {name} is {trial.state}, and has no result to repeat"
+        remedy = f"luthier train study:{name}/{number} runs its config"
+        raise BadInput(Problem(what, remedy=remedy))
+    # Before JAX is imported, which reads them once.
+    shape = before.result["mode"]["slice"]
+    if shape["kind"] == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        os.environ.pop("JAX_NUM_CPU_DEVICES", None)
+        count = f"--xla_force_host_platform_device_count={shape['devices']}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
+    own = project.find().packages
+    _, packages = directory.read_modules()
+    if edited := edited_packages(directory.path):
+        print(f"notice: the source of {', '.join(edited)} was edited since the study began")
+    into = (
+        Path(arguments.into) if arguments.into else _free_folder(directory.path / "reruns", folder)
+    )
+    from luthier.study import rerun
+
+    again = rerun(folder, into, devices=_devices(shape), packages=(*packages, *own))
+    return _compare_runs(trial.number, before.result, again, into)
+
+
+def _devices(shape: Any) -> Any:
+    """Return as many devices as the trial had; all where there are fewer, which is refused."""
+    import jax
+
+    return jax.devices()[: shape["devices"]]
+
+
+def _free_folder(root: Path, trial: Path) -> Path:
+    names = (f"{trial.name}.{k}" if k else trial.name for k in itertools.count())
+    return next(root / name for name in names if not (root / name).exists())
+
+
+def _compare_runs(number: int, before: Any, again: Any, into: Path) -> int:
+    """Print whether a trial's evaluations are the same as before; return the exit code."""
+    print(f"trial {number}: {again.outcome}; its run is {into / 'run'}")
+    if again.outcome != "complete":
+        print(f"luthier: {again.reason}", file=sys.stderr)
+        return EXIT_FAILED
+    # No pruner is asked this time: a trial that was pruned has further evaluations now.
+    known = dict(again.result["series"])
+    different = 0
+    for step, metrics in before["series"]:
+        for metric, value in metrics.items():
+            found = known.get(step, {}).get(metric)
+            if repr(found) != repr(value):  # equal also for NaN
+                different += 1
+                print(f"step {step}: {metric} is {found!r}, and was {value!r}")
+    count = sum(len(metrics) for _, metrics in before["series"])
+    if different:
+        print(f"{different} of {count} recorded numbers differ")
+        return EXIT_FAILED
+    print(f"{count} recorded numbers are equal, bit for bit")
     return EXIT_DONE
 
 

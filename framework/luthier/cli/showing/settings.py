@@ -213,67 +213,6 @@ def _arguments(docstring: str) -> Iterator[tuple[str, str]]:
             lines.append(line.strip())
 
 
-# The settings of components as text: the page of the manual.
-
-
-def page(found: Sequence[Component]) -> str:
-    """Return the page of the manual with the settings of all components.
-
-    Args:
-      found: The components.
-    """
-    lines = [
-        "# Settings",
-        "",
-        "Every argument of every component that a config can use, by package. `luthier help NAME`",
-        "prints those of one component. Arguments whose default is `-` are required. Arguments",
-        "that are passed down come from the component above and need not be set.",
-        "",
-    ]
-    used = {component.package for component in found}
-    # `PACKAGES` lacks contrib, whose components are found by their entry points.
-    packages = [package for package in (*PACKAGES, "contrib") if package in used]
-    for package in packages:
-        names = [c.name.rpartition(".")[2] for c in found if c.package == package]
-        lines.append(f"- [{package}](#{package}): {', '.join(f'`{name}`' for name in names)}")
-    for package in packages:
-        lines += ["", f"## {package}"]
-        for component in found:
-            if component.package == package:
-                lines += ["", *_section(component)]
-    return "\n".join(lines) + "\n"
-
-
-def _section(component: Component) -> Iterator[str]:
-    yield f"### {component.name}"
-    yield ""
-    yield component.summary
-    own = [setting for setting in component.settings if not setting.inherited]
-    passed = [setting.name for setting in component.settings if setting.inherited]
-    if own:
-        yield ""
-        yield "| argument | type | default | range | |"
-        yield "|---|---|---|---|---|"
-        yield from map(_row, own)
-    if component.relations:
-        yield ""
-        yield f"Constraints: {', '.join(f'`{text}`' for text in component.relations)}."
-    if passed:
-        yield ""
-        yield f"Passed down: {', '.join(f'`{name}`' for name in passed)}."
-
-
-def _row(setting: ComponentSetting) -> str:
-    default = "-" if setting.default is None else _code(setting.default)
-    limits = " ".join(filter(None, [_code(setting.range), setting.unit]))
-    cells = [_code(setting.name), _code(setting.type), default, limits, setting.text]
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
-
-
 def snapshot(found: Sequence[Component]) -> str:
     """Return one line for each setting, `component.argument = default`.
 

@@ -20,13 +20,14 @@ from luthier.layers.parameters import DType, value_of, vector, wide
 class BatchNorm(nnx.Module):
     r"""Batch normalization `y = (x - mean) / sqrt(var + epsilon) * g + b` per channel.
 
-    In training, mean and variance are those of the batch, over its counted rows and all places. The
-    batch is the global one, so the statistics are synchronized over the mesh. The running ones,
-    variables of the state, move towards them: $m s + (1 - m) \hat{s}$, with the unbiased variance.
-    In evaluation the running ones are used.
+    In training, mean and variance are computed over all positions of the rows of the global batch
+    whose weight is not zero, so they do not depend on the mesh. The running statistics, which are
+    variables of the training state, move towards them: $m s + (1 - m) \hat{s}$, with the unbiased
+    variance. Evaluation uses the running statistics. The model has to return their new values from
+    `observe` (see `luthier.models.ResNet`).
 
-    Rows see each other through the statistics, so a model that contains this layer is refused where
-    a step is cut into microbatches: the statistics would be those of a microbatch.
+    The result for a row depends on the other rows of the batch. Gradient accumulation is therefore
+    rejected for a model with this layer: the statistics would be those of a microbatch.
 
     Args:
       momentum: m.
@@ -51,8 +52,8 @@ class BatchNorm(nnx.Module):
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
     RANGES: ClassVar[dict[str, str]] = {"momentum": "0 <= x < 1", "epsilon": "0 <= x"}
-    # A step that is cut into microbatches rejects a model with such a layer, by this name: nothing
-    # else about a module shows that its rows see each other.
+    # Gradient accumulation rejects a model whose modules have this attribute: nothing else about a
+    # module shows that the result for a row depends on other rows.
     COUPLES: ClassVar[str] = "batch statistics"
 
     def __init__(
@@ -83,8 +84,8 @@ class BatchNorm(nnx.Module):
 
         Args:
           x_BXD: [B, *X, D].
-          weights_B: In training, the weights of the rows; a row of weight 0 counts nothing in the
-            statistics. None means evaluation.
+          weights_B: In training, the weights of the rows; a row of weight 0 does not contribute to
+            the statistics. None means evaluation.
 
         Returns:
           The same shape in `dtype`. In training the running statistics are changed in place.
@@ -126,9 +127,9 @@ class BatchNorm(nnx.Module):
 
 
 class GroupNorm(nnx.Module):
-    """Group normalization: mean and variance over all places of a row and a group of channels.
+    """Group normalization: mean and variance over all positions of a row and a group of channels.
 
-    It takes the place of `BatchNorm`, but rows do not see each other.
+    It can replace `BatchNorm`, but the result for a row does not depend on other rows.
 
     Args:
       num_groups: Number of groups of channels.
@@ -183,7 +184,7 @@ class GroupNorm(nnx.Module):
 
         Args:
           x_BXD: [B, *X, D].
-          weights_B: Ignored: rows do not meet.
+          weights_B: Not used; accepted so that this layer can replace `BatchNorm`.
 
         Returns:
           [B, *X, D] in `dtype`.

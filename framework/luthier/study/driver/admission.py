@@ -150,7 +150,7 @@ class Admission:
             return ValidatedTrial(trial, None, str(error.problems[0]))
         # Constraints before validation: what breaks one is reported by the constraint's name,
         # whatever else is wrong with it.
-        for predicate in self._study.space.constraints:
+        for predicate in self._study.space.predicates:
             if violated(graph, predicate):
                 name = getattr(predicate, "__name__", predicate)
                 return ValidatedTrial(trial, graph, f"breaks the constraint {name}")

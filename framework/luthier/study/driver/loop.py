@@ -52,9 +52,10 @@ from luthier.study.driver import directory as directories
 from luthier.study.driver.admission import Admission, ValidatedTrial, kind_of
 from luthier.study.driver.directory import StudyDirectory
 from luthier.study.driver.journal import Journal
+from luthier.study.driver.limits import Limits
 from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, grid_resolution
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
-from luthier.study.objectives import Objective
+from luthier.study.objectives import Objective, judge
 from luthier.study.protocol import (
     Back,
     Event,
@@ -232,6 +233,8 @@ class _Trials:
         self._placed: dict[int, Mapping[Any, Packed]] = {}
         self._verdicts: list[tuple[int, int, int, Verdict]] = []  # answers that are to be sent
         self._left = self._time_left_behind()
+        self._limits = Limits(parts.study, parts.ledger)
+        self._driven_before = parts.ledger.driven_seconds
         self.stopped = ""
         self.stopped_by: Literal["", "failures", "place"] = ""
         self._started = self._watched = time.monotonic()
@@ -378,11 +381,7 @@ class _Trials:
         self._copy_if_ended(first)
 
     def _is_spent(self) -> bool:
-        hours = self._study.budget.device_hours
-        if hours is None:
-            return False
-        running = sum(slice.spent() for slice in self._slices)
-        return self._ledger.device_seconds + running >= hours * 3600
+        return bool(self._limits.reached(sum(slice.spent() for slice in self._slices)))
 
     def _finish(self, event: TrialEnded) -> None:
         """Process the end of a trial, from its worker's message or from its `result.json`."""
@@ -394,19 +393,20 @@ class _Trials:
         # Put into the facts before the objectives are evaluated: `DeviceHours` reads it from there.
         facts["device_seconds"] = seconds = float(facts.get("device_seconds") or seconds)
         result = {**event.result, "facts": facts}
-        found = [objective.value(result) for objective in self._study.objectives]
-        values = [value for value in found if value is not None]
+        folder = self._parts.directory.trial_path(event.trial)
+        judged = judge(self._study.objectives, self._study.space.bounds, result, folder)
         # A misspelt objective shows at the first trial, as a failure, instead of a study that
         # optimizes nothing.
-        if outcome == "complete" and len(values) < len(found):
-            named = zip(self._study.objectives, found, strict=True)
-            missing = [objective.name for objective, value in named if value is None]
-            outcome, reason = "failed", f"its result lacks {', '.join(missing)}"
+        if outcome == "complete" and judged.missing:
+            outcome, reason = "failed", f"its result lacks {', '.join(judged.missing)}"
             fault = Fault.CODE.value
+        elif outcome == "complete":
+            reason = judged.violated
         # A pruned trial keeps the values that it reached, for tables and reports. A failed one has
         # none, even where an early evaluation produced some.
-        is_judged = len(values) == len(found) and outcome in ("complete", "pruned")
-        self._end(event.trial, outcome, reason, values if is_judged else None, seconds, fault)
+        values = judged.values if outcome in ("complete", "pruned") else None
+        violations = judged.violations if outcome == "complete" else ()
+        self._end(event.trial, outcome, reason, values, seconds, fault, violations)
 
     def _end(
         self,
@@ -416,6 +416,7 @@ class _Trials:
         values: Sequence[float] | None = None,
         device_seconds: float | None = None,
         fault: str = "",
+        violations: Sequence[float] = (),
     ) -> None:
         """Record the end of a trial; report its setting to the sampler if that has ended."""
         # Given by `_finish`, which has taken the trial off its slice; all other ends take it off
@@ -433,6 +434,7 @@ class _Trials:
             values=None if values is None else list(values),
             device_seconds=round(device_seconds, 6),
             **({"fault": fault} if fault else {}),
+            **({"violations": list(violations)} if violations else {}),
             # With the line: a sampler takes the intermediate values of pruned trials, and a resumed
             # driver must report the same ones.
             **({"series": sorted(series.items())} if outcome == "pruned" else {}),
@@ -488,11 +490,12 @@ class _Trials:
         if outcome is None or setting.is_reported:
             return
         reports = self._ledger.reports_of(setting)
+        violations = self._ledger.violations_of(setting)
         # Written down although it follows from the ends of trials: when a result was reported,
         # relative to when it was asked, decides what it suggests, and a resumed driver replays
         # exactly this order.
         self._note("told", setting=number)
-        self._parts.suggester.record(number, *outcome, reports)
+        self._parts.suggester.record(number, *outcome, reports, violations)
 
     def _copy_if_ended(self, first: int) -> None:
         """End the trials whose graph is that of a trial that ended, as that one did."""
@@ -503,7 +506,8 @@ class _Trials:
             reason = f"the same as trial {first}"
             if state.reason:
                 reason += f": {state.reason}"
-            self._end(trial, state.state, reason, state.values, fault=state.fault)
+            how = (state.fault, state.violations)
+            self._end(trial, state.state, reason, state.values, None, *how)
 
     def _free(self, trial: int) -> float:
         """Take a trial off its slice; return devices times seconds that it had."""
@@ -512,9 +516,10 @@ class _Trials:
 
     @property
     def is_late(self) -> bool:
-        """Whether `budget.wall_seconds` are over."""
+        """Whether `budget.wall_seconds` are over, those of earlier drivers included."""
         limit = self._study.budget.wall_seconds
-        return limit is not None and time.monotonic() - self._started >= limit
+        seconds = self._driven_before + time.monotonic() - self._started
+        return limit is not None and seconds >= limit
 
     def _put_back(self, trial: Trial, reason: str) -> None:
         if trial.is_to_pause:
@@ -573,6 +578,8 @@ class Driver(_Trials):
             for event in self._engine.events(0.0):
                 self._handle(event)  # some slices may be away yet
             is_over = self._work()
+            if is_over and (notice := self._limits.reached()) not in ("", *self._ledger.notices):
+                self._note("noted", notice=notice)
         finally:
             # Closing waits until running trials are saved; only then is it known which of them have
             # results (`_release`), and the last line of the journal can say how the study stands.
@@ -769,10 +776,23 @@ class Driver(_Trials):
                 return None
 
     def _take_promoted(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
-        """Promote the first paused trial that may run on a slice; None where there is none.
+        """Take a trial that was promoted, or promote the first that may run on a slice.
 
         One that does not fit stays paused for another slice, or another program's lanes.
+
+        Returns:
+          The trial; None where the study has no rungs, or no such trial.
         """
+        if self._parts.rungs is None:
+            return None
+        # First those that were lost on their way: they had been leased before any of the others.
+        for left in self._queue:
+            if self._ledger.trials[left.trial].fence == 0 or self._shuns(left, slice):
+                continue
+            packed = left.packed.get(kind_of(slice.info))
+            if packed is not None and key in (None, packed.key):
+                self._queue.remove(left)
+                return left
         for trial in itertools.islice(self._promotable(), MAX_LOOKED_AT):
             if trial not in self._placed:
                 graph = self._parts.directory.read_trial(trial)

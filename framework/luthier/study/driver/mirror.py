@@ -58,6 +58,7 @@ def study_facts(study: Study) -> dict[str, Any]:
         "directions": [objective.direction for objective in study.objectives],
         "metrics": [objective.name for objective in study.objectives],
         "rungs": None if study.scheduler is None else study.scheduler.num_rungs,
+        "constraints": [constraint.name for constraint in study.space.bounds],
         # In Optuna's own format, so that the mirror and the importance in reports need not build
         # the space.
         "distributions": {
@@ -296,6 +297,7 @@ def _started_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
             reasons = [trial.reason for trial in trials if trial.reason]
             # A setting that never ran (infeasible, or a copy) starts when it was suggested.
             outcome = {"came": came, "reasons": reasons, "reported": line["at"]}
+            outcome["violations"] = ledger.violations_of(setting)
             entry(setting.number, asked[setting.number]["at"]).update(outcome)
             retries[setting.number] += 1
     return list(found.values())
@@ -337,6 +339,15 @@ def _attributes(setting: Mapping[str, Any]) -> dict[str, Any]:
 _CONSTRAINT = "cannot run"
 
 
+def _constraints(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, float]:
+    """Return the violation of each constraint by name; above zero is infeasible."""
+    if setting["came"] is None:
+        return {}
+    # None of a setting that is not complete; an older study has no constraints in its facts.
+    found = dict(zip(facts.get("constraints", ()), setting["violations"], strict=False))
+    return {_CONSTRAINT: float(setting["came"][0] == "infeasible"), **found}
+
+
 def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     import datetime
 
@@ -348,7 +359,6 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
     if kind == "PRUNED" and reports:  # as Optuna does it for trials of its own
         values = [reports[max(reports)]]
         values = None if math.isnan(values[0]) else values
-    constraint = {_CONSTRAINT: float(setting["came"][0] == "infeasible")} if setting["came"] else {}
     made = optuna.trial.create_trial(
         state=optuna.trial.TrialState[kind],
         params={
@@ -362,7 +372,7 @@ def _as_trial(setting: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
         values=values,
         intermediate_values=reports,
         user_attrs=_attributes(setting),
-        constraints=constraint,
+        constraints=_constraints(setting, facts),
     )
     # Set afterwards, because `create_trial` takes the time of the call. Local time without a zone,
     # as Optuna's own `datetime.now()`.
@@ -394,7 +404,8 @@ def _follow(
         return
     for name, value in _attributes(setting).items():
         running.set_user_attr(name, value)
-    running.set_constraint(_CONSTRAINT, float(setting["came"][0] == "infeasible"))
+    for name, amount in _constraints(setting, facts).items():
+        running.set_constraint(name, amount)
     kind, values = _outcome(setting)
     study.tell(trial.number, values, state=optuna.trial.TrialState[kind])
 

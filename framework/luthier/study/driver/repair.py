@@ -25,6 +25,7 @@ from luthier.study.driver.admission import mark_of
 from luthier.study.driver.directory import ASSIGNMENT_FORMAT, StudyDirectory, find_study
 from luthier.study.driver.journal import encode_line, load_journal
 from luthier.study.driver.trial_table import ENDED, Ledger
+from luthier.study.objectives import judge
 from luthier.study.protocol import TrialEnded
 from luthier.study.space_checks import Editing, locate
 
@@ -277,8 +278,8 @@ class _Repair:
             if first.state in ENDED:
                 reason = f"the same as trial {first.number}"
                 reason += f": {first.reason}" if first.reason else ""
-                values = None if first.values is None else list(first.values)
-                self._end_line(trial, first.state, reason, values, 0.0, first.fault)
+                how = (first.fault, first.violations)
+                self._end_line(trial, first.state, reason, first.values, 0.0, *how)
             return
         if self._retries[trial] > 0:
             # Its result is that of a later lease now; only trials that failed are tried again.
@@ -302,10 +303,10 @@ class _Repair:
         self._report(trial, ended)
         # Device time is not among the facts that a worker writes (`loop._finish` adds it): with the
         # objective `DeviceHours` the end is therefore made as one that lacks its objective.
-        outcome, reason, values, fault = self._study_values(ended)
+        outcome, reason, values, fault, violations = self._study_values(ended)
         # The time of the lease was on the lost line alone; 0 errs on the side of more budget.
         seconds = float(ended.result.get("facts", {}).get("device_seconds") or 0.0)
-        self._end_line(trial, outcome, reason, values, seconds, fault)
+        self._end_line(trial, outcome, reason, values, seconds, fault, violations)
 
     def _end_paused(self, trial: int) -> None:
         """Add that a trial stayed at its rung, as a driver ends it when nothing is left to run."""
@@ -363,23 +364,30 @@ class _Repair:
             at_rung = {name: line[name] for name in ("step", "rung", "value")}
             self._made("reached", trial=state.number, **at_rung)
 
-    def _study_values(self, ended: TrialEnded) -> tuple[str, str, list[float] | None, str]:
-        found = [objective.value(ended.result) for objective in self._study.objectives]
-        values = [value for value in found if value is not None]
-        if ended.outcome == "complete" and len(values) < len(found):
-            return "failed", "its result lacks an objective", None, Fault.CODE.value
-        is_judged = len(values) == len(found) and ended.outcome in ("complete", "pruned")
+    def _study_values(
+        self, ended: TrialEnded
+    ) -> tuple[str, str, Sequence[float] | None, str, Sequence[float]]:
+        # As `loop._finish` does it.
+        study, folder = self._study, self._directory.trial_path(ended.trial)
+        judged = judge(study.objectives, study.space.bounds, ended.result, folder)
+        if ended.outcome == "complete" and judged.missing:
+            missing = f"its result lacks {', '.join(judged.missing)}"
+            return "failed", missing, None, Fault.CODE.value, ()
         fault = str(ended.result.get("fault", ""))
-        return ended.outcome, ended.reason, values if is_judged else None, fault
+        if ended.outcome == "complete":
+            return "complete", judged.violated, judged.values, fault, judged.violations
+        values = judged.values if ended.outcome == "pruned" else None
+        return ended.outcome, ended.reason, values, fault, ()
 
     def _end_line(
         self,
         trial: int,
         outcome: str,
         reason: str,
-        values: list[float] | None,
+        values: Sequence[float] | None,
         seconds: float,
         fault: str = "",
+        violations: Sequence[float] = (),
     ) -> None:
         # Written as a driver writes it (`loop._end`): the next driver reads both alike.
         series = sorted((self._ledger.trials[trial].series or {}).items())
@@ -388,9 +396,10 @@ class _Repair:
             trial=trial,
             outcome=outcome,
             reason=reason,
-            values=values,
+            values=None if values is None else list(values),
             device_seconds=seconds,
             **({"fault": fault} if fault else {}),
+            **({"violations": list(violations)} if violations else {}),
             **({"series": [list(pair) for pair in series]} if outcome == "pruned" else {}),
         )
         self._owe_report(trial)

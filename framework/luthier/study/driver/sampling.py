@@ -25,10 +25,13 @@ from optuna.trial import TrialState
 
 from luthier import graph as graphs
 from luthier.study.space import (
+    TAIL,
     Choice,
+    Gaussian,
     Grid,
     Int,
     Log,
+    LogNormal,
     Ordinal,
     Pow2,
     Space,
@@ -200,6 +203,7 @@ class InMemoryStudy:
         state: str,
         values: Sequence[float] | None,
         series: Mapping[int, float],
+        violations: Sequence[float] = (),
     ) -> None:
         """Record the outcome of a setting; one that was never asked is ignored.
 
@@ -208,6 +212,8 @@ class InMemoryStudy:
           state: Its outcome.
           values: Of the objectives.
           series: Value by step, or by rung, of a setting that was pruned.
+          series: Value by step, of a setting that was pruned.
+          violations: Amounts by which a complete one violates the study's constraints.
         """
         number = self._running.pop(setting, None)
         # Happens for the baseline where the space does not hold it: no sampler could have suggested
@@ -228,6 +234,8 @@ class InMemoryStudy:
             # Before `tell`, after which Optuna refuses attributes.
             key = f"constraints:{_CANNOT_RUN}"
             self._storage.set_trial_system_attr(id, key, float(state == "infeasible"))
+            for index, amount in enumerate(violations):
+                self._storage.set_trial_system_attr(id, f"constraints:{index}", amount)
         # `Study.tell` rejects NaN; such a trial has FAIL below, which samplers ignore.
         if state == "complete" and values and not any(map(math.isnan, values)):
             self._study.tell(number, list(values))
@@ -333,6 +341,7 @@ class Suggester(Protocol):
         state: str,
         values: Sequence[float] | None,
         series: Mapping[int, float],
+        violations: Sequence[float] = (),
     ) -> None:
         """Record the outcome of a setting."""
 
@@ -426,7 +435,8 @@ class OptunaSuggester:
         # `_is_a` ignores names that this version of Optuna lacks.
         keeps_all = self._is_a("BaseGASampler", "NSGAIISampler", "NSGAIIISampler", "CmaEsSampler")
         self._past = InMemoryStudy(directions, None if keeps_all else remembered)
-        self._all = {named.name: distribution(named.dimension) for named in space.every()}
+        self._dimensions = {named.name: named.dimension for named in space.every()}
+        self._all = {name: _asked(dimension) for name, dimension in self._dimensions.items()}
 
     def _is_a(self, *names: str) -> bool:
         kinds = [getattr(optuna.samplers, name, None) for name in names]
@@ -451,17 +461,28 @@ class OptunaSuggester:
 
     def ask(self, setting: int) -> Suggestion | None:
         """Return the suggestion for a setting."""
-        with _quiet():
-            return self._past.ask(setting, self._sampler(setting), self._choose)
+        exact: dict[str, float] = {}
 
-    def _choose(self, trial: Any) -> dict[str, Stored]:
-        return self._space.choose(lambda name, dimension: _suggest(trial, name, dimension))
+        def choose(trial: Any) -> dict[str, Stored]:
+            return self._space.choose(lambda name, dim: _suggest(trial, name, dim, exact))
+
+        with _quiet():
+            suggestion = self._past.ask(setting, self._sampler(setting), choose)
+        if not exact:
+            return suggestion
+        return dataclasses.replace(suggestion, notes={**suggestion.notes, _EXACT: exact})
 
     def restore(self, setting: int, suggestion: Suggestion) -> None:
         """Add a suggestion that an earlier driver made."""
         distributions = {name: self._all[name] for name in suggestion.assignment}
+        exact = suggestion.notes.get(_EXACT, {})
+        asked = {
+            name: exact[name] if name in exact else _as_asked(self._dimensions[name], stored)
+            for name, stored in suggestion.assignment.items()
+        }
         with _quiet():
-            self._past.restore(setting, suggestion, distributions)
+            own = dataclasses.replace(suggestion, assignment=asked)
+            self._past.restore(setting, own, distributions)
 
     def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Add a setting that runs again; samplers ignore the failure that was reported."""
@@ -477,10 +498,11 @@ class OptunaSuggester:
         state: str,
         values: Sequence[float] | None,
         series: Mapping[int, float],
+        violations: Sequence[float] = (),
     ) -> None:
         """Record the outcome of a setting."""
         with _quiet():
-            self._past.record(setting, state, values, series)
+            self._past.record(setting, state, values, series, violations)
 
 
 def make_suggester(study: Study) -> Suggester:
@@ -509,14 +531,15 @@ def seed_of(seed: int, setting: int) -> int:
 
 
 def distribution(dimension: Any) -> Any:
-    """Return a dimension as Optuna knows it."""
-    if isinstance(dimension, Log | Uniform):
-        is_log = isinstance(dimension, Log)
+    """Return the stored choices of a dimension as Optuna knows them."""
+    if isinstance(dimension, Log | Uniform | Gaussian):
+        is_log = isinstance(dimension, Log | LogNormal)
         low, high = float(dimension.low), float(dimension.high)
-        return optuna.distributions.FloatDistribution(low, high, log=is_log)
+        step = getattr(dimension, "step", None)
+        return optuna.distributions.FloatDistribution(low, high, log=is_log, step=step)
     if isinstance(dimension, Int):
-        step = dimension.step
-        return optuna.distributions.IntDistribution(dimension.low, dimension.high, step=step)
+        low, high, step = dimension.low, dimension.high, dimension.step
+        return optuna.distributions.IntDistribution(low, high, log=dimension.log, step=step)
     # The exponent is stored, so that a step of the sampler is a factor of two.
     if isinstance(dimension, Pow2):
         exponents = dimension.exponents
@@ -527,12 +550,44 @@ def distribution(dimension: Any) -> Any:
     return optuna.distributions.CategoricalDistribution(tuple(range(count)))
 
 
-def _suggest(trial: Any, name: str, dimension: Any) -> Stored:
-    found = distribution(dimension)
+_EXACT = "exact"
+"""The note with the quantiles that a sampler suggested: they do not follow from the values to the
+last bit, and a resumed sampler must know the same ones."""
+
+
+def _asked(dimension: Any) -> Any:
+    """Return the distribution that a sampler is asked about, which may not be that of the values.
+
+    Optuna has no normal distribution: it is asked for the quantile, which is uniform. Of numbers
+    with a step it is asked for the number of steps: its own sums of steps are not round.
+    """
+    if isinstance(dimension, Gaussian):
+        return optuna.distributions.FloatDistribution(TAIL, 1 - TAIL)
+    if isinstance(dimension, Uniform) and dimension.step is not None:
+        return optuna.distributions.IntDistribution(0, dimension.num_steps)
+    return distribution(dimension)
+
+
+def _as_asked(dimension: Any, stored: Stored) -> Stored:
+    """Return a stored choice as a sampler knows it (`_asked`)."""
+    if isinstance(dimension, Gaussian):
+        return dimension.probability(stored)
+    if isinstance(dimension, Uniform) and dimension.step is not None:
+        return round((stored - dimension.low) / dimension.step)
+    return stored
+
+
+def _suggest(trial: Any, name: str, dimension: Any, exact: dict[str, float]) -> Stored:
+    """Ask a trial of Optuna for a choice; what cannot be computed from it goes into `exact`."""
+    found = _asked(dimension)
+    if isinstance(dimension, Gaussian):
+        exact[name] = trial.suggest_float(name, found.low, found.high)
+        return dimension.quantile(exact[name])
     if isinstance(found, optuna.distributions.FloatDistribution):
         return trial.suggest_float(name, found.low, found.high, log=found.log)
     if isinstance(found, optuna.distributions.IntDistribution):
-        return trial.suggest_int(name, found.low, found.high, step=found.step)
+        number = trial.suggest_int(name, found.low, found.high, step=found.step, log=found.log)
+        return dimension.at(number) if isinstance(dimension, Uniform) else number
     return trial.suggest_categorical(name, found.choices)
 
 

@@ -34,6 +34,7 @@ class Trial:
       rung: The highest rung that it has reached; 0 where it has reached none.
       promoted: The highest rung from which it was promoted.
       rung_values: The objective's value by rung, at the rungs that it has reached.
+      violations: Amounts by which it violates the study's constraints (`Constraint.violation`).
     """
 
     number: int
@@ -54,11 +55,17 @@ class Trial:
     rung: int = 0
     promoted: int = 0
     rung_values: dict[int, float] | None = None
+    violations: tuple[float, ...] = ()
 
     @property
     def is_to_pause(self) -> bool:
         """Whether it has reached a rung from which it was not promoted."""
         return self.rung > self.promoted
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether it violates no constraint of the study."""
+        return all(amount <= 0 for amount in self.violations)
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,6 +103,9 @@ class Ledger:
         self.stopped_by = ""  # `failures` of trials, or faults of the `place`
         self.num_devices: dict[int, int] = {}  # of each slice, when the study was opened last
         self.last_at = 0.0  # the time of the last line, in seconds since 1970
+        self.reported: list[int] = []  # settings in the order in which the sampler learned of them
+        self.driven_seconds = 0.0  # of all drivers, each from its first line to its last
+        self._driven_until: float | None = None  # the time of the driver's last line so far
         # Of pruned trials whose setting is not reported yet, by trial.
         self._reports: dict[int, dict[int, float]] = {}
 
@@ -109,6 +119,7 @@ class Ledger:
         # Fences must grow over all drivers of the study, hence the maximum over the whole journal.
         self.fence = max(self.fence, line.get("fence", 0))
         self.last_at = max(self.last_at, line.get("at", 0.0))
+        self._count_driven(kind, line.get("at", 0.0))
         if kind == "asked":
             # Numbers of trials and settings are their places in these lists: lines `asked` come in
             # order, which `journal._Consistency` checks.
@@ -119,6 +130,7 @@ class Ledger:
         elif kind == "told":
             setting = self.settings[line["setting"]]
             setting.is_reported = True
+            self.reported.append(setting.number)
             for trial in setting.trials:
                 self._reports.pop(trial, None)
         elif kind == "opened":
@@ -135,6 +147,15 @@ class Ledger:
         # Lines of unknown kinds are passed over: an older luthier can show a study of a newer one.
         elif "trial" in line:
             self._follow_trial(self.trials[line["trial"]], line)
+
+    def _count_driven(self, kind: str, at: float) -> None:
+        """Add the time since the driver's line before; a driver that was killed has no `closed`."""
+        # Lines of these kinds are also written before `opened`, long after the last driver.
+        if kind in ("noted", "retried"):
+            return
+        if kind != "opened" and self._driven_until is not None:
+            self.driven_seconds += max(0.0, at - self._driven_until)
+        self._driven_until = None if kind == "closed" else at
 
     def _follow_trial(self, trial: Trial, line: Mapping[str, Any]) -> None:
         kind = line["kind"]
@@ -171,6 +192,7 @@ class Ledger:
             trial.state, trial.reason = line["outcome"], line["reason"]
             trial.values = None if line["values"] is None else tuple(line["values"])
             trial.fault = line.get("fault", "")
+            trial.violations = tuple(line.get("violations", ()))
             self._spend(trial, line)
             # Reports matter only while a trial runs; ten thousand trials with a hundred reports
             # each would fill the driver's memory.
@@ -184,7 +206,7 @@ class Ledger:
         # (`Suggester.retry`).
         elif kind == "retried":
             trial.state, trial.reason, trial.fault = "waiting", "", ""
-            trial.values, trial.losses, trial.lost = None, 0, ""
+            trial.values, trial.violations, trial.losses, trial.lost = None, (), 0, ""
             trial.rung, trial.promoted, trial.rung_values = 0, 0, None
             self.settings[trial.setting].is_reported = False
 
@@ -216,6 +238,16 @@ class Ledger:
                 if trial.state == state:
                     return trial.state, trial.values
         return "failed", None
+
+    def violations_of(self, setting: ParameterSet) -> tuple[float, ...]:
+        """Return the amounts by which a setting violates the constraints: means over its seeds.
+
+        Args:
+          setting: One that is complete; others have none.
+        """
+        trials = [self.trials[number] for number in setting.trials]
+        found = [t.violations for t in trials if t.state == "complete" and t.violations]
+        return tuple(_mean(column) for column in zip(*found, strict=True))
 
     def reports_of(self, setting: ParameterSet) -> Mapping[int, float]:
         """Return the reports that a sampler gets with a setting, before the line that it has them.

@@ -59,9 +59,13 @@ class StudyStatus:
         return " ".join(self.ledger.settings[trial.setting].words) or "(nothing)"
 
     def best(self) -> list[Trial]:
-        """Return the best complete trial; with several objectives, those that none beats."""
+        """Return the best complete trial; with several objectives, those that none beats.
+
+        One that violates a constraint of the study is none of them.
+        """
         complete = [t for t in self.ledger.trials if t.state == "complete" and t.copy_of is None]
-        ranked = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
+        judged = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
+        ranked = [trial for trial in judged if trial.is_feasible]
         # All objectives are turned into ones to be minimized.
         signs = [1.0 if direction == "lower" else -1.0 for direction in self.directions]
         keys = {

@@ -96,7 +96,7 @@ def summary_of(
         values = _values(standing, trial)
         row = [trial.number, trial.state, *[values.get(name) for name in standing.metrics]]
         rows.append([*row, *[found.get(path) for path in paths], trial.reason])
-        if trial.state == "complete" and values:
+        if trial.state == "complete" and values and trial.is_feasible:
             best |= _better(standing, best, values)
             objectives = {f"objectives/{name}": value for name, value in values.items()}
             so_far = {f"best/{name}": value for name, value in best.items()}

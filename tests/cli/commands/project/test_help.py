@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from luthier import cli
-from luthier.cli import COMMANDS, main
+from luthier.cli import COMMANDS, main, paging
 
 
 def printed(capsys, name):
@@ -18,7 +18,16 @@ def test_every_page_can_be_read(capsys):
     assert cli.manual_pages()
     for page in cli.manual_pages():
         assert main(["help", page]) == 0
-        assert capsys.readouterr().out.startswith("# ")
+        out = capsys.readouterr().out
+        assert out.startswith("# ")
+        # Comments and targets of links are for the site; `run: NAME` in code is not one.
+        assert not re.findall(r"^<!--.*|<a id=.*", out, re.MULTILINE)
+
+
+def test_the_html_in_the_code_of_a_page_is_kept():
+    page = 'a\n\n<!-- run:\nminutes=1 -->\n\n`<a id="x"></a>` ` and <a id="y"></a>b\n\n'
+    code = "```html\n<!-- kept -->\n```\n\nends with ``\n"
+    assert paging.without_html(page + code) == ('a\n\n`<a id="x"></a>` ` and b\n\n' + code)
 
 
 def test_a_misspelt_page_has_a_hint(capsys):

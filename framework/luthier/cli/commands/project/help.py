@@ -82,7 +82,7 @@ def _answer(name: str) -> str:
     # groups are found without importing the packages of components.
     files = _files()
     if name in files:
-        text = files[name].read_text(encoding="utf-8")
+        text = paging.without_html(files[name].read_text(encoding="utf-8"))
         return paging.rendered(text) if sys.stdout.isatty() else text
     groups = _groups()
     group = next((g for g in groups if name.lower() in (g, g.rstrip("s"), g.replace("_", "-"))), "")
@@ -249,7 +249,7 @@ def _pages_about(name: str, files: Mapping[str, Path]) -> list[str]:
     counts = {
         page: len(word.findall(path.read_text(encoding="utf-8")))
         for page, path in files.items()
-        if page != "settings"
+        if not page.startswith("settings")
     }
     found = sorted((page for page in counts if counts[page]), key=lambda page: -counts[page])
     return found[:3]
@@ -326,7 +326,8 @@ def _settings_text(path: str, found: Sequence[tuple[str, str]]) -> str:
         setting = next(s for s in by_name[component].settings if s.name == name)
         lines += ["", component, *entries.setting_lines(setting, paging.width())]
     if len(found) > 2 * _MOST_RELATED:
-        lines += ["", f"and {len(found) - 2 * _MOST_RELATED} more; `luthier help settings` has all"]
+        more = len(found) - 2 * _MOST_RELATED
+        lines += ["", f"and {more} more: `luthier help settings` lists the page of each package"]
     return "\n".join(lines) + "\n"
 
 

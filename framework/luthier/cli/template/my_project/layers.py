@@ -20,7 +20,7 @@ class SquaredReluMlp(nnx.Module):
     Args:
       hidden_dim: F.
       linear: Template of both linear maps.
-      dim: D; the block that holds this layer hands it over, as all that follows.
+      dim: D, which the block passes, like the arguments below.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.
@@ -28,9 +28,9 @@ class SquaredReluMlp(nnx.Module):
     Source: So et al. 2021, arXiv 2109.08668, section 4.
     """
 
-    # What the parent gives; everything else is set in the graph.
+    # Arguments that the parent passes; all others are settings of the config.
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
-    # What luthier checks before anything is built.
+    # Valid values, which luthier checks before it builds anything.
     RANGES: ClassVar[dict[str, str]] = {"hidden_dim": "1 <= x"}
 
     def __init__(
