@@ -83,25 +83,26 @@ def test_the_loop_by_hand_trains_what_luthier_trains(tmp_path):
 
 
 def test_the_time_of_a_study_is_split_over_its_parts(tmp_path):
-    """Two packed trials, then one alone; 2 s pass between them."""
-    lines = [
-        {"kind": "leased", "trial": 0, "at": 10.0},
-        {"kind": "leased", "trial": 1, "at": 10.0},
-        {"kind": "ended", "trial": 0, "at": 20.0},
-        {"kind": "ended", "trial": 1, "at": 20.0},
-        {"kind": "leased", "trial": 2, "at": 22.0},
-        {"kind": "ended", "trial": 2, "at": 26.0},
+    """Two packed trials; then one that was leased with them, and waited in the worker."""
+    lines = [{"kind": "leased", "trial": trial, "at": 10.0} for trial in range(3)]
+    lines += [{"kind": "ended", "trial": trial, "at": at} for trial, at in enumerate((20, 20, 26))]
+    spans = [
+        [(11.0, 19.0, {"step": 6.0, "evaluate": 2.0})],
+        [(11.0, 14.0, {"step": 3.0}), (14.0, 20.0, {"data_wait": 3.0, "evaluate": 3.0})],
+        [(22.0, 25.0, {"compile": 3.0})],
     ]
-    spent = [{"step": 6.0, "evaluate": 3.0}, {"step": 6.0, "evaluate": 3.0}, {"compile": 3.0}]
-    for number, seconds in enumerate(spent):
+    for number, found in enumerate(spans):
         path = tmp_path / "trials" / f"{number:04d}" / "run" / "goodput.jsonl"
         path.parent.mkdir(parents=True)
-        path.write_text('{"kind": "began"}\n' + json.dumps({"seconds": seconds}) + "\n")
-    # 24 s of leases within 14 s of the device group: each second of a trial counts 14 / 24.
+        made = [{"kind": "began"}]
+        for start, end, seconds in found:
+            made.append({"kind": "span", "start": start, "end": end, "seconds": seconds})
+        path.write_text("".join(json.dumps(line) + "\n" for line in made))
+    # The trials are open for 9 + 9 + 4 s, within 13 s: each second of a trial counts 13 / 22.
     assert sweep.split_time(tmp_path, lines, 4.0, 25.0) == (
-        "start 6.0 s, opening and initialization 0.0 s, compile 1.8 s, steps 7.0 s, "
-        "evaluation 3.5 s, saving 0.0 s, closing (with W&B) 1.8 s, "
-        "device group idle (driver) 2.0 s, end 3.0 s"
+        "start 6.0 s, opening and initialization 0.0 s, compile 1.8 s, steps 7.1 s, "
+        "evaluation 3.0 s, saving 0.0 s, closing (with W&B) 1.2 s, "
+        "driver, reading and planning 3.0 s, end 3.0 s"
     )
 
 

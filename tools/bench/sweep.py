@@ -156,8 +156,8 @@ def split_time(
 ) -> str:
     """Return where the time of a study went, in one line, from its journal and its runs' records.
 
-    Trials that are packed have the device group together, so what their own clocks count is scaled
-    to the time that the group had any trial. The device group is idle where it has none.
+    Packed trials have the device group together: the time that their own clocks count is scaled to
+    the time in which any trial was open. Trials that wait in a worker for their turn are not open.
 
     Args:
       folder: The study.
@@ -165,28 +165,24 @@ def split_time(
       began: When the command was started, by the clock of the journal.
       wall: Seconds from then to its end.
     """
-    leased, busy, since, running = {}, 0.0, 0.0, set[int]()
-    lease_seconds = idle = 0.0
+    leased, open_seconds, opened = [], 0.0, list[tuple[float, float]]()
+    kinds = collections.Counter[str]()
     for line in lines:
         if line["kind"] == "leased":
-            if not running:
-                idle += line["at"] - since if since else 0.0
-                since = line["at"]
-            running.add(line["trial"])
-            leased[line["trial"]] = line["at"]
-        elif line["kind"] == "ended":
-            lease_seconds += line["at"] - leased[line["trial"]]
-            running.discard(line["trial"])
-            if not running:
-                busy += line["at"] - since
-                since = line["at"]
-    first = min(leased.values())
-    kinds = collections.Counter[str]()
-    for path in folder.glob("trials/*/run/goodput.jsonl"):
-        for span in _lines(path):
-            kinds.update(span.get("seconds", {}))
+            leased.append(line["at"])
+        if line["kind"] != "ended":
+            continue
+        spans = [
+            span
+            for span in _lines(folder / "trials" / f"{line['trial']:04d}/run/goodput.jsonl")
+            if span["kind"] == "span"
+        ]
+        for span in spans:
+            kinds.update(span["seconds"])
+        opened.append((spans[0]["start"], line["at"]))
+        open_seconds += line["at"] - spans[0]["start"]
+        kinds["closing"] += line["at"] - spans[-1]["end"]
     kinds["step"] += kinds.pop("data_wait", 0.0)
-    kinds["closing"] = lease_seconds - sum(kinds.values())
     named = {
         "init": "opening and initialization",
         "compile": "compile",
@@ -195,9 +191,14 @@ def split_time(
         "save": "saving",
         "closing": "closing (with W&B)",
     }
-    parts = {"start": first - began}
-    parts |= {name: kinds[kind] * busy / lease_seconds for kind, name in named.items()}
-    parts |= {"device group idle (driver)": idle, "end": began + wall - since}
+    busy, reached = 0.0, 0.0
+    for start, end in sorted(opened):
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    parts = {"start": min(leased) - began}
+    parts |= {name: kinds[kind] * busy / open_seconds for kind, name in named.items()}
+    parts |= {"driver, reading and planning": reached - min(leased) - busy}
+    parts |= {"end": began + wall - reached}
     return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())
 
 

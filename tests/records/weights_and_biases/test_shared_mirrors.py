@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import time
 
 import pytest
 
 from luthier.records import Ended, Header, Records, RunDirectory, Step, Wandb
-from luthier.records.weights_and_biases import node as node_module
 from luthier.records.weights_and_biases import shared_mirrors
 
 
@@ -67,10 +69,11 @@ def test_the_end_of_a_run_waits_for_nothing(runs, fake, monkeypatch, capfd):
             assert end(begin(run, finish_seconds=1.0)) < 0.5
         # All come to their end with wandb: one that hangs holds up no other.
         wait_for(lambda: len(fake("finish")) == 3)
-    assert capfd.readouterr().err.count("continues in the background") == 3
-    process = node_module._abandoned.pop()
-    process.kill()
-    process.wait()
+    left_behind = re.findall(r"process (\d+) continues in the background", capfd.readouterr().err)
+    assert len(left_behind) == 3
+    (process,) = map(int, set(left_behind))
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
 
 
 def test_a_process_that_dies_is_reported_by_its_runs_and_replaced_for_the_next(
