@@ -6,6 +6,7 @@ import time
 import pytest
 
 from luthier import graph as graphs
+from luthier.records import events, read_events
 from luthier.study import Lost, TrialEnded, TrialWork
 
 TINY = (
@@ -26,6 +27,21 @@ TINY = (
     "records.console=None",
     "records.wandb=None",
 )
+
+
+_MEASURED = {
+    *("step_seconds", "steps_per_second", "tokens_per_second", "data_wait_seconds"),
+    *("memory_bytes", "mfu", "seconds"),
+}
+
+
+def recorded(path):
+    """Return all that a metrics.jsonl has of steps and evaluations, but what a clock measured."""
+    return [
+        (step, type(event).__name__, {k: v for k, v in event.values.items() if k not in _MEASURED})
+        for _, step, event in read_events(path)
+        if isinstance(event, events.Step | events.Evaluation)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import kills
 import pytest
-from sweep_trials import TINY
+from sweep_trials import TINY, recorded
 
-from luthier.records import events, metrics_file
 from luthier.study.driver import read_journal
 
 STUDY = """
@@ -93,21 +92,10 @@ RUNGS = (
     "checkpoints.every.count=45",
     "evaluations.held_out.every.count=10",
 )
-# What a clock, or a process, measures.
-MEASURED = {
-    *("step_seconds", "steps_per_second", "tokens_per_second", "data_wait_seconds"),
-    *("memory_bytes", "mfu", "seconds"),
-}
 
 
 def _recorded(driven, trial):
-    """Return all that the steps and evaluations of a trial recorded, but what a clock measured."""
-    path = driven.path / "trials" / f"{trial:04d}" / "run" / "metrics.jsonl"
-    return [
-        (step, type(event).__name__, {k: v for k, v in event.values.items() if k not in MEASURED})
-        for _, step, event in metrics_file.read_events(path)
-        if isinstance(event, events.Step | events.Evaluation)
-    ]
+    return recorded(driven.path / "trials" / f"{trial:04d}" / "run" / "metrics.jsonl")
 
 
 @pytest.mark.slow

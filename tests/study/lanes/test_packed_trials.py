@@ -8,10 +8,11 @@ import time
 import jax
 import numpy as np
 import pytest
+from sweep_trials import recorded
 
 from luthier import program as programs
 from luthier.errors import ValidationError
-from luthier.records import events, metrics_file, read_metrics
+from luthier.records import read_metrics
 from luthier.study import Paused, Reported, TrialEnded, Work
 from luthier.study.engines import (
     Execution,
@@ -221,21 +222,8 @@ def test_a_lane_that_is_stopped_leaves_the_others_alone_and_goes_on_later(
     _assert_equal(again, tmp_path, expected, other, 1e-5)
 
 
-# What a clock, or a process, measures.
-_MEASURED = {
-    *("step_seconds", "steps_per_second", "tokens_per_second", "data_wait_seconds"),
-    *("memory_bytes", "mfu", "seconds"),
-}
-
-
 def _recorded(study, trial):
-    """Return all that the steps and evaluations of a trial recorded, but what a clock measured."""
-    path = pathlib.Path(study, "trials", f"{trial:04d}", "run", "metrics.jsonl")
-    return [
-        (step, type(event).__name__, {k: v for k, v in event.values.items() if k not in _MEASURED})
-        for _, step, event in metrics_file.read_events(path)
-        if isinstance(event, events.Step | events.Evaluation)
-    ]
+    return recorded(pathlib.Path(study, "trials", f"{trial:04d}", "run", "metrics.jsonl"))
 
 
 @pytest.mark.full
