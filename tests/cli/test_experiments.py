@@ -10,8 +10,7 @@ import pytest
 
 from luthier import cli
 from luthier import graph as graphs
-from luthier.cli import Problems, main
-from luthier.cli.experiments import load
+from luthier.cli import Problems, load, main
 from luthier.errors import EXIT_BAD_INPUT, BadInput
 
 TINY = "trials.tiny"

@@ -149,6 +149,15 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
             "--packing: 'vmapp' is not a packing; did you mean vmap or map?",
         ),
         ([STUDY, "--packing", "0"], "--packing: '0' is not a packing; write single, vmap, map,"),
+        (
+            [STUDY, "--scheduler", "ashaa"],
+            "--scheduler: there is no scheduler 'ashaa'; did you mean asha?",
+        ),
+        (
+            [STUDY, "scheduler=asha(rungs=3)"],
+            "scheduler: luthier.study.Asha has no argument 'rungs' [set by argument 1: "
+            "scheduler=luthier.study.Asha(rungs=3)]; did you mean num_rungs?",
+        ),
         ([STUDY, "--budget", "trials"], "--budget: 'trials' is not NAME=VALUE; write --budget"),
         (
             [STUDY, "--trials", "3", "--budget", "trials=4"],

@@ -7,7 +7,7 @@ from luthier import graph as graphs
 from luthier import study as studies
 from luthier.study import TrialEnded
 from luthier.study.driver import StudyDirectory, read_journal
-from luthier.study.views.text import read_status
+from luthier.study.views import read_status
 
 
 @pytest.fixture

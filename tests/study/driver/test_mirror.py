@@ -11,7 +11,7 @@ from optuna.storages.journal import JournalFileBackend
 from luthier import study as studies
 from luthier.errors import RunError
 from luthier.study.driver import study_facts, update_mirror
-from luthier.study.views.text import read_status
+from luthier.study.views import read_status
 
 
 def _study(path):

@@ -56,9 +56,9 @@ A pruner that could not act within the budget is an error before the first trial
 
 ## Rungs
 
-`scheduler=luthier.study.Asha()` pauses trials at fractions of their length, and promotes the best
-from their checkpoints. [Stop or pause bad trials early](schedule_trials.md) compares schedulers and
-pruners.
+`--scheduler asha` or `--scheduler successive-halving`, with arguments as `'asha(num_rungs=3)'`,
+pauses trials at fractions of their length, and promotes the best from their checkpoints.
+[Stop or pause bad trials early](schedule_trials.md) compares schedulers and pruners.
 
 ## Objectives
 

@@ -52,7 +52,10 @@ if TYPE_CHECKING:
 
 FORMS = ("overrides", "python", "json")
 # Options that describe a study, so that they would be ignored with a recorded one.
-_NEEDING_REFERENCE = ("space", "when", "sweep", "objective", "constraint", "sampler", "pruner")
+_NEEDING_REFERENCE = (
+    *("space", "when", "sweep", "objective", "constraint"),
+    *("sampler", "pruner", "scheduler"),
+)
 
 _OF_SHOW = ("all", "html", "sync", "csv", "json", "parquet", "sort", "state")
 
@@ -212,6 +215,11 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "--pruner",
         metavar="NAME",
         help="the pruner, which ends trials early: median, hyperband, ...",
+    )
+    search.add_argument(
+        "--scheduler",
+        metavar="NAME",
+        help="the scheduler, which pauses trials at rungs: asha, successive-halving",
     )
     search.add_argument(
         "--trials",
@@ -445,7 +453,7 @@ def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -
 
 
 def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
-    """Return the study with the sampler, pruner, objectives and constraints of the options."""
+    """Return the study with its search and its objectives as the options have them."""
     from luthier import graph as graphs
     from luthier.study import objective_grammar, samplers
     from luthier.study.checks import evaluations_of
@@ -455,6 +463,8 @@ def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
         changes.append(("sampler", samplers.sampler(arguments.sampler)))
     if arguments.pruner:
         changes.append(("pruner", samplers.pruner(arguments.pruner)))
+    if arguments.scheduler:
+        changes.append(("scheduler", samplers.scheduler(arguments.scheduler)))
     if arguments.objective or arguments.constraint:
         evaluations = evaluations_of(graphs.get(study, "base"))
         if given := arguments.objective:
@@ -509,8 +519,8 @@ def _packing(text: str) -> str:
 
 
 def _with_full_names(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with the full names of samplers and pruners in place of short ones."""
-    if not any(override.startswith(("sampler", "pruner")) for override in overrides):
+    """Return overrides with the full names of samplers, pruners and schedulers."""
+    if not any(override.startswith(("sampler", "pruner", "scheduler")) for override in overrides):
         return list(overrides)
     from luthier.study import samplers  # imports Optuna, which other command lines do without
 
