@@ -169,7 +169,7 @@ def test_tokens_are_continued_without_a_tokenizer(folder_of, capsys):
 
 @pytest.mark.full
 @pytest.mark.parametrize("tokenizer", [False, True])
-def test_training_on_random_tokens_is_said_in_the_header(tokenizer, folder_of, capsys):
+def test_training_on_random_tokens_is_noted_in_the_header(tokenizer, folder_of, capsys):
     folder, _ = folder_of("llama", tokenizer=tokenizer)
     text = _text_overrides("llama") if tokenizer else ("evaluations={}",)
     assert main(["train", f"hf:{folder.name}", *text, *SMALL]) == 0
