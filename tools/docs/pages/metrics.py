@@ -156,7 +156,9 @@ WANDB = """
 
 KEYS
 The step of W&B is the number of finished optimizer steps. The config of the W&B run has every
-setting by its path. W&B's own system metrics are those of the process that trains.
+setting by its path, and that of a trial also `study`, `trial`, `outcome`, `swept/PATH` for each
+dimension of the space, `summary_run` and, online, `summary_url`. W&B's own system metrics are those
+of the process that trains.
 
 The summary run of a study has a row for each complete trial instead of steps:
 
