@@ -11,7 +11,7 @@ import pytest
 
 from luthier import program as programs
 from luthier.errors import ValidationError
-from luthier.records import events, metrics_file, read_metrics
+from luthier.records import events, read_events, read_metrics
 from luthier.study import Paused, Reported, TrialEnded, Work
 from luthier.study.engines import (
     Execution,
@@ -233,7 +233,7 @@ def _recorded(study, trial):
     path = pathlib.Path(study, "trials", f"{trial:04d}", "run", "metrics.jsonl")
     return [
         (step, type(event).__name__, {k: v for k, v in event.values.items() if k not in _MEASURED})
-        for _, step, event in metrics_file.read_events(path)
+        for _, step, event in read_events(path)
         if isinstance(event, events.Step | events.Evaluation)
     ]
 
