@@ -52,6 +52,7 @@ from luthier.graph.paths import (
     parse_path,
     unknown_path,
 )
+from luthier.graph.public_names import display_name
 from luthier.graph.render import text_of
 from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
@@ -395,12 +396,24 @@ class _Editor:
         paths = map(parse_path, error.problem.nearest)
         if above and any(path[-1] == last and len(path) == len(above) + 1 for path in paths):
             known = []  # the name is right, and what is before it is misspelt
-        for words in (known, similar):
+        for words in (self._called(statement), known, similar):
             tried = itertools.islice(dict.fromkeys(words), _MOST_TRIED)
             fitting = (word for word in tried if self._accepts(word))
             if found := list(itertools.islice(fitting, _MOST_MEANT)):
                 break
         return [word.removesuffix(end) for word in found] or list(error.problem.nearest)
+
+    def _called(self, statement: Statement) -> list[str]:
+        """Return the call of a bare class by which a setting of it can be set: `a=Layer(b=1)`."""
+        *above, name = parse_path(statement.target)
+        place, depth = locate(self.graph, tuple(above))
+        is_bare = callable(place.value) and not is_node(place.value)
+        if statement.operator != "=" or not above or depth < len(above) or not is_bare:
+            return []
+        if name not in signatures.arguments(place.value).names:
+            return []
+        owner = format_path(tuple(above))
+        return [f"{owner}={display_name(place.value)}({name}={statement.text})"]
 
     def meant_value(self, statement: Statement, path: str) -> Sequence[str]:
         """Return statements that may be meant by one whose value its place does not take.
