@@ -1,3 +1,4 @@
+import fiddle as fdl
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +6,9 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import program as programs
+from luthier import tasks
+from luthier.errors import BadInput
+from luthier.metrics import Metric
 
 SMALL = (
     "model.dim=16",
@@ -138,3 +142,24 @@ def test_the_gradient_is_that_of_the_mean_and_every_step_draws_dropout_of_its_ow
     np.testing.assert_allclose(again, loss, rtol=1e-6)
     for name, g in gradient.items():
         np.testing.assert_allclose(doubled[name], g, rtol=1e-4, atol=1e-7, err_msg=name)
+
+
+class Misspelt(tasks.LanguageModelling):
+    """Declares a metric that it returns under another name."""
+
+    @property
+    def metrics(self):
+        return (*super().metrics, Metric("margin", "higher"))
+
+    def evaluate(self, model, batch):
+        found = super().evaluate(model, batch)
+        return found | {Metric("mragin", "higher"): found[next(iter(found))]}
+
+
+def test_a_declared_metric_that_is_not_returned_is_refused():
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), SMALL)
+    graph.task = fdl.Config(Misspelt, **graph.task.__arguments__)
+    program = programs.make(graph, jax.devices()[:1])
+    with pytest.raises(BadInput, match="evaluate returns no margin, which `metrics` declares") as e:
+        program.traced_evaluation(program.batch, "parameters")
+    assert e.value.problems[0].nearest == ["mragin"]

@@ -20,6 +20,9 @@ def test_a_study_is_one_call_that_shows_its_trials(tmp_path, monkeypatch, capsys
     again = luthier.sweep(toys.study(), resume=True)
     assert again.is_over
     assert again.best == outcome.best
+    longer = luthier.sweep("toy", overrides=["budget.trials=13"], resume=True)
+    assert len(longer.ledger.trials) == 13
+    assert luthier.sweep("studies/toy", resume=True).is_over
     with pytest.raises(BadInput, match="space: an experiment has no search space"):
         luthier.sweep("simulated_engine:experiment")
     with pytest.raises(BadInput, match="space: a study has a space of its own"):

@@ -193,9 +193,21 @@ def evaluate_step(
 
     Returns:
       For each metric of the task its sums over the batch, to be added over batches.
+
+    Raises:
+      BadInput: The task returns no value of a metric that it declares.
     """
     model = structure_of(experiment).merge(model_arrays(state, prefix))
-    return experiment.task.evaluate(model, batch)
+    found = experiment.task.evaluate(model, batch)
+    declared = list(experiment.task.metrics)
+    missing = [metric.name for metric in declared if metric not in found]
+    if missing:
+        # Whatever selects it (`keep_best`, early stopping, a study) would wait for it in silence.
+        others = [metric.name for metric in found if metric not in declared]
+        what = f"evaluate returns no {', '.join(missing)}, which `metrics` declares"
+        remedy = "" if others else "return it, or leave it out of `metrics`"
+        raise BadInput(Problem(what, "task", "", remedy, others))
+    return found
 
 
 def model_of(experiment: Experiment) -> Any:

@@ -111,7 +111,10 @@ def run(
     directory = StudyDirectory(pathlib.Path(study.directory, study.name))
     _set_aside(directory)
     if directory.exists:
-        remedy = f"resume it: --resume {directory.path}; or give this one another name (name=...)"
+        remedy = (
+            f"resume it (--resume {directory.path}; resume=True in Python), "
+            "or give this one another name (--name)"
+        )
         raise BadInput(Problem(f"there is a study in {directory.path}", remedy=remedy))
     return _drive(_StudyRequest(graph, study, editing, directory, is_new=True), view, engine)
 

@@ -9,8 +9,10 @@ from luthier import graph as graphs
 from luthier import project
 from luthier.errors import BadInput, Problem
 from luthier.graph import Graph
+from luthier.records import trust
 from luthier.study import samplers, start
 from luthier.study import study as studies
+from luthier.study.driver.directory import STUDIES, StudyDirectory, find_study
 from luthier.study.space_grammar import parse_space
 from luthier.study.views.text import LiveView
 
@@ -42,6 +44,7 @@ def sweep(
 
     Args:
       study: An `fdl.Config` of `Study`, or a reference to one; with `space`, of an `Experiment`.
+        With `resume`, the name or the folder of a study as well.
       space: The search space of an experiment, as `--space` of `luthier sweep` takes it:
         `PATH=log(1e-4,1e-2)`.
       overrides: Overrides as on the command line. Those of an experiment that only a study has
@@ -62,7 +65,12 @@ def sweep(
         is none to resume. Nothing was written.
     """
     own, known = project.packages_of(packages), project.shelves_of(shelves)
-    if isinstance(study, str):
+    recorded = None
+    if resume and isinstance(study, str) and _is_recorded(study):
+        recorded = find_study(study)
+        trust.require(recorded.path, "resuming it starts its engine and its fiddlers")
+        study = recorded.read_study()
+    elif isinstance(study, str):
         with project.importable(project.root()):
             study = graphs.resolve(studies.study_reference(study))
     overrides = [overrides] if isinstance(overrides, str) else overrides
@@ -86,5 +94,11 @@ def sweep(
     with LiveView.of(built) as view:
         if not resume:
             return start.run(study, packages=own, shelves=known, view=view)
-        folder = pathlib.Path(built.directory, built.name)
+        folder = recorded.path if recorded else pathlib.Path(built.directory, built.name)
         return start.resume(str(folder), study, packages=own, shelves=known, view=view)
+
+
+def _is_recorded(name: str) -> bool:
+    """Return whether a study of this name, or in this folder, is recorded."""
+    paths = (pathlib.Path(name), pathlib.Path(STUDIES, name))
+    return any(StudyDirectory(path).exists for path in paths)

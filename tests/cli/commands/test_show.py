@@ -95,7 +95,7 @@ def test_the_plan_as_json(show):
         (("--to", "table"), "path "),
         (("--to", "json"), '{\n "format"'),
         (("--to", "yaml", "optimizer"), "_version_: 1\n_target_: luthier.optim.adamw\n"),
-        (("--to", "py", "model"), '"""Exported by `luthier show`'),
+        (("--to", "py", "model"), '"""Exported by luthier'),
         (("--to", "svg"), "<svg "),
     ],
 )

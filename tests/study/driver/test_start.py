@@ -128,8 +128,8 @@ def test_a_name_that_is_taken_is_refused(make, tmp_path):
         _run(make())
     path = tmp_path / "toy"
     assert str(caught.value) == (
-        f"there is a study in {path}; resume it: --resume {path}; "
-        "or give this one another name (name=...)"
+        f"there is a study in {path}; resume it (--resume {path}; resume=True in Python), "
+        "or give this one another name (--name)"
     )
 
 

@@ -78,7 +78,7 @@ def to_python(graph: Graph, function: str = "experiment") -> str:
     made_of = fingerprint(graph)[:16]
     return "\n".join(
         [
-            f'"""Exported by `luthier show` from the graph with the fingerprint {made_of}."""',
+            f'"""Exported by luthier from the graph with the fingerprint {made_of}."""',
             "",
             "from __future__ import annotations",
             "",

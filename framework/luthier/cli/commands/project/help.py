@@ -81,6 +81,7 @@ def _answer(name: str) -> str:
     # group of pages, a command, an object, an experiment, a setting. Only pages, commands and
     # groups are found without importing the packages of components.
     files = _files()
+    name = name.removeprefix("fiddler:")  # as it is written on the command line
     if name in files:
         text = paging.without_html(files[name].read_text(encoding="utf-8"))
         return paging.rendered(text) if sys.stdout.isatty() else text

@@ -210,6 +210,8 @@ def _log(directory: RunDirectory) -> int:
         what = f"{directory.name}/{directory.id} has no console.log"
         remedy = "it was never started, or started by an earlier luthier"
         raise BadInput(Problem(what, remedy=remedy)) from None
+    except BrokenPipeError:  # of the reader, as `head`: it has seen enough
+        raise
     except OSError as error:
         raise run_error("read", directory.console_path, error) from error
     return EXIT_DONE
