@@ -55,7 +55,7 @@ def documented_commands() -> list[str]:
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         for block in re.findall(r"```(?:bash|sh|shell)\n(.*?)```", text, re.DOTALL):
             lines = block.replace("\\\n", " ").splitlines()
-            found += [part.strip() for line in lines for part in re.split(r"&&|  #", line)]
+            found += [part.strip() for line in lines for part in re.split(r"&&|  #| \| ", line)]
     return sorted({command for command in found if command.startswith("luthier ")})
 
 

@@ -88,7 +88,7 @@ class _NormWithKey(RMSNorm):
 
     def __init__(self, **more):
         super().__init__(**more)
-        self.key = nnx.BatchStat(jax.random.key(0))
+        self.key = nnx.Variable(jax.random.key(0))
 
 
 def test_a_random_key_in_the_state_is_two_words(graph, plan):
