@@ -33,7 +33,7 @@ with lazy.imports():
 
 
 def experiment() -> program.Experiment:
-    """Train on 0.5 million tokens a step, of a corpus that `luthier data prepare` wrote."""
+    """Train with 0.5 million tokens per step, on a corpus from `luthier data prepare`."""
     length, steps = value(1024, name="length"), value(20_000, name="steps")
     vocab_size, folder = value(50_257, name="vocab_size"), value("corpus", name="folder")
     model = decoders.gpt2(

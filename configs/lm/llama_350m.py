@@ -30,7 +30,7 @@ with lazy.imports():
 
 
 def experiment() -> program.Experiment:
-    """Train on 0.5 million tokens a step, of a corpus that `luthier data prepare` wrote."""
+    """Train with 0.5 million tokens per step, on a corpus from `luthier data prepare`."""
     length, steps = value(2048, name="length"), value(14_000, name="steps")
     vocab_size, folder = value(32_000, name="vocab_size"), value("corpus", name="folder")
     model = decoders.llama(

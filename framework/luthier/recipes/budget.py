@@ -32,19 +32,19 @@ def scale_to(
     flops_per_step: float | None = None,
     tolerance: float = 0.05,
 ) -> Any:
-    """Return an experiment whose model has a number of parameters, or whose step a number of FLOPs.
+    """Scale a model to a number of parameters, or to a number of FLOPs per step.
 
-    Width and depth change together, so that the number of layers per unit of width stays the same;
-    depth alone does the rest. Heads keep their size and proportion, as in `scale_width`. Counts are
-    those of the plan: scalars of all parameters, embeddings too; and three times the matrix
-    products of the loss of a global batch.
+    Width and depth are scaled together, so that the number of layers per unit of width is kept; the
+    remaining difference is made up by depth alone. Head size and the ratio of heads are kept, as in
+    `scale_width`. Counts follow `luthier plan`: all parameters including embeddings, and three
+    times the matrix-product FLOPs of the forward pass of a global batch.
 
         luthier show configs.lm.quickstart 'fiddler:scale_to(parameters=1e8)' --changes
 
     Args:
       experiment: A graph of an experiment, or for parameters, of a model; it is not changed.
       parameters: Number of parameters.
-      flops_per_step: Model FLOPs of a training step; batch and length stay.
+      flops_per_step: Model FLOPs of a training step; the batch size and the length are kept.
       tolerance: Relative tolerance of the count.
 
     Returns:

@@ -20,23 +20,25 @@ VOCABULARY = 512
 
 
 def debug(experiment: fdl.Buildable) -> Any:
-    """Return an experiment that trains in seconds on a CPU, to see whether everything works.
+    """Shrink an experiment for a smoke test that takes seconds on a CPU.
 
-    The model keeps its parts and has two layers, and as few heads as it can; training takes two
-    steps on eight rows, of at most 128 tokens where documents are packed, and schedules shrink with
-    it; evaluation, sampling and saving take place. Nothing is restored, and nothing is sent to
-    Weights & Biases. The mesh has a single device. Runs have a name of their own.
+    The model keeps its components, but has two layers and the minimum number of heads. Training
+    takes two steps on eight rows, of at most 128 tokens if documents are packed, and schedules are
+    shortened in proportion. Evaluation, sampling and checkpointing still run; `restore` and Weights
+    & Biases are turned off. The axes of the mesh have their default sizes, and `-debug` is appended
+    to the run name.
 
         luthier train configs.lm.quickstart fiddler:debug
 
     Args:
-      experiment: A graph of an experiment; it is not changed. What is small already stays.
+      experiment: A graph of an experiment; it is not changed. Sizes that are already small are
+        kept.
 
     Returns:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import luthier

@@ -16,13 +16,13 @@ from luthier.recipes.selection import is_experiment, is_selected
 
 
 def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
-    r"""Return an experiment in which some parameters stay as they are; what was frozen stays so.
+    r"""Freeze the parameters that match a pattern, in addition to those already frozen.
 
         luthier show configs.lm.quickstart 'fiddler:freeze("^embedding")' --changes
 
     Args:
       experiment: A graph of an experiment; it is not changed.
-      pattern: A regular expression, as `re.search` takes it, over names of parameters:
+      pattern: A regular expression over parameter names, as for `re.search`:
         `^embedding\.`, `^blocks\.`, `norm\.scale$`.
 
     Returns:
@@ -60,13 +60,13 @@ def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
 
 
 def train_only(experiment: fdl.Buildable, pattern: str) -> Any:
-    """Return an experiment in which only some parameters are trained.
+    """Train only the parameters that match a pattern.
 
         luthier show configs.lm.quickstart 'fiddler:train_only("norm")' --changes
 
     Args:
       experiment: A graph of an experiment; it is not changed.
-      pattern: A regular expression, as `re.search` takes it, over names of parameters.
+      pattern: A regular expression over parameter names, as for `re.search`.
 
     Returns:
       The changed copy of the config.
@@ -107,26 +107,26 @@ def lora(
     alpha: float = 16.0,
     target: str | type = "attention",
 ) -> Any:
-    r"""Return a graph whose linear maps have low-rank adapters, which alone are trained.
+    r"""Add low-rank adapters to linear layers, and train only the adapters.
 
     The templates of `Linear` become templates of `LoraLinear`; rank and alpha are shared values
-    (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` selects the adapters alone,
-    and rules of `restore` restore everything else.
+    (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` selects only the adapters,
+    and `restore` rules load all other parameters.
 
         luthier show configs.lm.quickstart 'fiddler:lora(rank=4)' --changes
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
-      rank: R of the adapters.
-      alpha: Scale of the adapters' change, which is divided by the rank.
-      target: The linear maps: a regular expression over paths of the model's graph
-        (`attention`, `mlp\.up$`), the class of the layer that they belong to, or a tag.
+      rank: Rank of the adapters.
+      alpha: The adapter output is multiplied by `alpha / rank`.
+      target: The linear layers: a regular expression over paths of the model's graph
+        (`attention`, `mlp\.up$`), the class of the layer that contains them, or a tag.
 
     Returns:
       The changed copy of the config.
 
     Raises:
-      BadInput: No linear map is selected.
+      BadInput: No linear layer is selected.
 
     Example:
       >>> import luthier
@@ -149,10 +149,10 @@ def lora(
 
 
 def without_lora(experiment_or_model: fdl.Buildable) -> Any:
-    """Return the graph with plain linear maps in the place of those with adapters.
+    """Replace linear layers with adapters by plain ones.
 
-    Its parameters are those of `luthier.layers.merge_adapters`. The settings that `lora` made in an
-    experiment outside of the model stay.
+    The parameters are then those that `luthier.layers.merge_adapters` returns. Settings that `lora`
+    changed outside the model are kept.
 
         luthier show configs.lm.quickstart fiddler:lora fiddler:without_lora --changes
 
@@ -182,13 +182,13 @@ def without_lora(experiment_or_model: fdl.Buildable) -> Any:
 
 
 def has_lora(experiment_or_model: fdl.Buildable) -> bool:
-    """Return whether a graph has linear maps with adapters.
+    """Return whether a graph has linear layers with adapters.
 
     Args:
       experiment_or_model: A graph of an experiment or of a model.
 
     Returns:
-      True if at least one template of a linear map is one of `LoraLinear`.
+      True if at least one template of a linear layer is a `LoraLinear`.
 
     Example:
       >>> import luthier

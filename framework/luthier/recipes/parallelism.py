@@ -35,7 +35,7 @@ def data(experiment: fdl.Buildable, size: int = -1) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import luthier
@@ -61,7 +61,7 @@ def fsdp(experiment: fdl.Buildable, size: int = -1) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import luthier
@@ -92,7 +92,7 @@ def hsdp(experiment: fdl.Buildable, replicas: int, size: int = -1) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import luthier
@@ -120,7 +120,7 @@ def tensor(experiment: fdl.Buildable, size: int = -1) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import luthier
@@ -148,7 +148,7 @@ def expert(experiment: fdl.Buildable, size: int = -1) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import luthier
@@ -179,7 +179,7 @@ def sequence(experiment: fdl.Buildable, size: int = -1) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import luthier
@@ -210,7 +210,7 @@ def ring(experiment: fdl.Buildable, size: int = -1) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment, or its model has no attention.
+      BadInput: The graph does not describe an experiment, or its model has no attention.
 
     Example:
       >>> import luthier
@@ -243,7 +243,7 @@ def all_to_all(experiment: fdl.Buildable, size: int = -1) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment, or its model has no attention.
+      BadInput: The graph does not describe an experiment, or its model has no attention.
 
     Example:
       >>> import luthier

@@ -77,7 +77,7 @@ def bf16_masters(experiment: fdl.Buildable, pattern: str = "") -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment, or its model has no setting `dtype`.
+      BadInput: The graph does not describe an experiment, or its model has no setting `dtype`.
 
     Example:
       >>> import luthier
@@ -113,7 +113,7 @@ def store_parameters(experiment: fdl.Buildable, dtype: DType, pattern: str = "")
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import jax.numpy as jnp
@@ -147,7 +147,7 @@ def store_optimizer(experiment: fdl.Buildable, dtype: DType, pattern: str = "") 
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import jax.numpy as jnp
@@ -180,7 +180,7 @@ def sum_gradients(experiment: fdl.Buildable, dtype: DType, pattern: str = "") ->
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import jax.numpy as jnp

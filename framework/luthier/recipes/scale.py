@@ -23,11 +23,11 @@ EVEN = 8
 
 
 def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
-    """Return an experiment whose model is wider: more heads of the same size, wider layers.
+    """Scale the width of a model: more heads of the same size, and wider layers.
 
-    Query heads and key and value heads keep their proportion, so that the factor is rounded to what
-    whole groups of heads allow; a single key and value head stays one. Without heads it is rounded
-    to a multiple of 8. A width that is a shared value changes once; values computed from it follow.
+    The ratio of query to key-value heads is preserved, so the factor is rounded to whole head
+    groups; a single key-value head is kept. In a model without heads, widths are rounded to a
+    multiple of 8. A shared width is scaled only once, and values computed from it are updated.
 
         luthier show configs.lm.quickstart 'fiddler:scale_width(2.0)' --changes
 
@@ -59,13 +59,13 @@ def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
 
 
 def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
-    """Return an experiment whose model is deeper: every stack of layers, by the same factor.
+    """Scale the number of layers of every stack by the same factor.
 
         luthier show configs.lm.quickstart 'fiddler:scale_depth(0.5)' --changes
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      factor: Factor of the number of layers; the numbers of layers are rounded.
+      factor: Factor of the number of layers; the result is rounded to whole layers.
 
     Returns:
       The changed copy of the config.

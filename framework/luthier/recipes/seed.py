@@ -16,12 +16,12 @@ LARGEST = 2**32
 
 
 def seed(experiment: fdl.Buildable, number: int) -> Any:
-    """Return an experiment all of whose seeds follow one number.
+    """Set all seeds of an experiment from one number.
 
-    `seed` of the experiment is that of parameters, dropout and data order, each of which has a
-    stream of its own. Other seeds (of synthetic data, of the tokens that an evaluation masks)
-    become the number plus 1, 2, ..., so that no two are equal by accident; those of one class that
-    were equal stay equal. They are references: `seed=3` on top of it moves all of them.
+    The experiment's `seed` determines initialization, dropout and data order, each of which has a
+    separate random stream. Other seeds (of synthetic data, of the tokens that an evaluation masks)
+    become the number plus 1, 2, ..., so that no two are equal by accident; seeds of one class that
+    were equal remain equal. They are computed from `seed`, so a later `seed=3` changes all of them.
 
         luthier train configs.lm.quickstart 'fiddler:seed(7)'
 
@@ -33,7 +33,7 @@ def seed(experiment: fdl.Buildable, number: int) -> Any:
       The changed copy of the config.
 
     Raises:
-      BadInput: The number is not a valid seed, or the graph is not of an experiment.
+      BadInput: The number is not a valid seed, or the graph does not describe an experiment.
 
     Example:
       >>> import luthier

@@ -100,9 +100,9 @@ def _sets_remat(stack: Any) -> bool:
 def remat(
     experiment: fdl.Buildable, policy: layers.Remat | type[layers.Remat] = layers.FullRemat
 ) -> Any:
-    """Return an experiment whose stacks of layers rematerialize: gradients stay the same.
+    """Rematerialize activations in every layer stack; gradients do not change.
 
-    All stacks share the policy: one override moves all of them.
+    One override changes the policy of all stacks.
 
         luthier show configs.lm.quickstart 'fiddler:remat(luthier.layers.FullRemat)' --changes
 

@@ -13,18 +13,19 @@ from luthier.graph import signatures
 
 
 def swap_optimizer(experiment: fdl.Buildable, recipe: optim.Optimizer | Callable[..., Any]) -> Any:
-    """Return an experiment with another optimizer; arguments of equal names are kept.
+    """Replace the optimizer, and keep the arguments that have the same name in both.
 
-    Learning rate, weight decay, its mask and clipping have one name in all recipes, so they stay,
-    with their tags, sharing and history. Arguments that the new recipe does not take are dropped,
-    and its other arguments have their defaults; `--changes` lists what is kept, dropped and new.
-    Equal names need not mean equally good values: Lion needs a learning rate several times smaller.
+    All recipes use the same names for learning rate, weight decay, its mask and clipping, so these
+    values are kept, with their tags, sharing and history. Arguments that the new recipe does not
+    take are dropped, and its other arguments have their defaults; `--changes` lists which are kept,
+    dropped and new. A value that suits one optimizer may not suit another: Lion needs a learning
+    rate several times smaller.
 
         luthier show configs.lm.quickstart 'fiddler:swap_optimizer(luthier.optim.lion)' --changes
 
     Args:
       experiment: A graph of an experiment; it is not changed.
-      recipe: A recipe of `luthier.optim`, or a node of one, whose own arguments take precedence.
+      recipe: A recipe of `luthier.optim`, or a node of one; arguments of the node take precedence.
 
     Returns:
       The changed copy of the config.

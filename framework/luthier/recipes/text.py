@@ -20,15 +20,16 @@ def text(
     fraction: float = 0.1,
     tokenizer: data.Tokenizer | None = None,
 ) -> Any:
-    """Return an experiment that trains on the text at a path, and evaluates on held-out text of it.
+    """Train on the text at a path, and evaluate on a held-out part of it.
 
-    The path is a text file, a folder or a pattern of text files, of JSON lines (.jsonl) or of
-    Parquet files (.parquet), or a folder that `save_to_disk` of Hugging Face's datasets wrote.
-    Splits that the data has (`train`, and `validation` or `test`) are used. Otherwise one document
-    in ten is held out, and of a single text file the last tenth, from a line break on
-    (`luthier.data.Split`). All evaluations read the held-out text. The length stays as it is; so do
-    tokenizer and packing, unless a tokenizer is given. Values that training and evaluation have in
-    common are shared: one override changes both.
+    The path is a text file, a folder or a pattern of text files, JSON lines (.jsonl) or Parquet
+    files (.parquet), or a folder that `save_to_disk` of Hugging Face's datasets wrote. If the data
+    has splits (`train`, and `validation` or `test`), these are used. Otherwise, one document in ten
+    is held out; for a single text file, the last tenth, starting at a line break
+    (`luthier.data.Split`).
+    All evaluations read the held-out text. The sequence length is kept, as are the tokenizer and
+    the packing unless you pass a tokenizer. Values that training and evaluation have in common are
+    shared: one override changes both.
 
         luthier train configs.lm.quickstart 'fiddler:text("README.md")'
         luthier train hf:models/tiny 'fiddler:text("README.md", tokenizer=Bytes())'
@@ -36,10 +37,11 @@ def text(
     Args:
       experiment: A graph of an experiment on text; it is not changed.
       path: A file, a folder, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth).
-      field: The field of the text in records; empty for `text`, or the only one of text.
-      fraction: Fraction that is held out where the data has no splits of its own.
-      tokenizer: The tokenizer, for an experiment on tokens that have none, such as that of a
-        pretrained model whose folder has no tokenizer; None keeps the experiment's.
+      field: The field of a record that contains the text; defaults to `text`, or to the only text
+        field.
+      fraction: Fraction that is held out if the data has no splits.
+      tokenizer: The tokenizer; None keeps the experiment's. Required if the experiment has no
+        tokenizer, as for a pretrained model whose folder has none.
 
     Returns:
       The changed copy of the config.

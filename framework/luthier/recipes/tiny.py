@@ -176,21 +176,22 @@ def tiny(experiment: fdl.Buildable, axis_size: int = 2) -> Any:
 
     Mesh axes in use, and axes across slices, have two devices; `data`, if it is not in use, fills
     the remaining devices. Layers, widths, heads, experts, rows, microbatches and steps are as few
-    as these allow, and schedules shrink with the steps. Rows are short; text is read as bytes, so
-    that no vocabulary is needed, unless data holds tokens already. Nothing is restored, and nothing
-    is sent to Weights & Biases. Runs have a name of their own.
+    as these allow, and schedules are shortened with the steps. Rows are short; text is read as
+    bytes, so that no vocabulary is needed, unless the data is already tokenized. `restore` and
+    Weights & Biases are turned off. Runs have a different name.
 
         luthier train configs.lm.quickstart fiddler:tiny
 
     Args:
-      experiment: A graph of an experiment; it is not changed. What is small already stays.
+      experiment: A graph of an experiment; it is not changed. Sizes that are already small are
+        kept.
       axis_size: Devices along a mesh axis, at most.
 
     Returns:
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph is of no experiment.
+      BadInput: The graph does not describe an experiment.
 
     Example:
       >>> import luthier

@@ -40,15 +40,17 @@ def sweep(
         )
         outcome.best  # the overrides of the best trial
 
-    An interrupt (Ctrl-C) stops it in order, and returns as well; `resume=True` continues it.
+    An interrupt (Ctrl-C) stops the study cleanly, and the function returns; `resume=True`
+    continues the study.
 
     Args:
       study: An `fdl.Config` of `Study`, or a reference to one; with `space`, of an `Experiment`.
         With `resume`, the name or the folder of a study as well.
       space: The search space of an experiment, as `--space` of `luthier sweep` takes it:
         `PATH=log(1e-4,1e-2)`.
-      overrides: Overrides as on the command line. Those of an experiment that only a study has
-        (`pruner=`, `sampler=`, `objectives=`, `budget.*`) set the study.
+      overrides: Overrides as on the command line. If `study` is an experiment, overrides of
+        settings that only a study has (`pruner=`, `sampler=`, `objectives=`, `budget.*`) apply
+        to the study.
       name: The study's name; None means that of the study, or of the experiment.
       trials: Number of trials, with the baseline; None leaves it to the study.
       resume: Resume the study of this name. Its budget and engine may have changed.
@@ -61,8 +63,8 @@ def sweep(
       The state of the study.
 
     Raises:
-      BadInput: It cannot run; there is a study of that name that was not to be resumed; or there
-        is none to resume. Nothing was written.
+      BadInput: The study cannot run, a study of this name exists and `resume` is False, or there
+        is no study to resume. Nothing was written.
     """
     own, known = project.packages_of(packages), project.shelves_of(shelves)
     recorded = None

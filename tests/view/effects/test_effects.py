@@ -141,7 +141,7 @@ def test_another_size_fits_no_checkpoint_and_is_another_program(graph, facts):
         "float32[2, 128, 2, 32] after"
     )
     assert last == "- and 24 more"
-    assert recompile.text.splitlines()[0] == "yes: the step is of other shapes:"
+    assert recompile.text.splitlines()[0] == "yes: the shapes in the step differ:"
 
 
 def test_another_seed_cannot_be_continued_with(graph, facts):

@@ -39,13 +39,14 @@ from left to right:
 
     luthier train configs.lm.quickstart 'fiddler:scale_width(2.0)' optimizer.b2=0.95
 
-Arguments are parsed like those of a reference, and checked against their annotations. Quotes
-protect the brackets from the shell. `--changes` lists the changes below the override that caused
-them; `--why PATH` lists everything that has set a value, first to last.
+Arguments use the syntax of component references and are checked against the fiddler's type
+annotations. Quotes protect the brackets from the shell. `--changes` lists the changes below the
+override that caused them; `--why PATH` prints every assignment to a value, oldest first.
 
-Your own: `fiddler:my_project.fiddlers.shrink(layers=2)`. Its first argument is the config; it
-returns a new one, or changes its argument in place and returns None. The fiddlers of
-`luthier.recipes` do not change their argument.
+To use your own fiddler, write its import path: `fiddler:my_project.fiddlers.shrink(layers=2)`. Its
+first argument is the config; it returns a new one, or changes its argument in place and returns
+None. The fiddlers of `luthier.recipes` do not change their argument. See
+[Write a fiddler](../how_to/write_a_fiddler.md).
 """
 
 

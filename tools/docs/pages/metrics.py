@@ -14,9 +14,8 @@ from luthier.records import events
 START = """\
 # Metrics
 
-Find out what a number of a run means, which unit it has, and under which key it is in
-`metrics.jsonl` and in Weights & Biases. [Runs](../how_to/runs.md) explains how to list, plot and
-read metrics.
+Look up the meaning of each recorded number, its unit, and its key in `metrics.jsonl` and in Weights
+& Biases. [Runs](../how_to/runs.md) explains how to list, plot and read metrics.
 
 | | line of `metrics.jsonl` | in commands | in W&B |
 |---|---|---|---|
@@ -24,11 +23,11 @@ read metrics.
 | an evaluation | `evaluation`: `name`, `values` | `held_out/loss` | `eval/held_out/loss` |
 
 `held_out` is the name of an evaluation set in `evaluations`. The commands are `luthier runs --sort`
-and `--plot`; in a config, `Selector("held_out", "loss")` names the metric of an evaluation, for
+and `--plot`. In a config, `Selector("held_out", "loss")` selects the metric of an evaluation, for
 `checkpoints.keep_best`, `training.early_stopping` and the objectives of studies.
 
-Metrics are means that are computed exactly over the whole batch or evaluation set: sums and weights
-are added up over devices, microbatches and batches, and divided once. Padding has weight 0.
+Metrics are exact means over the whole batch or evaluation set: sums and weights are added up over
+devices, microbatches and batches, and divided once. Padding has weight 0.
 """
 
 STEP = """
@@ -43,26 +42,29 @@ Every step records these values:
 # Values of a step beside the metrics of its task: unit, and meaning.
 STEP_VALUES = {
     "loss": (
-        "nats, or that of the loss",
-        "The loss that is minimized, over the whole batch: with auxiliary losses, label smoothing "
-        "and z-loss.",
+        "nats, or the unit of the loss",
+        "The minimized loss of the whole batch, including auxiliary losses, label smoothing and "
+        "z-loss.",
     ),
     "gradient_norm": ("", "The L2 norm of the gradient of the whole batch, before clipping."),
     "parameter_norm": ("", "The L2 norm of all parameters after the step."),
-    "learning_rate": ("", "The learning rate that the step applied."),
+    "learning_rate": ("", "The learning rate of the step."),
     "learning_rate/NAME": (
         "",
-        "The learning rate of each part, with an optimizer of several parts "
+        "The learning rate of each part, if the optimizer has several parts "
         "(`luthier.optim.partition`).",
     ),
-    "skipped": ("", "1 if `training.guard` skipped the update of the step; with a guard only."),
-    "consecutive_skipped": ("steps", "Skipped steps in a row, up to this one; with a guard only."),
-    "tokens": ("tokens", "Targets that count, since the start of the run; of images, examples."),
-    "epochs": ("epochs", "Examples so far, as a fraction of the training set."),
-    "seconds": ("s", "Training time since the start of the run, over all of its starts."),
+    "skipped": ("", "1 if `training.guard` skipped the update of the step; only with a guard."),
+    "consecutive_skipped": ("steps", "Skipped steps in a row, up to this one; only with a guard."),
+    "tokens": (
+        "tokens",
+        "Targets with nonzero weight since the start of the run; for images, examples.",
+    ),
+    "epochs": ("epochs", "Examples so far, as a multiple of the training set."),
+    "seconds": ("s", "Training time since the start of the run, over all resumes."),
     "step_seconds": ("s", "Time between the ends of two steps, measured on the host."),
     "steps_per_second": ("1/s", "The inverse of `step_seconds`."),
-    "tokens_per_second": ("1/s", "Tokens of the step over its time, over all devices."),
+    "tokens_per_second": ("1/s", "Tokens of the step divided by its time, over all devices."),
     "data_wait_seconds": ("s", "Time for which the step waited for its batch."),
     "memory_bytes": (
         "bytes",
@@ -71,17 +73,17 @@ STEP_VALUES = {
     ),
     "mfu": (
         "",
-        "Model FLOPs of the step over its time and the peak FLOPs of all devices; only where the "
-        "peak of the device is known.",
+        "Model FLOPs per second of the step, divided by the peak FLOP/s of all devices; only if "
+        "the peak of the device is known.",
     ),
 }
 
 OF_TASKS = """
 ## Metrics of tasks
 
-A task defines its metrics. Those of *steps* are also recorded at every training step, under
-`train/NAME` in W&B; those of *evaluations*, of the whole set, under `eval/SET/NAME`. An arrow marks
-whether lower (↓) or higher (↑) values are better.
+A task defines its metrics. The metrics in the column *steps* are recorded at every training step,
+under `train/NAME` in W&B; those in the column *evaluations* are computed over the whole evaluation
+set, under `eval/SET/NAME`. An arrow shows whether lower (↓) or higher (↑) values are better.
 
 | task | steps | evaluations |
 |---|---|---|
@@ -90,36 +92,42 @@ whether lower (↓) or higher (↑) values are better.
 # In the order of `luthier.metrics`: unit, and meaning.
 METRICS = {
     "loss": (
-        "that of the loss",
-        "The loss of the task, with its label smoothing and z-loss, and without those of routers.",
+        "the unit of the loss",
+        "The loss of the task, including label smoothing and z-loss, without router losses.",
     ),
-    "nats_per_token": ("nats", "Mean cross-entropy of a target token."),
+    "nats_per_token": ("nats", "Mean cross-entropy per target token."),
     "nats_per_byte": (
         "nats",
-        "Cross-entropy of all targets over the bytes of text that they stand for: independent of "
-        "the tokenizer.",
+        "Cross-entropy of all targets divided by the number of bytes of their text: independent "
+        "of the tokenizer.",
     ),
     "bits_per_byte": ("bits", "`nats_per_byte` / ln 2."),
     "perplexity": ("", "exp(`nats_per_token`) of the whole set; infinite above 709 nats."),
-    "accuracy": ("", "Fraction of targets for which the model's most likely class is right."),
-    "exact_match": ("", "Fraction of texts of which every target is right."),
-    "nats_per_example": ("nats", "Mean cross-entropy of an example."),
+    "accuracy": ("", "Fraction of targets that the model predicts as the most likely class."),
+    "exact_match": ("", "Fraction of texts in which every target is predicted correctly."),
+    "nats_per_example": ("nats", "Mean cross-entropy per example."),
     "top_5_accuracy": ("", "Fraction of targets among the five most likely classes."),
-    "mean_squared_error": ("squared unit of the data", "Of the point forecast."),
-    "mean_absolute_error": ("unit of the data", "Of the point forecast."),
+    "mean_squared_error": ("squared unit of the data", "Mean squared error of the point forecast."),
+    "mean_absolute_error": ("unit of the data", "Mean absolute error of the point forecast."),
     "mean_absolute_scaled_error": (
         "",
-        "Absolute error over that of the seasonal naive forecast within the input (MASE).",
+        "Absolute error divided by that of the seasonal naive forecast within the input (MASE).",
     ),
     "preference_accuracy": (
         "",
-        "Fraction of pairs whose chosen text has the larger reward.",
+        "Fraction of pairs in which the chosen text has the larger reward.",
     ),
     "reward_margin": ("", "Mean reward of the chosen text minus that of the rejected one."),
     "chosen_reward": ("", "Mean implied reward of chosen texts."),
     "rejected_reward": ("", "Mean implied reward of rejected texts."),
-    "retrieval_accuracy": ("", "Fraction of rows whose partner is the nearest one in the batch."),
-    "consistency": ("", "Mean squared distance between the probabilities of model and teacher."),
+    "retrieval_accuracy": (
+        "",
+        "Fraction of rows whose matching row is the nearest one in the batch.",
+    ),
+    "consistency": (
+        "",
+        "Mean squared distance between the probabilities of the model and the teacher.",
+    ),
     "load_balance": (
         "",
         "Load-balance loss (Switch Transformer), mean over layers; 1 at best.",
@@ -129,17 +137,17 @@ METRICS = {
         "",
         "Fraction of choices dropped because an expert was full.",
     ),
-    "largest_load": ("", "Load of the most chosen expert of any layer, over the mean load."),
-    "smallest_load": ("", "Load of the least chosen expert of any layer, over the mean load."),
+    "largest_load": ("", "Load of the most used expert of any layer, divided by the mean load."),
+    "smallest_load": ("", "Load of the least used expert of any layer, divided by the mean load."),
 }
 
 KEYS = {
     "`train/NAME`": "a value of a training step; `learning_rate/NAME` keeps its name",
-    "`performance/NAME`": "a value of a step about speed or memory: "
+    "`performance/NAME`": "a speed or memory value of a step: "
     + ", ".join(f"`{name}`" for name in sorted(events.PERFORMANCE)),
     "`tokens`, `epochs`": "the position in training, as x-axes for charts",
-    "`eval/SET/NAME`": "a metric of an evaluation set; the summary has its best value (`.min` or "
-    "`.max`) and its last",
+    "`eval/SET/NAME`": "a metric of an evaluation set; the summary contains the best value "
+    "(`.min` or `.max`) and the last one",
     "`eval/SET/unigram_entropy`, `eval/SET/bigram_entropy`": "summary only: the baselines of a "
     "set, in nats per byte",
     "`sample`, `sample/NAME`": "generated text (`records.samples`)",
@@ -155,17 +163,17 @@ WANDB = """
 ## Keys in Weights & Biases
 
 KEYS
-The step of W&B is the number of finished optimizer steps. The config of the W&B run has every
-setting by its path, and that of a trial also `study`, `trial`, `outcome`, `swept/PATH` for each
-dimension of the space, `summary_run` and, online, `summary_url`. W&B's own system metrics are those
-of the process that trains.
+The step in W&B is the number of finished optimizer steps. The config of the W&B run contains every
+setting by its path. For a trial, it also contains `study`, `trial`, `outcome`, `swept/PATH` for
+each dimension of the space, `summary_run` and, if W&B is online, `summary_url`. W&B's system
+metrics describe the process that trains.
 
-The summary run of a study has a row for each complete trial instead of steps:
+The summary run of a study has one row for each complete trial instead of one for each step:
 
 | key | contents |
 |---|---|
 | `trial` | number of the trial |
-| `objectives/NAME` | its value of an objective |
+| `objectives/NAME` | value of an objective |
 | `best/NAME` | the best value of this objective so far |
 | `runs` | a table of all trials with their settings |
 | `device_hours`, `trials`, `trials_STATE`, `best_trial` | summary only |

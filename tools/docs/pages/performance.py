@@ -45,8 +45,9 @@ Kauldron's layers are written out.
 This processor's speed wandered by a fifth and more within minutes: the steps of the second start
 are those of the first.
 
-Medians on an AMD EPYC of two cores were 0.79 of Kauldron's time for a step, 0.74 of MaxText's, 0.52
-of Pax's and 0.95 of nanoGPT's.
+An earlier run of the same command, on two cores of an AMD EPYC (2026-11-22, jax 0.10.2, 3 rounds),
+had these ratios of luthier's time for a step: 0.79 to Kauldron, 0.74 to MaxText, 0.52 to Pax and
+0.95 to nanoGPT. The other core was busy in parts of that run.
 """
 
 WHY = """

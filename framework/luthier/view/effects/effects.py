@@ -80,7 +80,7 @@ def recompile_verdict(
         return EffectVerdict("recompile", "no: both compile to the same step", "ok")
     reshaped = _reshaped(before, after)
     if reshaped:
-        start = "yes: the step is of other shapes"
+        start = "yes: the shapes in the step differ"
         return EffectVerdict("recompile", _listed(start, reshaped), "warn")
     # In order of cost: the text of the lowered step, then shapes, then whether the changed leaves
     # could be arguments, which needs a trace with tracers in their places.

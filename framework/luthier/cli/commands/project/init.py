@@ -3,9 +3,9 @@
 It has configs/ and sweeps/, tests and a CI workflow, and a Python package
 with a layer, a data set and a task with its own metric, which configs.addition
 uses. --from REF adds a copy of an experiment that comes with luthier, with its
-variants, as a start for your own; the study is then of this one. With hf:DIR it
-is one that starts from the weights of a Hugging Face folder. Run all commands
-from inside the folder.
+variants, as a starting point, and the example study then tunes this experiment.
+With hf:DIR, the experiment starts from the weights of a Hugging Face folder. Run
+all commands from inside the folder.
 
 examples:
   luthier init my_models
