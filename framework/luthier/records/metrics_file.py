@@ -510,8 +510,8 @@ def read_evaluations(path: str | os.PathLike[str]) -> Iterator[Evaluation]:
       Each evaluation; damaged lines are left out.
 
     Example:
-      >>> from luthier import records
-      >>> list(records.read_evaluations("metrics.jsonl"))
+      >>> from luthier.records import metrics_file
+      >>> list(metrics_file.read_evaluations("metrics.jsonl"))
       []
     """
     try:

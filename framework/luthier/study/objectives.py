@@ -190,6 +190,9 @@ class Measured:
 
         Args:
           result: What the trial recorded.
+
+        Returns:
+          Pairs in the order of the steps.
         """
         steps = result.get("series", ())
         return [(step, float(found[self.name])) for step, found in steps if self.name in found]
@@ -229,7 +232,14 @@ class _Fact:
         return None if found is None else float(found)
 
     def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: evaluations do not report it."""
+        """Return None: evaluations do not report it.
+
+        Args:
+          series: (step, values by metric) of the evaluations so far; not used.
+
+        Returns:
+          None.
+        """
         del series
         return None
 
@@ -352,12 +362,22 @@ class TrainingMetric:
 
         Args:
           result: What the trial recorded.
+
+        Returns:
+          Pairs in the order of the steps.
         """
         steps = result.get("training", ())
         return [(step, float(v[self.metric])) for step, v in steps if self.metric in v]
 
     def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: evaluations do not report it."""
+        """Return None: evaluations do not report it.
+
+        Args:
+          series: (step, values by metric) of the evaluations so far; not used.
+
+        Returns:
+          None.
+        """
         del series
         return None
 
@@ -453,7 +473,14 @@ class StepsTo:
         return None if progress is None else float(progress)
 
     def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: until the target is reached, it is not known."""
+        """Return None: until the target is reached, it is not known.
+
+        Args:
+          series: (step, values by metric) of the evaluations so far; not used.
+
+        Returns:
+          None.
+        """
         del series
         return None
 
@@ -518,7 +545,14 @@ class Expression:
         return expressions.evaluate(self.text, known) if len(known) == len(values) else None
 
     def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: a report has one metric."""
+        """Return None: a report has one metric.
+
+        Args:
+          series: (step, values by metric) of the evaluations so far; not used.
+
+        Returns:
+          None.
+        """
         del series
         return None
 

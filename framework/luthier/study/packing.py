@@ -69,6 +69,9 @@ class SharedPrograms:
         Args:
           base: The study's experiment graph.
           graph: The trial's graph.
+
+        Returns:
+          The trial's way to run, or None.
         """
         if self._paths is None and any(c.path not in self._seen for c in graphs.diff(base, graph)):
             return None
