@@ -52,7 +52,7 @@ def test_no_file_of_a_run_holds_a_planted_secret(tiny, tmp_path, monkeypatch, pl
     graph = tiny(tmp_path / "runs", *FAST, f"records.wandb={mirror}")
     graph = graphs.apply(graph, ["seed=3"], origin=f"argument 2: {planted}")
 
-    def warn(self, step, metrics, last):
+    def warn(self, step, metrics, last, fraction):
         raise OSError(f"cannot reach https://user:{PASSWORD}@host with {TOKEN}")
 
     monkeypatch.setattr(Watcher, "evaluated", warn)
