@@ -275,7 +275,7 @@ class ConsoleSink:
             raise
         except Exception as error:
             # The recorder drops a sink that fails, and reports it to the others. Without this line
-            # nothing at all would be on the screen while the run goes on.
+            # nothing at all would be on the screen while the run continues.
             if self._is_screen:
                 what = f"luthier: cannot show the run any more: {type(error).__name__}: {error}"
                 print(f"{what}; it is recorded as before", file=sys.stderr)

@@ -209,8 +209,24 @@ class Measured:
         return [] if evaluations is None else self.selector.check(evaluations)
 
 
+class _AtEnd:
+    """An objective that no report of an evaluation determines, so that no trial is pruned by it."""
+
+    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
+        """Return None: the value is known when the trial has ended.
+
+        Args:
+          series: (step, values by metric) of the evaluations so far; not used.
+
+        Returns:
+          None.
+        """
+        del series
+        return None
+
+
 @dataclasses.dataclass(frozen=True)
-class _Fact:
+class _Fact(_AtEnd):
     """A fact of `result.json`.
 
     Args:
@@ -230,18 +246,6 @@ class _Fact:
         """Return the fact of a result."""
         found = result.get("facts", {}).get(self.KEY)
         return None if found is None else float(found)
-
-    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: evaluations do not report it.
-
-        Args:
-          series: (step, values by metric) of the evaluations so far; not used.
-
-        Returns:
-          None.
-        """
-        del series
-        return None
 
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
         """Return nothing: every trial has it, whatever its `evaluations`."""
@@ -316,7 +320,7 @@ _PROGRESS = {"steps": "", "tokens": "tokens", "seconds": "seconds"}
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingMetric:
+class TrainingMetric(_AtEnd):
     """A value that training records at every step: the loss, or a metric of the task on its batch.
 
     Args:
@@ -369,18 +373,6 @@ class TrainingMetric:
         steps = result.get("training", ())
         return [(step, float(v[self.metric])) for step, v in steps if self.metric in v]
 
-    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: evaluations do not report it.
-
-        Args:
-          series: (step, values by metric) of the evaluations so far; not used.
-
-        Returns:
-          None.
-        """
-        del series
-        return None
-
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
         """Return the problems of the metric, given the metrics of the task.
 
@@ -403,7 +395,7 @@ class TrainingMetric:
 
 
 @dataclasses.dataclass(frozen=True)
-class StepsTo:
+class StepsTo(_AtEnd):
     """Steps, tokens or seconds until a metric reaches a value; infinite where it never does.
 
     Args:
@@ -472,18 +464,6 @@ class StepsTo:
         progress = steps.get(reached[0])
         return None if progress is None else float(progress)
 
-    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: until the target is reached, it is not known.
-
-        Args:
-          series: (step, values by metric) of the evaluations so far; not used.
-
-        Returns:
-          None.
-        """
-        del series
-        return None
-
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
         """Return the problems of the metric and the target.
 
@@ -500,7 +480,7 @@ class StepsTo:
 
 
 @dataclasses.dataclass(frozen=True)
-class Expression:
+class Expression(_AtEnd):
     """An expression of objectives: `held_out/loss + 0.1 * step_time`.
 
     Args:
@@ -543,18 +523,6 @@ class Expression:
         values = {name: term.value(result) for name, term in self.terms.items()}
         known = {name: value for name, value in values.items() if value is not None}
         return expressions.evaluate(self.text, known) if len(known) == len(values) else None
-
-    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: a report has one metric.
-
-        Args:
-          series: (step, values by metric) of the evaluations so far; not used.
-
-        Returns:
-          None.
-        """
-        del series
-        return None
 
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
         """Return the problems of the expression and of its terms.

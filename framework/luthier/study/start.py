@@ -370,7 +370,7 @@ def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
     is_full = trials is None or len(ledger.trials) + study.seeds > trials
     is_spent = bool(Limits(study, ledger).reached())
     others = (budget.device_hours, budget.no_improvement, budget.target)
-    # A study without a limit of trials that another limit ended goes on when that has grown.
+    # A study without a limit of trials that another limit ended is resumed when that has grown.
     if trials is None and any(limit is not None for limit in others):
         return ledger.is_over and is_spent
     return ledger.is_over and (is_full or is_spent)

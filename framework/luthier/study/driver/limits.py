@@ -50,8 +50,8 @@ class Limits:
         if self._study.budget.no_improvement is None and self._study.budget.target is None:
             return
         objective = self._study.objectives[0]  # the only one (`checks`)
-        # In the order of the lines `told`, and each once: this is called for every trial that may
-        # start.
+        # In the order of the reports to the sampler, each once: this is called for every trial that
+        # may start.
         for number in self._ledger.reported[self._num_seen :]:
             setting = self._ledger.settings[number]
             outcome = self._ledger.outcome_of(setting)

@@ -83,7 +83,7 @@ _AHEAD = 4  # settings asked ahead for each slice, where the sampler does not lo
 # three for one trial, because a trial that brings down every machine is likely to be the cause.
 MAX_FAULTS = 2  # of the machine, in a row, before a slice is excluded
 MAX_TRIAL_FAULTS = 3  # of the machine, that one trial meets before it is held back
-# A lane takes trials of its own program only; paused trials of others are passed over.
+# A lane takes trials of its own program only; paused trials of other programs are skipped.
 MAX_LOOKED_AT = 64  # paused trials for each free place
 REST_SECONDS = 2.0  # of a slice after a fault of its machine: a lost mount may come back
 
@@ -666,7 +666,7 @@ class Driver(_Trials):
     def _complete_result(self, trial: Trial, reason: str) -> None:
         """Write the result of a paused trial whose worker was killed before it could."""
         folder, series = self._parts.directory.trial_path(trial.number), trial.series or {}
-        with contextlib.suppress(RunError):  # a damaged one is written anew
+        with contextlib.suppress(RunError):  # a damaged one is replaced
             found = protocol.read_result(folder)
             if found is not None and found.fence == trial.fence:
                 return

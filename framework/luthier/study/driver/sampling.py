@@ -75,7 +75,7 @@ class _Storage(optuna.storages.InMemoryStorage):
 
     So a sampler learns from the highest rung that each trial has reached, as BOHB does (Falkner et
     al., 2018, arXiv:1807.01774). Optuna has no state for a trial that may be resumed (optuna#3351),
-    and one that was told as pruned cannot run again.
+    and one that was reported as pruned cannot run again.
     """
 
     def __init__(self) -> None:
