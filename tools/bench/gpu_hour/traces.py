@@ -95,7 +95,7 @@ def shares(events: Sequence[Event]) -> dict[str, float]:
     return {name: (1 - idle) * own / total for name, own in ordered} | {"idle": idle}
 
 
-def longest(events: Sequence[Event], number: int = 12) -> list[tuple[str, str, float]]:
+def longest(events: Sequence[Event], number: int = 48) -> list[tuple[str, str, float]]:
     """Return the operations that took most time: category, name, share of all events' time."""
     spent: dict[str, float] = {}
     for line in {event.line for event in events}:
