@@ -76,6 +76,27 @@ def unsplit(program: programs.Program) -> str:
     return f"{FSDP}={number} splits the batch, but none of the {len(found)} parameters ({reason})"
 
 
+def num_classes(experiment: programs.Experiment) -> int | None:
+    """Return how many classes the model of an experiment predicts; None where that is unknown.
+
+    Args:
+      experiment: A built experiment.
+    """
+    found = getattr(experiment.model, "keywords", {}).get("num_classes")
+    return found if isinstance(found, int) else None
+
+
+def constant_metrics(experiment: programs.Experiment) -> str:
+    """Return a note on metrics that are the same for every model; an empty string without any.
+
+    Args:
+      experiment: A built experiment.
+    """
+    number = num_classes(experiment)
+    found = [one.name for one in experiment.task.metrics if one.is_constant(number)]
+    return f"{', '.join(found)} is always 1 with {number} classes" if found else ""
+
+
 def contradiction(name: str, parameters: int) -> str:
     """Return a message if the size that a name claims contradicts the count; else an empty string.
 
@@ -146,7 +167,7 @@ def check(
         selectors["checkpoints.keep_best"] = experiment.checkpoints.keep_best
     for path, selector in selectors.items():
         origin = graphs.origin_of(graph, path)
-        for problem in selector.check(known):
+        for problem in selector.check(known, num_classes(experiment)):
             below = f"{path}.{problem.path}" if problem.path else path
             problems.append(dataclasses.replace(problem, path=below, origin=origin))
     problems += [
@@ -236,12 +257,12 @@ def _origin_of_size(graph: Graph, path: str) -> str:
 
 def _classes(graph: Graph, experiment: programs.Experiment) -> Iterator[Problem]:
     """Yield a problem where the data has more classes than the model distinguishes."""
-    size = getattr(experiment.model, "keywords", {}).get("num_classes")
+    size = num_classes(experiment)
     try:
         needed = getattr(experiment.data, "num_classes", None)
     except DataError:
         return  # reported when the data is read
-    if isinstance(size, int) and isinstance(needed, int) and size < needed:
+    if size is not None and isinstance(needed, int) and size < needed:
         path = "model.num_classes"
         what = f"{size} is smaller than the data's {needed} classes"
         yield Problem(what, path, _origin_of_size(graph, path), f"set {path}={needed}")

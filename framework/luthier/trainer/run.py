@@ -29,7 +29,7 @@ from luthier.faults import Fault, classify
 from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
 from luthier.planner import Plan
-from luthier.planner.checks import unsplit
+from luthier.planner.checks import constant_metrics, unsplit
 from luthier.program import Data, Experiment, Program, WarmStart
 from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
@@ -863,6 +863,7 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
             "plan": str(planner.predict(plan)),
             "restored": restored.summary,
             "note": _on_random_tokens(experiment),
+            "metrics": constant_metrics(experiment) if experiment.evaluations else "",
             "checkpoints": _without_guards(experiment),
             "schedule": _ends_early(experiment),
         },
