@@ -92,6 +92,8 @@ def sweep(
         study = graphs.apply(study, [("name", name)], "name")
     if trials is not None:
         study = graphs.apply(study, [f"budget.trials={trials}"], "trials")
+    if space and (note := samplers.objective_note(study)):
+        print(note)
     built = studies.build(study, own)
     with LiveView.of(built) as view:
         if not resume:
