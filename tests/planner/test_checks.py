@@ -99,3 +99,18 @@ def test_a_top_k_accuracy_of_k_classes_is_noted_and_selects_nothing():
         study.check_study(chosen, study.Editing())
     graph.model.num_classes = 6  # of which the data has three: the metric may vary
     assert planner.make(graph, jax.devices()[:1])
+
+
+def test_a_rule_for_an_axis_that_no_parameter_has_is_refused():
+    rules = "parallelism.rules.parameters"
+    assert problems(f"{rules}.mpl:=tensor", f"{rules}.stages:=()") == [
+        f"{rules}.mpl: no parameter has a logical axis 'mpl'; did you mean mlp?",
+        f"{rules}.stages: no parameter has a logical axis 'stages'; remove it; the parameters have "
+        "embed, head_dim, heads, kv_heads, layers, mlp, vocab",
+    ]
+    assert problems(f"{rules}.experts=()") == []  # of the default rules, which fit any model
+    # A layer of the user may constrain activations by names of its own: noted, not refused.
+    rules = "parallelism.rules.activations"
+    graph = graphs.apply(graphs.resolve("quickstart"), [f"{rules}.mpl:=tensor"])
+    note = f"{rules}.mpl: neither a parameter nor the batch has this axis; did you mean mlp?"
+    assert note in plan_here(graph, targets.read("v5e-1"), level="shapes").notes

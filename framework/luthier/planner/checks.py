@@ -15,9 +15,9 @@ from jax.extend import core as jex_core
 from luthier import graph as graphs
 from luthier import layers
 from luthier import program as programs
-from luthier.errors import DataError, Problem, ValidationError
+from luthier.errors import DataError, Problem, ValidationError, listed
 from luthier.graph import Graph
-from luthier.parallel import Placement
+from luthier.parallel import Placement, activation_rules_table, parameter_rules
 from luthier.parallel.specs import FSDP
 from luthier.program.state import chosen
 from luthier.program.step import model_of
@@ -74,6 +74,49 @@ def unsplit(program: programs.Program) -> str:
     largest = max(found, key=lambda placement: placement.bytes_per_device)
     reason = f"{largest.name.removeprefix('parameters/')}: {largest.reason}"
     return f"{FSDP}={number} splits the batch, but none of the {len(found)} parameters ({reason})"
+
+
+_RULES = "parallelism.rules"
+
+
+def _unused_rules(graph: Graph, program: programs.Program) -> Iterator[Problem]:
+    """Yield a problem for each rule of a logical axis that no parameter has."""
+    # The default rules are for many models, and no model has all of their axes.
+    axes = _logical_axes(program)
+    unused = set(program.experiment.parallelism.rules.parameters) - axes - set(parameter_rules())
+    for name in sorted(unused):
+        path = graphs.join(f"{_RULES}.parameters", name)
+        near = graphs.nearest(name, axes | set(parameter_rules()))
+        remedy = "" if near else f"remove it; the parameters have {listed(sorted(axes), 12)}"
+        what, origin = f"no parameter has a logical axis {name!r}", graphs.origin_of(graph, path)
+        yield Problem(what, path, origin, remedy, near)
+
+
+def unused_activation_rules(program: programs.Program) -> str:
+    """Return a note on rules for activations that look misspelt; an empty string without any.
+
+    Args:
+      program: The experiment's program.
+    """
+    # A note only: a layer of the user may constrain its activations by names of its own, which show
+    # in its trace alone.
+    rules = program.experiment.parallelism.rules.activations
+    known = _logical_axes(program) | set(activation_rules_table())
+    known |= {axis for axes in program.experiment.task.batch_axes.values() for axis in axes if axis}
+    notes = []
+    for name in sorted(set(rules) - known):
+        near = graphs.nearest(name, known)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        notes.append(
+            f"{_RULES}.activations.{name}: neither a parameter nor the batch has this axis{meant}"
+        )
+    return "; ".join(notes)
+
+
+def _logical_axes(program: programs.Program) -> set[str]:
+    """Return the logical axes of all arrays of the state."""
+    placements = program.placements.values()
+    return {axis for placement in placements for axis in placement.axes or () if axis}
 
 
 def num_classes(experiment: programs.Experiment) -> int | None:
@@ -171,6 +214,7 @@ def check(
             below = f"{path}.{problem.path}" if problem.path else path
             problems.append(dataclasses.replace(problem, path=below, origin=origin))
     problems += [
+        *_unused_rules(graph, program),
         *_vocabulary(graph, experiment, unread),
         *_classes(graph, experiment),
         *_masks(graph, program),

@@ -21,7 +21,13 @@ from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
 from luthier.planner import process
 from luthier.planner import report as reports
-from luthier.planner.checks import check, constant_metrics, unsaved_residuals, unsplit
+from luthier.planner.checks import (
+    check,
+    constant_metrics,
+    unsaved_residuals,
+    unsplit,
+    unused_activation_rules,
+)
 from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic
 from luthier.planner.compiled.hlo import parse
 from luthier.planner.compiled.memory import CompiledMemory, memory_of, refusal
@@ -185,8 +191,8 @@ class _Job:
             self._chip = self._slice.chip or cpu_chip(self._slice.num_devices)
             program = checked_program(graph, self._devices, self._notes)
             fields = reports.outline(graph, program, self._slice, self._chip)
-            notes = (unsplit(program), constant_metrics(program.experiment))
-            self._notes += filter(None, notes)
+            notes = unsplit(program), unused_activation_rules(program)
+            self._notes += filter(None, [*notes, constant_metrics(program.experiment)])
             if is_compiled and _has_kernels(graph):
                 start = (
                     "kernels are compiled by their abstract forms, which move more bytes than the "

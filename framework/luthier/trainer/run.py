@@ -29,7 +29,7 @@ from luthier.faults import Fault, classify
 from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
 from luthier.planner import Plan
-from luthier.planner.checks import constant_metrics, unsplit
+from luthier.planner.checks import constant_metrics, unsplit, unused_activation_rules
 from luthier.program import Data, Experiment, Program, WarmStart
 from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
@@ -860,6 +860,7 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
             "trained": _trained(plan),
             "state": format_bytes(plan.state_bytes),
             "parallelism": unsplit(plan.program),
+            "rules": unused_activation_rules(plan.program),
             "plan": str(planner.predict(plan)),
             "restored": restored.summary,
             "note": _on_random_tokens(experiment),
