@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import os
 import pathlib
+import pkgutil
 import sys
 import traceback
 import types
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import luthier
+from luthier import project
 from luthier.errors import BadInput, Problem
 from luthier.facade import exported_names
 from luthier.graph import entry_points, public_names
@@ -86,7 +88,7 @@ def find_object(
     if any(part.startswith("__") for part in (head, *rest)):
         raise Unreadable(f"{name!r} is private")
     allowed = (*packages, *_packages_at_hand(annotation, near))
-    value = _find(name, head, rest, annotation, near, allowed)
+    value = _find(name, head, rest, annotation, near, allowed, packages)
     # The members of a listed enum are allowed with it and have no lines of their own.
     home = public_names.home(value)
     if isinstance(value, enum.Enum) and public_names.may_name(type(value), allowed):
@@ -110,6 +112,7 @@ def _find(
     annotation: Any,
     near: Sequence[Any],
     allowed: Sequence[str],
+    packages: Sequence[str],
 ) -> Any:
     # From near to far: what is at hand at the place, luthier, what distributions register, then any
     # full name. So nothing that is installed changes the meaning of a name of luthier.
@@ -132,7 +135,7 @@ def _find(
     # Nothing of ours has this name, so it is looked up as an import. A bare word is never a module:
     # `steps=abc` does not mean Python's abc.
     if len(full) == 1 or importlib.util.find_spec(full[0]) is None:
-        close = nearest(head, _names_in_reach(annotation, near))
+        close = _nearest_in_reach(full[-1], annotation, near, packages)
         close = close or nearest(head, _bare_names(rooms))
         remedy = "give its full name (package.module.Name), or quote it if it is text"
         remedy = "" if close else remedy
@@ -151,6 +154,17 @@ def _find(
         return public_names.load_object(".".join(full), allowed)
     except BadInput as error:
         raise Unreadable(error.problems[0]) from error
+
+
+def _nearest_in_reach(
+    name: str, annotation: Any, near: Sequence[Any], packages: Sequence[str]
+) -> list[str]:
+    """Return the nearest names at hand at a place, and full names of the user's packages."""
+    own = project.defined_names(packages)
+    # The bare name of a class that was imported already is enough.
+    at_hand = {one: [one] for one in _names_in_reach(annotation, near)}
+    known = own | at_hand
+    return [full for one in nearest(name, known) for full in known[one]][:3]
 
 
 def _bare_names(rooms: Sequence[str]) -> Iterator[str]:
@@ -238,7 +252,10 @@ def _follow(value: Any, at: str, rest: Sequence[str]) -> Any:
         try:
             value = getattr(value, part)
         except AttributeError:
-            close = nearest(part, [other for other in dir(value) if not other.startswith("_")])
+            names = [other for other in dir(value) if not other.startswith("_")]
+            # Modules of a package that nobody has imported are no attributes of it.
+            names += [m.name for m in pkgutil.iter_modules(getattr(value, "__path__", ()))]
+            close = nearest(part, names)
             close = [f"{at}.{other}" for other in close]
             raise Unreadable(Problem(f"{at} has no {part!r}", nearest=close)) from None
         at = name
