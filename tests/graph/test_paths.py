@@ -98,8 +98,8 @@ def test_get_of_the_root_and_of_what_is_not_set(graph):
         ("extra.rate.b", "extra.rate.b: does not exist: extra.rate is not set"),
         (
             "callback.rates",
-            "callback.rates: does not exist: callback is graph_toys.parts.Constant without its arguments; it takes "
-            "rate",
+            "callback.rates: does not exist: callback is graph_toys.parts.Constant without its "
+            "arguments; it takes rate",
         ),
         (
             "callback.rate",

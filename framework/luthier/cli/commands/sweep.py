@@ -338,9 +338,9 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     view = LiveView.of(studies.build(described))
     settings: dict[str, Any] = {"packages": own.packages, "shelves": own.shelves}
     # An experiment, whose study `samplers.study_of` describes.
-    if (arguments.space or arguments.sweep) and not arguments.objective:
-        if note := samplers.objective_note(graph):
-            print(note)
+    is_wrapped = bool(arguments.space or arguments.sweep)
+    if is_wrapped and not arguments.objective and (note := samplers.objective_note(graph)):
+        print(note)
     with view:
         if directory is not None:
             outcome = start.resume(
