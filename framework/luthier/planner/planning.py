@@ -16,6 +16,7 @@ from luthier import program as programs
 from luthier import project
 from luthier.data.sources.remote import offline
 from luthier.errors import Problem, ValidationError
+from luthier.facade import root_function
 from luthier.graph import Graph
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
@@ -79,6 +80,7 @@ def plan(
 ) -> Report: ...
 
 
+@root_function("plan")
 def plan(
     graph: Graph,
     devices: Sequence[jax.Device] | None = None,

@@ -17,6 +17,7 @@ from luthier.errors import (
     UnknownReference,
     listed,
 )
+from luthier.facade import root_function
 from luthier.records.directory import RunDirectory
 from luthier.records.events import MFU, STEPS_PER_SECOND, TOKENS_PER_SECOND, Evaluation
 from luthier.records.metrics_file import read_last
@@ -58,6 +59,7 @@ def _changed(directory: RunDirectory) -> float:
     return max(times, default=0.0)
 
 
+@root_function("runs")
 def list_runs(
     root: str | os.PathLike[str] = "runs",
     *,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from luthier import graph as graphs
 from luthier import project
 from luthier.errors import BadInput, Problem
+from luthier.facade import root_function
 from luthier.graph import Graph
 from luthier.records import trust
 from luthier.study import samplers, start
@@ -17,6 +18,7 @@ from luthier.study.space_grammar import parse_space
 from luthier.study.views.text import LiveView
 
 
+@root_function("sweep")
 def sweep(
     study: Graph | str,
     space: str | Sequence[str] = (),

@@ -25,6 +25,7 @@ from luthier.checkpoint import (
 )
 from luthier.data import Synthetic, Verification, left_out, made_plans
 from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Problem
+from luthier.facade import root_function
 from luthier.faults import Fault, classify
 from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
@@ -54,6 +55,7 @@ from luthier.trainer.trained import final_sample, load_run, slow_sampling
 from luthier.trainer.watchdog import Watch
 
 
+@root_function("train")
 def run(
     graph: Graph,
     *,

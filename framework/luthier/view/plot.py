@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from luthier.facade import root_function
 from luthier.records import Run, RunDirectory, summarize
 from luthier.terminal import cell
 
@@ -28,6 +29,7 @@ Curve = tuple[np.ndarray, np.ndarray]
 """Steps and values, of one length."""
 
 
+@root_function("plot")
 def plot(runs: Any, metric: str = "loss", *, width: int = 80) -> str:
     """Return the curves of a metric of runs as a text, to be printed.
 
