@@ -24,6 +24,9 @@ from luthier.errors import BadInput, Problem
 EXAMPLES = {"packages": "my_package", "fiddlers": "my_package.fiddlers"}
 SETTINGS = tuple(EXAMPLES)
 
+RECORDS = ("runs", "studies")
+"""The default folders of runs and of studies, in the folder of the project."""
+
 SHELVES = ("luthier.recipes",)
 """Modules whose fiddlers can be named without their module, in addition to the project's."""
 
@@ -112,6 +115,25 @@ def root(start: Path | None = None) -> Path:
     start = (start or Path.cwd()).resolve()
     found = (at for at in (start, *start.parents) if (at / "pyproject.toml").is_file())
     return next(found, start)
+
+
+def records_folder(directory: str | os.PathLike[str]) -> Path:
+    """Return the folder of runs or studies that a setting names.
+
+    The defaults, `runs` and `studies`, are those of the project, from whichever folder of it a
+    script is started. Any other path, `./runs` too, is one from the working directory.
+
+    Args:
+      directory: The setting, such as `records.directory`.
+
+    Returns:
+      The folder; relative where the working directory is the project's.
+    """
+    if os.fspath(directory) not in RECORDS:
+        return Path(directory)
+    start = Path.cwd().resolve()
+    own = root(start)
+    return Path(directory) if own == start else own / directory
 
 
 def packages_of(given: Sequence[str] | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 import pydoc
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 
 import luthier
 from luthier import graph
+from luthier.cli import main
+from luthier.cli.completion import candidates
 from luthier.errors import BadInput
 from luthier.trainer import Result
 
@@ -108,6 +111,33 @@ def test_a_script_in_a_folder_below_finds_the_experiments_of_the_project(own, mo
         BadInput, match=r"is not a graph; write luthier.experiment\('trials.tiny'\)"
     ):
         luthier.train("trials.tiny")
+
+
+def test_runs_belong_to_the_project_whichever_folder_a_script_is_in(
+    trained, tmp_path, monkeypatch, capsys
+):
+    own = tmp_path / "own"
+    shutil.copytree(trained, own)
+    (own / "scripts").mkdir()
+    shutil.copy(own / "text.txt", own / "scripts")
+    monkeypatch.chdir(own / "scripts")
+    monkeypatch.syspath_prepend(trained)
+    result = luthier.train(luthier.experiment("trials.tiny"))
+    assert result.was_over
+    assert result.directory.parent == own / "runs" / "tiny"
+    (run,) = luthier.runs()
+    assert run.directory.path == result.directory
+    assert [str(found[0]) for found in candidates.runs()] == [run.id]
+    assert main(["runs", run.id]) == 0
+    assert f"folder {result.directory}" in " ".join(capsys.readouterr().out.split())
+    new = ["train", "trials.tiny", "--dry-run", "seed=9"]
+    assert main(new) == 0
+    assert f"would start a new run in {result.directory.parent}\n" in capsys.readouterr().out
+    # A path that the user sets starts at the working directory.
+    assert luthier.runs("./runs") == []
+    assert main([*new, "records.directory=./runs"]) == 0
+    assert "would start a new run in runs/tiny\n" in capsys.readouterr().out
+    assert [str(path) for path in Path().iterdir()] == ["text.txt"]
 
 
 def test_results_are_plotted_and_differences_are_shown_as_they_are_printed(trained, monkeypatch):

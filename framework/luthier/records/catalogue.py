@@ -9,6 +9,7 @@ import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
+from luthier import project
 from luthier.errors import (
     BadInput,
     LuthierError,
@@ -94,7 +95,8 @@ def list_runs(
       >>> luthier.runs("an_empty_folder")
       []
     """
-    runs = [summarize(run) for run in sorted(_directories(pathlib.Path(root)), key=_changed)]
+    root = project.records_folder(root)
+    runs = [summarize(run) for run in sorted(_directories(root), key=_changed)]
     if name is not None:
         runs = [run for run in runs if fnmatch.fnmatchcase(run.name, name)]
     if status is not None:
@@ -169,7 +171,8 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     text = os.fspath(reference).rstrip("/")
     if text and (pathlib.Path(text) / "config.json").is_file():
         return RunDirectory(text)
-    runs = list(_directories(pathlib.Path(root)))
+    root = project.records_folder(root)
+    runs = list(_directories(root))
     if text == LAST and runs:
         return max(runs, key=_changed)
     exact = [run for run in runs if text in (run.id, f"{run.name}/{run.id}")]

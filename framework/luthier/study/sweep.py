@@ -100,11 +100,11 @@ def sweep(
     with LiveView.of(built) as view:
         if not resume:
             return start.run(study, packages=own, shelves=known, view=view)
-        folder = recorded.path if recorded else pathlib.Path(built.directory, built.name)
+        folder = recorded.path if recorded else project.records_folder(built.directory) / built.name
         return start.resume(str(folder), study, packages=own, shelves=known, view=view)
 
 
 def _is_recorded(name: str) -> bool:
     """Return whether a study of this name, or in this folder, is recorded."""
-    paths = (pathlib.Path(name), pathlib.Path(STUDIES, name))
+    paths = (pathlib.Path(name), project.records_folder(STUDIES) / name)
     return any(StudyDirectory(path).exists for path in paths)

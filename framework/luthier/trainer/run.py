@@ -720,8 +720,8 @@ def _look_at_disk(plan: Plan, directory: Path | None) -> None:
     if experiment.checkpoints is not None:
         # With the one that is being written: it is complete before an older one is deleted.
         copies = experiment.checkpoints.most_kept(experiment.training.steps)
-        place = experiment.records.directory if directory is None else str(directory)
-        require_space(place, plan.state_bytes * copies)
+        place = directory or project.records_folder(experiment.records.directory)
+        require_space(str(place), plan.state_bytes * copies)
 
 
 def _feed(plan: Plan, agreeing: Agreeing | None = None) -> Feed:

@@ -79,6 +79,22 @@ def test_a_study_goes_on_with_a_larger_budget_and_then_changes_nothing(project, 
     assert (project / "studies/toy/journal.jsonl").read_bytes() == journal
 
 
+def test_studies_belong_to_the_project_whichever_folder_the_command_is_in(
+    project, capsys, monkeypatch
+):
+    (project / "scripts").mkdir()
+    monkeypatch.chdir(project / "scripts")
+    assert main(["sweep", STUDY, "--trials", "1"]) == 0
+    assert (project / "studies" / "toy" / "study.json").is_file()
+    assert not list(Path().iterdir())
+    assert main(["sweep", "show", "toy"]) == 0
+    assert main(["sweep", "--resume", "toy", "--trials", "2"]) == 0
+    assert "toy: 2 of 2 trials ended" in capsys.readouterr().out
+    assert main(["show", "study:toy/1"]) == 0
+    assert main(["sweep", STUDY, "--trials", "1", "directory=./studies"]) == 0
+    assert Path("studies/toy/study.json").is_file()
+
+
 def _refused(capsys, *words):
     assert main(["sweep", *words]) == 2
     return capsys.readouterr().err.splitlines()

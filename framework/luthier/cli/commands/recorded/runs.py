@@ -113,6 +113,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     # The default folder may be missing: a new project has no runs yet.
     if arguments.directory != DIRECTORY and not Path(arguments.directory).is_dir():
         raise BadInput(Problem(f"there is no folder {arguments.directory!r}", "--directory"))
+    arguments.directory = str(project.records_folder(arguments.directory))
     if not arguments.runs:
         selected = {name: getattr(arguments, name) for name in _SELECTING}
         return _list(records.list_runs(arguments.directory, **selected), arguments)
