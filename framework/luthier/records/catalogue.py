@@ -117,7 +117,7 @@ def _by(metric: str, runs: Sequence[Run]) -> list[Run]:
         there = f"there are {listed(known)}" if known else "they have recorded nothing yet"
         what = f"no run has a metric {metric!r}"
         raise BadInput(Problem(what, nearest=near, remedy="" if near else there))
-    sign = -1.0 if _direction(metric, runs) == "higher" else 1.0
+    sign = -1.0 if direction_of(metric, runs) == "higher" else 1.0
 
     def key(run: Run) -> tuple[bool, float]:
         value = values[run.directory]
@@ -134,8 +134,16 @@ def _metrics_of(run: Run) -> Iterator[str]:
     yield from run.record.metrics
 
 
-def _direction(metric: str, runs: Sequence[Run]) -> str:
-    """Return which way of a metric is better, as the newest run with it recorded it."""
+def direction_of(metric: str, runs: Sequence[Run]) -> str:
+    """Return which way of a metric is better, as the newest run with it recorded it.
+
+    Args:
+      metric: `loss`, or `held_out/loss` for one of an evaluation.
+      runs: The runs.
+
+    Returns:
+      `lower` or `higher`; `lower` where no run recorded it.
+    """
     if metric in (MFU, TOKENS_PER_SECOND, STEPS_PER_SECOND):
         return "higher"
     name = metric.rpartition("/")[2]

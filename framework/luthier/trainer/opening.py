@@ -135,7 +135,9 @@ def open_run(
         yield Opened(RunDirectory(path), is_new, is_over, notices, record[0])
 
 
-def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirectory:
+def reserve(
+    graph: Graph, root: str | os.PathLike[str], name: str, request: Request
+) -> RunDirectory:
     """Return the directory of the run that a graph names, creating it if necessary.
 
     Args:
@@ -149,14 +151,14 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     """
     # A queued job has a directory before it runs, so that its logs and its failure to start have a
     # place; `_open` recognizes it by the missing plan.
-    root = project.records_folder(root)
-    existing = _existing(root, name, graph, request)
+    folder = project.records_folder(root)
+    existing = _existing(folder, name, graph, request)
     if existing is not None:
         return existing
     directory = RunDirectory.create(
-        root,
+        folder,
         name,
-        _new_id(root, name, graph),
+        _new_id(folder, name, graph),
         configuration=configuration(graph),
         source=read_source(request.packages),
     )

@@ -347,7 +347,11 @@ def sources(reference: str) -> list[str]:
         import glob
 
         run = glob.escape(reference.removeprefix(RUN))
-        files = [] if run in ("", "last") else glob.glob(f"{_records_folder(RUNS)}/*/{run}*/config.json")
+        files = (
+            []
+            if run in ("", "last")
+            else glob.glob(f"{_records_folder(RUNS)}/*/{run}*/config.json")
+        )
     else:
         module = reference.partition("(")[0].partition(":")[0]
         files = [f"{module.replace('.', os.sep)}.py", os.path.join(reference, "config.json")]
