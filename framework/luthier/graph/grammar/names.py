@@ -13,13 +13,14 @@ import enum
 import functools
 import importlib
 import importlib.util
+import itertools
 import os
 import pathlib
 import pkgutil
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import luthier
@@ -135,7 +136,8 @@ def _find(
     # Nothing of ours has this name, so it is looked up as an import. A bare word is never a module:
     # `steps=abc` does not mean Python's abc.
     if len(full) == 1 or importlib.util.find_spec(full[0]) is None:
-        close = _nearest_in_reach(full[-1], annotation, near, packages)
+        at_hand = set(_names_in_reach(annotation, near))
+        close = _nearest_of_packages(name, packages, at_hand) or nearest(head, at_hand)
         close = close or nearest(head, _bare_names(rooms))
         remedy = "give its full name (package.module.Name), or quote it if it is text"
         remedy = "" if close else remedy
@@ -156,15 +158,21 @@ def _find(
         raise Unreadable(error.problems[0]) from error
 
 
-def _nearest_in_reach(
-    name: str, annotation: Any, near: Sequence[Any], packages: Sequence[str]
-) -> list[str]:
-    """Return the nearest names at hand at a place, and full names of the user's packages."""
-    own = project.defined_names(packages)
-    # The bare name of a class that was imported already is enough.
-    at_hand = {one: [one] for one in _names_in_reach(annotation, near)}
-    known = own | at_hand
-    return [full for one in nearest(name, known) for full in known[one]][:3]
+def _nearest_of_packages(name: str, packages: Sequence[str], at_hand: Set[str]) -> list[str]:
+    """Return the nearest names of what the user's packages define, imported or not.
+
+    Args:
+      name: The unknown name.
+      packages: The packages.
+      at_hand: Names that are enough at the place; the others are written in full.
+    """
+    # By as many of their last parts as the name has: `layers.MyMlp` may mean `my.layers.MyMlp`.
+    num_parts = name.count(".") + 1
+    known: dict[str, list[str]] = {}
+    for full in itertools.chain.from_iterable(project.defined_names(packages).values()):
+        known.setdefault(".".join(full.split(".")[-num_parts:]), []).append(full)
+    known |= {bare: [bare] for bare in at_hand}
+    return [full for one in nearest(name, known, loosest=0.75) for full in known[one]][:3]
 
 
 def _bare_names(rooms: Sequence[str]) -> Iterator[str]:
