@@ -60,6 +60,7 @@ class Embedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
+    EXECUTION: ClassVar[tuple[str, ...]] = ("pad_to_multiple",)
     RANGES: ClassVar[dict[str, str]] = {"pad_to_multiple": "1 <= x", "vocab_size": "1 <= x"}
 
     def __init__(
@@ -217,6 +218,7 @@ class Unembedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
+    EXECUTION: ClassVar[tuple[str, ...]] = ("pad_to_multiple",)
     RANGES: ClassVar[dict[str, str]] = {"pad_to_multiple": "1 <= x", "vocab_size": "1 <= x"}
 
     def __init__(

@@ -91,14 +91,27 @@ def evaluations_of(base: Graph) -> Mapping[str, Sequence[Any]] | None:
     return dict.fromkeys(names, tuple(metrics))
 
 
+def _num_classes(base: Graph) -> int | None:
+    """Return how many classes the model of an experiment predicts; None where that is unknown."""
+    try:
+        found = graphs.evaluate(graphs.get(base, "model.num_classes"))
+    except BadInput:
+        return None
+    return found if isinstance(found, int) else None
+
+
 def _objective_problems(study: studies.Study) -> list[Problem]:
     problems: list[Problem] = []
     if not study.objectives:
         remedy = "name a metric: --objective EVALUATION/METRIC"
         problems.append(Problem("there is no objective", "objectives", remedy=remedy))
     evaluations = evaluations_of(study.base)
+    num_classes = _num_classes(study.base)
     for index, objective in enumerate(study.objectives):
-        for problem in objective.check(evaluations):
+        found = objective.check(evaluations)
+        if not found and evaluations and isinstance(objective, Measured):
+            found = objective.selector.check(evaluations, num_classes)
+        for problem in found:
             path = f"objectives[{index}].{problem.path}".rstrip(".")
             problems.append(dataclasses.replace(problem, path=path))
     for index, constraint in enumerate(study.space.constraints):

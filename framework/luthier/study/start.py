@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from luthier import environment
+from luthier import environment, project
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, RunError
 from luthier.graph import Graph
@@ -108,7 +108,7 @@ def run(
     # Checks come before anything is written: a study with a mistake leaves no folder behind.
     editing = Editing(tuple(shelves), tuple(packages))
     study = check_study(graph, editing)
-    directory = StudyDirectory(pathlib.Path(study.directory, study.name))
+    directory = StudyDirectory(project.records_folder(study.directory) / study.name)
     _set_aside(directory)
     if directory.exists:
         remedy = (

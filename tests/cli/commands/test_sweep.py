@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import luthier
 from luthier import study as studies
 from luthier.cli import main
 from luthier.errors import BadInput, Problem
@@ -76,6 +77,22 @@ def test_a_study_goes_on_with_a_larger_budget_and_then_changes_nothing(project, 
     journal = (project / "studies/toy/journal.jsonl").read_bytes()
     assert main(["sweep", "--resume", "studies/toy"]) == 0
     assert (project / "studies/toy/journal.jsonl").read_bytes() == journal
+
+
+def test_studies_belong_to_the_project_whichever_folder_the_command_is_in(
+    project, capsys, monkeypatch
+):
+    (project / "scripts").mkdir()
+    monkeypatch.chdir(project / "scripts")
+    assert main(["sweep", STUDY, "--trials", "1"]) == 0
+    assert (project / "studies" / "toy" / "study.json").is_file()
+    assert not list(Path().iterdir())
+    assert main(["sweep", "show", "toy"]) == 0
+    assert main(["sweep", "--resume", "toy", "--trials", "2"]) == 0
+    assert "toy: 2 of 2 trials ended" in capsys.readouterr().out
+    assert main(["show", "study:toy/1"]) == 0
+    assert main(["sweep", STUDY, "--trials", "1", "directory=./studies"]) == 0
+    assert Path("studies/toy/study.json").is_file()
 
 
 def _refused(capsys, *words):
@@ -285,6 +302,26 @@ def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(projec
     capsys.readouterr()
     (line,) = _refused(capsys, *WRAPPED, "rate=log(1e-4,1e-2)", "budget.trails=2")
     assert line.startswith("luthier: budget.trails: does not exist")
+
+
+def test_the_metric_that_selects_checkpoints_is_the_default_objective(project, capsys):
+    toys = ["engine=simulated_engine.InstantEngine()", "gate=None", "packing=None"]
+    kept = "luthier.metrics.Selector('held_out', 'accuracy', direction='higher')"
+    best = f"checkpoints=luthier.checkpoint.Checkpoints(keep_best={kept})"
+    words = ["sweep", "simulated_engine:experiment", *toys, "--trials", "2", best]
+    words += ["--space", "rate=log(1e-4,1e-2)"]
+    assert main(words) == 0
+    note, first = capsys.readouterr().out.splitlines()[:2]
+    assert note == ("objective: held_out/accuracy (higher is better), from checkpoints.keep_best")
+    assert first.startswith("trial 0: complete; held_out/accuracy 0.2;")
+    assert main([*words, "--name", "other", "--objective", "held_out/loss"]) == 0
+    assert capsys.readouterr().out.startswith("trial 0: complete; held_out/loss ")
+    # The same from Python.
+    overrides = [*toys, best]
+    luthier.sweep(
+        "simulated_engine:experiment", words[-1], overrides=overrides, trials=1, name="python"
+    )
+    assert capsys.readouterr().out.splitlines()[0] == note
 
 
 def test_options_describe_the_whole_study_of_an_experiment(project, capsys):

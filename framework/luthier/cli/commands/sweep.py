@@ -198,7 +198,8 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="EVALUATION/METRIC",
         help="the metric to optimize: held_out/loss, train/loss:mean100, step_time, "
-        "steps_to(held_out/loss<=2), or an expression (may be repeated)",
+        "steps_to(held_out/loss<=2), or an expression (may be repeated); the default is that of "
+        "checkpoints.keep_best, or the first metric of the only evaluation",
     )
     search.add_argument(
         "--constraint",
@@ -319,7 +320,7 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     # study.
     from luthier import graph as graphs
     from luthier.records import trust
-    from luthier.study import start
+    from luthier.study import samplers, start
     from luthier.study import study as studies
     from luthier.study.driver.directory import find_study
     from luthier.study.views.text import LiveView
@@ -336,6 +337,10 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     # Built for the view, which needs the objectives before the driver starts.
     view = LiveView.of(studies.build(described))
     settings: dict[str, Any] = {"packages": own.packages, "shelves": own.shelves}
+    # An experiment, whose study `samplers.study_of` describes.
+    is_wrapped = bool(arguments.space or arguments.sweep)
+    if is_wrapped and not arguments.objective and (note := samplers.objective_note(graph)):
+        print(note)
     with view:
         if directory is not None:
             outcome = start.resume(

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import graph as graphs
+from luthier import project
 from luthier.errors import Problem, RunError, UnknownReference, listed
 from luthier.graph import Graph, nearest
 from luthier.records import redaction, trust
@@ -274,10 +275,10 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
     Raises:
       UnknownReference: There is none; the problem holds the nearest names.
     """
-    for path in (pathlib.Path(name), pathlib.Path(directory, name)):
+    root = project.records_folder(directory)
+    for path in (pathlib.Path(name), root / name):
         if name and StudyDirectory(path).exists:
             return StudyDirectory(path)
-    root = pathlib.Path(directory)
     found = [entry.name for entry in root.iterdir()] if root.is_dir() else []
     # Folders without `study.json` are not offered: they are of starts that were interrupted, or of
     # something else.
