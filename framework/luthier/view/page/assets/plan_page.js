@@ -34,7 +34,7 @@ function tiles() {
   const isEstimated = plan.needed_bytes !== null && plan.needed_bytes === plan.estimated_bytes;
   const verdict = (plan.fits === null ? "–" : plan.fits ? "fits" : "does not fit") + (isEstimated ? " by estimate" : "");
   // The time of matrix products is a lower bound; for bytes, the compiled program gives only an upper bound.
-  const [least, most] = step.binding === "compute" ? ["≥", "≤"] : ["≈", "≈"];
+  const [least, most] = step.is_bound ? ["≥", "≤"] : ["≈", "≈"];
   const limit = plan.limit_bytes === null ? "no limit is known" : `of ${bytes(plan.limit_bytes)} on each device${plan.limit_reason ? ` (${plan.limit_reason})` : ""}`;
   return el("dl", { class: "tiles" },
     tile("Memory", plan.needed_bytes === null ? verdict : bytes(plan.needed_bytes), `${verdict}, ${limit}`),
@@ -61,7 +61,7 @@ function memorySection() {
   return section("memory", "Memory of a device", [
     el("div", { class: "panel memory" }, image,
       el("ul", { class: "keys" }, parts.map(([kind, size], i) => el("li", { class: `key part-${Math.min(i, 5)}` }, el("span", { class: "words" }, `${kind} ${bytes(size)}`))))),
-    plan.residuals.length ? listing("Temporaries by the analytic model", ["among the temporaries by the analytic model, not all at a time", "bytes on a device#"], [["gradients", bytes(plan.gradient_bytes)], ...plan.residuals.map((r) => [`kept for the backward pass: ${r.name}`, bytes(r.bytes_per_device)])]) : null,
+    plan.residuals.length ? listing("Long-lived temporaries by the analytic model", ["they do not add up to the peak", "bytes on a device#"], [["gradients", bytes(plan.gradient_bytes)], ...plan.residuals.map((r) => [`kept for the backward pass: ${r.name}`, bytes(r.bytes_per_device)])]) : null,
     plan.live.length ? listing("Largest arrays at the peak", ["largest arrays at the peak", "bytes on a device#", "made at"], plan.live.map((t) => [el("code", null, t.array), bytes(t.bytes_per_device), t.scope || t.opcode])) : null],
     plan.limit_bytes ? `the line is the limit, ${bytes(plan.limit_bytes)}` : null);
 }
