@@ -174,7 +174,14 @@ def test_the_page_holds_the_plan():
 def test_the_page_shows_every_part(open_page):
     page = open_page(render(report()))
     shown = page.locator("main").inner_text()
-    for words in ("does not fit", "mlp_up", "all-gather", "fsdp (across slices)", "embed -> fsdp"):
+    for words in (
+        "does not fit",
+        "mlp_up",
+        "all-gather",
+        "fsdp (across slices)",
+        "embed -> fsdp",
+        "as tfloat32",
+    ):
         assert words in shown, words
     assert "Used 17G of 15.75G hbm" in page.locator(".verdicts").inner_text()
     assert page.locator(".proposal code").inner_text().startswith("parallelism.mesh.fsdp=8")
