@@ -175,7 +175,9 @@ def _of(equation: jex_core.JaxprEqn) -> dict[str, int]:
     if name in _PRODUCTS or declared(equation) is not None:
         counted = of_equation(equation)
         hidden = 0 if name in _PRODUCTS else counted.hidden
-        return {_wider(equation.invars[:2]): counted.total - hidden}
+        # A hoisted value that a kernel reads, such as a scale, comes before its arrays.
+        arrays = [x for x in equation.invars if getattr(x.aval, "shape", ())] or equation.invars
+        return {_wider(arrays[:2]): counted.total - hidden}
     if name == "cond":
         sides = [flops_by_dtype(branch) for branch in equation.params["branches"]]
         return max(sides, key=lambda side: sum(side.values()))

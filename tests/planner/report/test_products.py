@@ -47,9 +47,11 @@ def test_of_branches_the_one_with_most_products_counts():
 
 def test_a_kernel_is_charged_for_the_pairs_that_it_computes_and_the_bytes_that_it_moves():
     """cuDNN's attention in a scan of three layers, both passes, with half as many key heads."""
-    core, tokens = CudnnAttention(Window(64), max_documents=2), Tokens.single(2, 256)
+    tokens = Tokens.single(2, 256)
 
-    def loss(query, key):
+    def loss(query, key, scale):
+        core = CudnnAttention(Window(64), scale, max_documents=2)
+
         def layer(query, _):
             return core(query, key, key, tokens, tokens), None
 
@@ -57,7 +59,7 @@ def test_a_kernel_is_charged_for_the_pairs_that_it_computes_and_the_bytes_that_i
 
     query, key = (jax.ShapeDtypeStruct((2, 256, n, 16), jnp.bfloat16) for n in (4, 2))
     with abstract_forms():
-        jaxpr = jax.make_jaxpr(jax.grad(loss, (0, 1)))(query, key)
+        jaxpr = jax.make_jaxpr(jax.grad(loss, (0, 1)))(query, key, 0.5)
     product = 2 * 2 * 4 * 256 * 256 * 16
     visible = 64 / 256 - 64**2 / 2 / 256**2
     assert flops_by_dtype(jaxpr) == {"bfloat16": int(3 * (2 + 5) * product * visible)}
