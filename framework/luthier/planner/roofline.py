@@ -100,9 +100,9 @@ def roofline(
     """
     # The bubble is reported, not added: a stage computes (on zeros) in bubbles too, and these FLOPs
     # are among those of the step.
-    # Where the traffic is known, the terms are charged at the rates that programs reach. Without
-    # it, the time is that of the products alone, and a bound at their peak.
-    is_estimate = traffic is not None and chip.grade != PUBLISHED
+    # Where the traffic is known, the terms are charged at the rates that programs reach, if those
+    # of the device are. Without it, the time is that of the products alone: a bound at their peak.
+    is_estimate = traffic is not None and chip.memory_efficiency < 1
     efficiency = chip.product_efficiency if is_estimate else 1.0
     rates = {dtype: efficiency * chip.peak(dtype, precision) for dtype in flops}
     bandwidth = chip.memory_bandwidth * (chip.memory_efficiency if is_estimate else 1.0)
@@ -118,14 +118,14 @@ def roofline(
     kernel_seconds = 0.0
     # A GPU runs the kernels of a step one after the other: products at their rate, or at that of
     # memory where they are small, and the rest at that of memory.
-    if is_estimate and product_traffic is not None and traffic is not None:
+    if is_estimate and product_traffic is not None and traffic is not None and bandwidth:
         products = max(terms[COMPUTE], product_traffic / bandwidth)
         kernel_seconds = products + (traffic - product_traffic) / bandwidth
     ceilings: list[Mapping[str, Any]] = [
         {"of": dtype, "runs_as": chip.multiplies_as(dtype, precision), "per_second": rate}
         for dtype, rate in rates.items()
     ]
-    if traffic is not None:
+    if traffic is not None and bandwidth:
         ceilings.append({"of": MEMORY, "runs_as": MEMORY, "per_second": bandwidth})
     is_bound = not is_estimate and terms[COMPUTE] == max(terms.values())
     grade = chip.grade if is_estimate or chip.platform == "cpu" else PUBLISHED
