@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from luthier.layers import abstract_forms
-from luthier.layers.declared import kernel, kernel_flops, visible, visible_share
+from luthier.layers.declared import kernel, kernel_bytes, kernel_flops, visible, visible_share
 
 X = jnp.ones((2, 3))
 
@@ -42,6 +42,9 @@ def test_an_abstract_form_stands_for_a_kernel_that_cannot_be_traced_here():
         jax.make_jaxpr(run)(X)
     with abstract_forms():
         (equation,) = jax.make_jaxpr(run)(X).eqns
-    assert equation.primitive.name == "add"
+    names = [inner.primitive.name for inner in equation.params["jaxpr"].eqns]
+    assert names == ["optimization_barrier", "add"]
+    name = equation.params["name"]
+    assert (kernel_flops(name), kernel_bytes(name)) == (70, X.nbytes + X.nbytes)
     with pytest.raises(RuntimeError, match="the device is not here"):
         jax.make_jaxpr(run)(X)

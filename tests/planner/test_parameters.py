@@ -77,6 +77,8 @@ def test_a_model_for_hundreds_of_devices_is_shown_on_one(capsys):
     report = json.loads(capsys.readouterr().out)
     assert 1.7e11 < report["scalars"] == report["trained_scalars"] < 1.8e11
     assert {parameter["spec"] for parameter in report["parameters"]} == {""}
+    scalars = report["scalars"]
+    assert report["by_dtype"] == {"float32": {"count": scalars, "bytes": 4 * scalars}}
 
 
 @pytest.mark.parametrize("reference", ["decoders:mixtral_8x7b", "encoders:t5_small"])

@@ -1,8 +1,10 @@
-"""Annotations of layers for counting FLOPs and for plans: masked pairs, FLOPs of kernels.
+"""Annotations of layers for counting FLOPs and for plans: masked pairs, costs of kernels.
 
 The products of a traced program can be counted from its jaxpr. The jaxpr shows neither that a
 kernel may skip the pairs that a mask hides, nor the work of an opaque kernel; and some kernels
-cannot even be traced where their device is absent. Layers declare these here.
+cannot even be traced where their device is absent. What is compiled there instead, a kernel's
+abstract form, writes arrays that the kernel never does: the program's bytes are not the kernel's.
+Layers declare these here.
 
 Shapes: L queries, S keys.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any
@@ -23,7 +25,7 @@ import jax
 # that JAX carries through `vmap`, `grad`, `scan` and `checkpoint` into the jaxpr of a whole step; a
 # primitive of our own would need rules for each of these, and a lowering.
 _PAIRS = re.compile(r"pairs_(\d+)_of_(\d+)")
-_KERNEL = re.compile(r"kernel_of_(\d+)_flops_.*")
+_KERNEL = re.compile(r"kernel_of_(\d+)_flops_(\d+)_bytes_")
 _is_abstract = contextvars.ContextVar("is_abstract", default=False)
 
 
@@ -50,12 +52,17 @@ def visible_share(name_stack: str) -> Fraction:
 
 
 def kernel(
-    call: Callable[..., Any], abstract: Callable[..., Any], *, flops: int
+    call: Callable[..., Any],
+    abstract: Callable[..., Any],
+    *,
+    flops: int,
+    bytes: int | None = None,
 ) -> Callable[..., Any]:
-    """Return an opaque kernel as one operation that declares its FLOPs.
+    """Return an opaque kernel as one operation that declares its FLOPs and its bytes.
 
-    The forward and the backward function of a `jax.custom_vjp` are two kernels, each with FLOPs of
-    its own.
+    Its abstract form declares the same: plans count neither the products nor the bytes of that
+    form. The forward and the backward function of a `jax.custom_vjp` are two kernels, each with
+    costs of its own.
 
     Args:
       call: Runs the kernel.
@@ -63,18 +70,39 @@ def kernel(
         kernel within `abstract_forms`.
       flops: Multiplications and additions of its products, all pairs included; those that a mask
         hides are declared by `visible` around the call.
+      bytes: Bytes that it reads from memory and writes to it, over all devices; None means that it
+        reads its arguments and writes its results once.
     """
 
-    def named(*arguments: Any) -> Any:
-        return call(*arguments)
-
-    named.__name__ = f"kernel_of_{flops}_flops_{getattr(call, '__name__', 'call')}"
-    run = jax.jit(named)
-
+    # JAX splits a jitted function where a part of it can be moved out of a loop, such as a mask
+    # that depends on positions alone, and both parts keep its name. The barrier needs all
+    # arguments, so it is in one of them: that part is the kernel (`is_kernel`). Nor can the
+    # compiler fuse the arrays before a kernel into its abstract form, as it cannot for the kernel.
     def either(*arguments: Any) -> Any:
-        return abstract(*arguments) if _is_abstract.get() else run(*arguments)
+        form = abstract if _is_abstract.get() else call
+
+        def named(*arguments: Any) -> Any:
+            return form(*jax.lax.optimization_barrier(arguments))
+
+        moved = bytes
+        if moved is None:
+            arrays = (arguments, jax.eval_shape(form, *arguments))
+            moved = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
+        name = getattr(call, "__name__", "call")
+        named.__name__ = f"kernel_of_{flops}_flops_{moved}_bytes_{name}"
+        return jax.jit(named)(*arguments)
 
     return either
+
+
+def is_kernel(name: str, primitives: Collection[str]) -> bool:
+    """Return whether a jitted function is a kernel that declares its costs.
+
+    Args:
+      name: Its name, as its equation has it.
+      primitives: The names of the primitives of its body.
+    """
+    return _KERNEL.match(name) is not None and "optimization_barrier" in primitives
 
 
 def kernel_flops(name: str) -> int | None:
@@ -83,8 +111,27 @@ def kernel_flops(name: str) -> int | None:
     Args:
       name: The name of a jitted function, as its equation has it.
     """
-    match = _KERNEL.fullmatch(name)
+    match = _KERNEL.match(name)
     return None if match is None else int(match[1])
+
+
+def kernel_bytes(name: str) -> int | None:
+    """Return the bytes that a kernel declared; None if the name is not that of a kernel.
+
+    Args:
+      name: The name of a jitted function, as its equation has it.
+    """
+    match = _KERNEL.match(name)
+    return None if match is None else int(match[2])
+
+
+def is_of_kernel(name_stack: str) -> bool:
+    """Return whether an operation is part of a kernel that declares its costs.
+
+    Args:
+      name_stack: The names of the scopes around the operation.
+    """
+    return _KERNEL.search(name_stack) is not None
 
 
 def is_abstract() -> bool:

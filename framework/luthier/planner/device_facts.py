@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from luthier.errors import LuthierError
 from luthier.planner import process
-from luthier.planner.targets import CHIPS, Chip
+from luthier.planner.targets import CHIPS, MEASURED, Chip
 from luthier.storage import write_atomically
 
 _SIZE, _NUM_PRODUCTS, _ENOUGH_SECONDS = 1024, 5, 0.05
@@ -96,6 +96,7 @@ def cpu_chip(num_devices: int) -> Chip:
         link_bandwidth=0.0,
         network_bandwidth=0.0,
         source="measured",
+        grade=MEASURED,
     )
 
 

@@ -149,6 +149,7 @@ class ParameterCounts:
       trained: Those that the optimizer changes.
       embedding: Those of arrays with a dimension for the vocabulary: input and output embeddings.
       by_part: All of them by the first part of the parameter's name.
+      by_dtype: Their `count` and `bytes` by the type that is stored.
     """
 
     total: int
@@ -156,6 +157,7 @@ class ParameterCounts:
     trained: int
     embedding: int
     by_part: Mapping[str, int]
+    by_dtype: Mapping[str, Mapping[str, int]]
 
 
 def count_parameters(found: Sequence[Parameter]) -> ParameterCounts:
@@ -176,7 +178,11 @@ def count_parameters(found: Sequence[Parameter]) -> ParameterCounts:
       6738415616
     """
     by_part: dict[str, int] = {}
+    by_dtype: dict[str, dict[str, int]] = {}
     for parameter in found:
+        row = by_dtype.setdefault(parameter.dtype, {"count": 0, "bytes": 0})
+        row["count"] += parameter.scalars
+        row["bytes"] += parameter.bytes
         part = parameter.name.partition(".")[0]
         by_part[part] = by_part.get(part, 0) + parameter.scalars
     return ParameterCounts(
@@ -185,4 +191,5 @@ def count_parameters(found: Sequence[Parameter]) -> ParameterCounts:
         trained=sum(p.scalars for p in found if p.is_trained),
         embedding=sum(p.scalars for p in found if VOCABULARY in (p.axes or ())),
         by_part=by_part,
+        by_dtype=by_dtype,
     )

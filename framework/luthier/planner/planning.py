@@ -38,7 +38,7 @@ from luthier.planner.pipelines import indivisible
 from luthier.planner.plan import Plan, make, tokens_per_step
 from luthier.planner.process import Estimates, ProgressCallback, silent, timed
 from luthier.planner.report import Report
-from luthier.planner.roofline import flops_by_dtype, roofline
+from luthier.planner.roofline import flops_by_dtype, kernel_bytes, roofline
 from luthier.planner.search import model
 from luthier.planner.search import search as searching
 from luthier.planner.search.activity import Activity
@@ -58,8 +58,17 @@ NUM_PROPOSED, NUM_TRIED = 3, 6
 # Raise it when compiled programs are read otherwise (`compiled/`): it is part of the key of the
 # cache, so what is cached is then compiled and read again. Then install libtpu and
 # jax-cuda13-plugin, and run `pytest -m slow tests/planner/compiled/test_process.py`.
-READING = "5"
+READING = "6"
 """Version of the reader of compiled programs, as part of the cache key."""
+
+_DECLARED = (
+    "FLOPs and bytes of kernels are those that they declare: the program that was compiled has "
+    "their abstract forms instead"
+)
+_UNDECLARED = (
+    "kernels are compiled by their abstract forms, which move more bytes than the kernels: the "
+    "memory time is overestimated"
+)
 
 
 @overload
@@ -195,11 +204,6 @@ class _Job:
             fields = reports.outline(graph, program, self._slice, self._chip)
             notes = unsplit(program), unused_activation_rules(program)
             self._notes += filter(None, [*notes, constant_metrics(program.experiment)])
-            if is_compiled and _has_kernels(graph):
-                start = (
-                    "kernels are compiled by their abstract forms, which move more bytes than the "
-                )
-                self._notes.append(f"{start}kernels: the memory time is overestimated")
         with self._timed("trace the loss"):
             forward = trace_forward(program)
             problems = unsaved_residuals(graph, forward)
@@ -230,8 +234,11 @@ class _Job:
         # analytic model where the step was meant to be compiled and could not be; else FLOPs alone.
         parts: dict[str, Any] = {"flops": dict(self._flops)}
         terms: dict[str, Any] = {}
-        # Until the step is traced: the backward pass has two products for each one of the forward.
+        # Until the step is traced: that of the gradient, or else of a backward pass with two
+        # products for each one of the forward.
         by_type = {dtype: 3 * n for dtype, n in self._types.items()}
+        if traced is not None:
+            by_type = dict(traced.flops)
         beyond = searching.HOPELESS * (fields["limit_bytes"] or float("inf"))
         # A proposal comes without an estimate here: the search has ranked it as fitting already.
         is_hopeless = fields.get("estimated_bytes", 0) > beyond
@@ -244,6 +251,12 @@ class _Job:
                 by_type = flops_by_dtype(jaxpr)
             compiled, terms = _compiled(program, self._slice, fields, self._timings, self._telling)
             parts |= compiled
+            # Those of their abstract forms were left out of the program's.
+            moved = kernel_bytes(jaxpr) // self._slice.num_devices
+            both = ("traffic", "product_traffic")
+            terms = terms | {term: terms[term] + moved for term in both if term in terms}
+            if traced is not None and _has_kernels(program.graph):
+                self._notes.append(_DECLARED if moved else _UNDECLARED)
         else:
             parts["needed_bytes"] = fields["estimated_bytes"]
             if self._level == SHAPES:
@@ -259,7 +272,8 @@ class _Job:
         # Without a trace (a proposal), a refusal needs no times: `_proved` drops that layout.
         if is_uncompiled and self._level == COMPILE and traced is not None:
             known = (traced.activity, model.layout_of(program), self._chip, traced.flops, precision)
-            found = dataclasses.replace(model.step_time(*known), bubble_fraction=bubble)
+            found = model.step_time(*known)
+            found = dataclasses.replace(found, bubble_fraction=bubble, is_bound=False)
             self._notes.append("the times of a step are those of the analytic model")
         else:
             found = roofline(
@@ -471,7 +485,8 @@ def _compile(
     of = reports.slices_of(slice, list(program.mesh.devices.flat))
     found: list[Collective] = collectives(module, dict(program.sizes), of)
     parts = reports.compiled_parts(module, memory, found, fields["bytes_per_device"])
-    terms: dict[str, Any] = {"traffic": memory_traffic(module)}
+    traffic = memory_traffic(module)
+    terms: dict[str, Any] = {"traffic": traffic.total, "product_traffic": traffic.products}
     if not isinstance(slice, CpuSlice):
         terms |= reports.wire_bytes(found)
     return {"parts": parts, "terms": terms}

@@ -42,6 +42,7 @@ class Subject:
       mesh: Size of every mesh axis that is not 1.
       parameters: `total`, `active` for each token, `trained`, and `embedding`: those of arrays with
         a dimension for the vocabulary, if there are any.
+      parameters_by_dtype: `count` and `bytes`, over all devices, by the type that is stored.
       rows: `per_step`, `per_device` at a time, and `accumulation`.
       tokens_per_step: Positions in a global batch that can be predicted.
       steps: Steps of the whole run.
@@ -60,6 +61,7 @@ class Subject:
     steps: int
     checkpoint_bytes: int = 0
     has_attention: bool = True
+    parameters_by_dtype: Mapping[str, Row] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,8 +122,10 @@ class Report:
       pipelines: Stacks that are split over stages, by their path: `stages`, `microbatches`,
         `schedule`, `ticks` and `bubble_fraction`.
       step: The step's time by a roofline: `seconds_by_term`, `binding`, `step_seconds`,
-        `serial_seconds`, `mfu`, `tokens_per_day` and `run_seconds`; where a step is too small to
-        estimate, `reason` says so, and times, MFU and throughput are None or empty.
+        `serial_seconds`, `mfu`, `tokens_per_day` and `run_seconds`; `is_bound`, whether it can
+        take no less; `ceilings`, the rates by which it was computed, and their `grade`. Where a
+        step is too small to estimate, `reason` explains it, and times, MFU and throughput are None
+        or empty.
       sharding: Every parameter: `name`, `shape`, `dtype`, `spec`, `reason`, `bytes_per_device`.
       proposals: Layouts that fit, the fastest first: `overrides`, `needed_bytes`,
         `step_seconds` (None where it is too small to estimate), and `is_compiled`.
@@ -235,6 +239,7 @@ def outline(graph: Graph, program: Program, slice: Slice, chip: Chip | None) -> 
         },
         "mesh": {axis: size for axis, size in sizes.items() if size != 1},
         "parameters": held,
+        "parameters_by_dtype": _parameters_by_dtype(placements),
         "rows": {
             "per_step": training.global_batch_size,
             "per_device": _rows_per_device(program),
@@ -302,9 +307,13 @@ def step_of(
     # takes hides the terms of a small model: then they bound neither a step nor a run.
     known = {
         "seconds_by_term": dict(bound.seconds_by_term),
+        "kernel_seconds": bound.kernel_seconds,
         "binding": bound.binding,
         "serial_seconds": bound.serial_seconds,
         "bubble_fraction": bound.bubble_fraction,
+        "is_bound": bound.is_bound,
+        "ceilings": [dict(row) for row in bound.ceilings],
+        "grade": bound.grade,
         "reason": bound.too_small,
     }
     if bound.too_small:
@@ -327,7 +336,8 @@ def roofline_seconds(step: Row) -> float:
     Args:
       step: The step of a `Report`.
     """
-    return float(max(step["seconds_by_term"].values()))
+    terms = step["seconds_by_term"].values()
+    return float(max(*terms, step.get("kernel_seconds") or 0.0))
 
 
 def proposal_of(row: Row) -> dict[str, Any]:
@@ -410,6 +420,17 @@ def readable(scope: str) -> str:
     names = [name for name in scope.split("/") if name and name not in dropped]
     text = " / ".join(names).replace("transpose(jvp())", "backward")
     return text.replace("rematted_computation", "computed again")
+
+
+def _parameters_by_dtype(placements: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for name, placement in placements.items():
+        if name.startswith("parameters/"):
+            dtype = jax.numpy.dtype(placement.dtype).name
+            row = found.setdefault(dtype, {"count": 0, "bytes": 0})
+            row["count"] += math.prod(placement.shape)
+            row["bytes"] += array_bytes(placement.shape, placement.dtype)
+    return found
 
 
 def _rows_per_device(program: Program) -> int:

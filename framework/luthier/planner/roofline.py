@@ -1,4 +1,4 @@
-"""Roofline of a step: a lower bound of its time from FLOPs, bytes of memory and messages.
+"""Roofline of a step: a bound or an estimate of its time from FLOPs, bytes and messages.
 
 Source: Williams, Waterman and Patterson 2009, "Roofline: an insightful visual performance
   model for multicore architectures".
@@ -13,8 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
-from luthier.planner.targets import Chip
-from luthier.tasks.flops import declared, inside, of_equation, times
+from luthier.planner.targets import PUBLISHED, Chip
+from luthier.tasks.flops import declared, declared_bytes, inside, of_equation, times
 
 COMPUTE, MEMORY, LINKS, NETWORK = "compute", "memory", "links", "network"
 
@@ -28,16 +28,26 @@ every platform, and a step has tens of kernels, each of a few microseconds.
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """A lower bound of the time of a step, and the term that decides it.
+    """The time of a step, and the term that decides it.
 
     Args:
       seconds_by_term: Seconds of each term: `compute`, `memory`, `links` and `network`; only
         those that are known.
       bubble_fraction: Fraction of the step in which a pipeline's stages wait.
+      kernel_seconds: Seconds of a device's kernels one after the other; 0 where the terms of a
+        device are taken to overlap.
+      ceilings: The rates that products and memory are charged at: `of` (a dtype, or `memory`),
+        `runs_as` and `per_second`, in FLOPs or bytes.
+      grade: Grade of these rates: `published`, `measured` or `derived`.
+      is_bound: Whether a step cannot take less: then its products alone decide, at the peak rate.
     """
 
     seconds_by_term: Mapping[str, float]
     bubble_fraction: float = 0.0
+    kernel_seconds: float = 0.0
+    ceilings: tuple[Mapping[str, Any], ...] = ()
+    grade: str = PUBLISHED
+    is_bound: bool = False
 
     @property
     def binding(self) -> str:
@@ -46,8 +56,8 @@ class Roofline:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step in which all terms run at the same time."""
-        return max(self.seconds_by_term.values())
+        """Seconds of a step in which all terms run at the same time, but for kernels of a GPU."""
+        return max(*self.seconds_by_term.values(), self.kernel_seconds)
 
     @property
     def too_small(self) -> str:
@@ -69,6 +79,7 @@ def roofline(
     *,
     precision: str = "default",
     traffic: int | None = None,
+    product_traffic: int | None = None,
     link_bytes: int | None = None,
     network_bytes: int | None = None,
     bubble_fraction: float = 0.0,
@@ -82,22 +93,43 @@ def roofline(
         those that a pipeline's stages compute in bubbles.
       precision: Precision of float32 products.
       traffic: Bytes between one device and its memory; None where unknown.
+      product_traffic: Those of kernels that multiply matrices; None where unknown.
       link_bytes: Bytes that one device sends within its slice.
       network_bytes: Bytes that one device sends to other slices.
       bubble_fraction: Fraction of a pipeline's ticks in which a stage has nothing to do.
     """
     # The bubble is reported, not added: a stage computes (on zeros) in bubbles too, and these FLOPs
     # are among those of the step.
-    terms = {COMPUTE: sum(n / chip.peak(t, precision) for t, n in flops.items()) / num_devices}
+    # Where the traffic is known, the terms are charged at the rates that programs reach, if those
+    # of the device are. Without it, the time is that of the products alone: a bound at their peak.
+    is_estimate = traffic is not None and chip.memory_efficiency < 1
+    efficiency = chip.product_efficiency if is_estimate else 1.0
+    rates = {dtype: efficiency * chip.peak(dtype, precision) for dtype in flops}
+    bandwidth = chip.memory_bandwidth * (chip.memory_efficiency if is_estimate else 1.0)
+    terms = {COMPUTE: sum(n / rates[t] for t, n in flops.items()) / num_devices}
     bandwidths = {
-        MEMORY: (traffic, chip.memory_bandwidth),
+        MEMORY: (traffic, bandwidth),
         LINKS: (link_bytes, chip.link_bandwidth),
         NETWORK: (network_bytes, chip.network_bandwidth),
     }
-    for term, (amount, bandwidth) in bandwidths.items():
-        if amount is not None and bandwidth:
-            terms[term] = amount / bandwidth
-    return Roofline(terms, bubble_fraction)
+    for term, (amount, rate) in bandwidths.items():
+        if amount is not None and rate:
+            terms[term] = amount / rate
+    kernel_seconds = 0.0
+    # A GPU runs the kernels of a step one after the other: products at their rate, or at that of
+    # memory where they are small, and the rest at that of memory.
+    if is_estimate and product_traffic is not None and traffic is not None and bandwidth:
+        products = max(terms[COMPUTE], product_traffic / bandwidth)
+        kernel_seconds = products + (traffic - product_traffic) / bandwidth
+    ceilings: list[Mapping[str, Any]] = [
+        {"of": dtype, "runs_as": chip.multiplies_as(dtype, precision), "per_second": rate}
+        for dtype, rate in rates.items()
+    ]
+    if traffic is not None and bandwidth:
+        ceilings.append({"of": MEMORY, "runs_as": MEMORY, "per_second": bandwidth})
+    is_bound = not is_estimate and terms[COMPUTE] == max(terms.values())
+    grade = chip.grade if is_estimate or chip.platform == "cpu" else PUBLISHED
+    return Roofline(terms, bubble_fraction, kernel_seconds, tuple(ceilings), grade, is_bound)
 
 
 # Matrix products by the dtype of their operands, because peaks differ by dtype.
@@ -111,8 +143,9 @@ def flops_by_dtype(jaxpr: Any) -> dict[str, int]:
 
     Products of two float8 operands, of one format or of two, count as `float8`.
 
-    Loops count by their length, as in `luthier.planner.count`, whose total is the sum of these;
-    kernels by the FLOPs that they declare and the dtype of their first operands.
+    Loops count by their length, as in `luthier.planner.count`, whose total is the sum of these but
+    for kernels: they count by the FLOPs that they declare, without those of pairs that a mask
+    hides, which a kernel may skip, and by the dtype of their first operands.
 
     Args:
       jaxpr: A `Jaxpr` or `ClosedJaxpr`.
@@ -140,7 +173,11 @@ def _of(equation: jex_core.JaxprEqn) -> dict[str, int]:
     # what is called, as often as it runs.
     name = equation.primitive.name
     if name in _PRODUCTS or declared(equation) is not None:
-        return {_wider(equation.invars[:2]): of_equation(equation).total}
+        counted = of_equation(equation)
+        hidden = 0 if name in _PRODUCTS else counted.hidden
+        # A hoisted value that a kernel reads, such as a scale, comes before its arrays.
+        arrays = [x for x in equation.invars if getattr(x.aval, "shape", ())] or equation.invars
+        return {_wider(arrays[:2]): counted.total - hidden}
     if name == "cond":
         sides = [flops_by_dtype(branch) for branch in equation.params["branches"]]
         return max(sides, key=lambda side: sum(side.values()))
@@ -149,6 +186,26 @@ def _of(equation: jex_core.JaxprEqn) -> dict[str, int]:
         for dtype, flops in flops_by_dtype(inner).items():
             found[dtype] = found.get(dtype, 0) + flops * times(equation)
     return found
+
+
+def kernel_bytes(jaxpr: Any) -> int:
+    """Return the bytes that the kernels of a jaxpr declare, over all devices.
+
+    Args:
+      jaxpr: A `Jaxpr` or `ClosedJaxpr`.
+    """
+    total = 0
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        own = declared_bytes(equation)
+        if own is not None:
+            total += own
+            continue
+        inner = [kernel_bytes(one) for one in inside(equation)]
+        if equation.primitive.name == "cond":
+            total += max(inner)
+        else:
+            total += sum(inner) * times(equation)
+    return total
 
 
 def _wider(operands: Any) -> str:

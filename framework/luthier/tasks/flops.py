@@ -18,7 +18,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from luthier.layers.declared import kernel_flops, visible_share
+from luthier.layers.declared import is_kernel, kernel_bytes, kernel_flops, visible_share
 from luthier.layers.experts import share_of
 
 # cuDNN's kernels of attention, as the primitives of JAX that call them, and the number of products
@@ -137,7 +137,26 @@ def declared(equation: jex_core.JaxprEqn) -> int | None:
         return _ATTENTION[name] * 2 * query[0] * query[heads] * pairs * query[3]
     if name == "pallas_call" and params.get("cost_estimate") is not None:
         return int(params["cost_estimate"].flops)
-    return kernel_flops(params["name"]) if isinstance(params.get("name"), str) else None
+    kernel = _kernel(equation)
+    return None if kernel is None else kernel_flops(kernel)
+
+
+def declared_bytes(equation: jex_core.JaxprEqn) -> int | None:
+    """Return the bytes that a kernel declares; None if the equation is not such a kernel.
+
+    Args:
+      equation: A `JaxprEqn`.
+    """
+    kernel = _kernel(equation)
+    return None if kernel is None else kernel_bytes(kernel)
+
+
+def _kernel(equation: jex_core.JaxprEqn) -> str | None:
+    """Return the name of a kernel that declares its costs; None if the equation is not one."""
+    name, body = (equation.params.get(key) for key in ("name", "jaxpr"))
+    if not isinstance(name, str) or not isinstance(body, jex_core.ClosedJaxpr):
+        return None
+    return name if is_kernel(name, [inner.primitive.name for inner in body.eqns]) else None
 
 
 def _equation(equation: jex_core.JaxprEqn) -> Flops:

@@ -93,23 +93,26 @@ def _memory(report: Report) -> Iterator[str]:
     kinds = sorted(memory.bytes_per_device.items(), key=lambda item: -item[1])
     yield "bytes on each device"
     yield from _aligned([(f"  {kind}", format_bytes(n)) for kind, n in kinds])
-    # The compiled program has one number for its temporaries. The analytic model breaks its own
-    # number down, which says what to change; the parts are not all alive at the same time.
-    if memory.estimated_bytes is not None:
-        # Without outputs, too: only the compiler counts them, and the model's estimate has none.
+    # Where the compiler has counted the temporaries, the model's number would be a second one for
+    # the same; the verdict compares the totals.
+    is_counted = "temporaries" in memory.bytes_per_device
+    if not is_counted and memory.estimated_bytes is not None:
         held = sum(n for kind, n in memory.bytes_per_device.items() if kind not in _TEMPORARY)
-        # Not below 0: `held` may be the compiler's, and more than the model's whole estimate.
         size = format_bytes(max(memory.estimated_bytes - held, 0))
-        yield f"  temporaries by the analytic model: {size}; not all of these at a time"
-        within = [("    gradients", format_bytes(memory.gradient_bytes))]
-        for row in memory.residuals:
-            name = f"    kept for the backward pass: {row['name']}"
-            within.append((name, format_bytes(row["bytes_per_device"])))
-        yield from _aligned(within)
+        yield f"  temporaries by the analytic model, at the peak: {size}"
     yield from _verdict(report)
     if memory.refusal:
         yield f"compiler error: {memory.refusal}"
     yield f"a checkpoint has {format_bytes(report.subject.checkpoint_bytes)}"
+    # Which arrays a change of remat or of the optimizer would save. They are no parts of the peak:
+    # the last gradient is made when the last residual is freed, and the logits are in neither.
+    if memory.estimated_bytes is not None:
+        yield "long-lived temporaries by the analytic model (they do not add up to the peak)"
+        within = [("  gradients", format_bytes(memory.gradient_bytes))]
+        for row in memory.residuals:
+            name = f"  kept for the backward pass: {row['name']}"
+            within.append((name, format_bytes(row["bytes_per_device"])))
+        yield from _aligned(within)
 
 
 def _verdict(report: Report) -> Iterator[str]:
@@ -172,11 +175,11 @@ def _step(report: Report) -> Iterator[str]:
         yield from _products(report)
         return
     terms = ", ".join(f"{term} {duration(s)}" for term, s in step["seconds_by_term"].items())
-    # The time of matrix products is a lower bound. For bytes, the compiled program gives only an
-    # upper bound: a fusion that reads a part of an array counts the whole, and links may be faster
-    # than one way.
-    is_bound = step["binding"] == "compute"
-    least, most = ("at least ", "at most ") if is_bound else ("an estimated ", "an estimated ")
+    # The time of matrix products at their peak is a lower bound. For bytes, the compiled program
+    # gives only an upper bound: a fusion that reads a part of an array counts the whole, and links
+    # may be faster than one way.
+    bound = ("at least ", "at most ")
+    least, most = bound if step["is_bound"] else ("an estimated ", "an estimated ")
     yield f"a step takes {least}{duration(step['step_seconds'])}, bound by {step['binding']}"
     yield f"  {terms}; {duration(step['serial_seconds'])} where nothing overlaps"
     known = _conventions(report)
@@ -186,6 +189,20 @@ def _step(report: Report) -> Iterator[str]:
     run = f"{least}{duration(step['run_seconds'])}"
     yield f"  {per_day}; {report.subject.steps:,} steps take {run}"
     yield from _products(report)
+    if step["grade"] != "published":
+        yield f"  {_ceilings(step)}"
+
+
+def _ceilings(step: Mapping[str, Any]) -> str:
+    """Return the rates that a step was charged at, and their grade."""
+    rates = []
+    for row in step["ceilings"]:
+        if row["of"] == "memory":
+            rates.append(f"memory {row['per_second'] / 1e9:,.0f} GB/s")
+            continue
+        runs = "" if row["runs_as"] == row["of"] else f" as {row['runs_as']}"
+        rates.append(f"{row['of']}{runs} {row['per_second'] / 1e12:.3g} TFLOP/s")
+    return f"ceilings ({step['grade']}): {', '.join(rates)}"
 
 
 def _products(report: Report) -> Iterator[str]:

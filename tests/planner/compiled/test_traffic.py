@@ -24,7 +24,7 @@ ENTRY %main (a: f32[1024,8], i: s32[]) -> f32[1,8] {
 
 
 def test_of_a_slice_the_slice_alone_is_read():
-    assert memory_traffic(parse(TEXT)) == 32 + 32 + 4
+    assert memory_traffic(parse(TEXT)).total == 32 + 32 + 4
 
 
 UPDATED = """\
@@ -50,7 +50,7 @@ ENTRY %main (i: s32[], a: f32[1,8], x: f32[64,16,8]) -> f32[64,16,8] {
 
 
 def test_what_is_updated_by_another_shape_stays_where_it_is():
-    assert memory_traffic(parse(UPDATED)) == 32 + 32 + 4
+    assert memory_traffic(parse(UPDATED)).total == 32 + 32 + 4
 
 
 def test_a_loop_moves_as_much_as_its_turns():
@@ -60,11 +60,51 @@ def test_a_loop_moves_as_much_as_its_turns():
 
         x = jax.ShapeDtypeStruct((1024,), jnp.float32)
         jitted = jax.jit(lambda x: jax.lax.scan(turn, x, None, length=times)[0])
-        return memory_traffic(parse(jitted.lower(x).compile().as_text()))
+        return memory_traffic(parse(jitted.lower(x).compile().as_text())).total
 
     one, two = run(64), run(128)
     assert two == pytest.approx(2 * one, rel=0.05)
     assert one >= 64 * 2 * 4096
+
+
+KERNEL = """\
+HloModule m, is_scheduled=true
+
+%product (p: f32[8,8], q: f32[8,8]) -> f32[8,8] {
+  %p = f32[8,8]{1,0} parameter(0)
+  %q = f32[8,8]{1,0} parameter(1)
+  ROOT %d = f32[8,8]{1,0} dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%body (t: f32[8,8]) -> f32[8,8] {
+  %t = f32[8,8]{1,0} parameter(0)
+  ROOT %copy = f32[8,8]{1,0} copy(%t)
+}
+
+%condition (u: f32[8,8]) -> pred[] {
+  %u = f32[8,8]{1,0} parameter(0)
+  ROOT %c = pred[] constant(false)
+}
+
+ENTRY %main (a: f32[8,8]) -> f32[8,8] {
+  %a = f32[8,8]{1,0} parameter(0)
+  %n = f32[8,8]{1,0} negate(%a)
+  %w = f32[8,8]{1,0} while(%n), condition=%condition, body=%body, metadata={op_name="SCOPE/while"}
+  ROOT %f = f32[8,8]{1,0} fusion(%w, %n), kind=kCustom, calls=%product
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("scope", "others"),
+    [
+        ("jit(step)/jvp(layer)", 4 * 256),
+        ("jit(step)/transpose(jvp(layer))/jit(kernel_of_70_flops_48_bytes_attend)", 2 * 256),
+    ],
+)
+def test_kernels_that_declare_their_bytes_are_left_out_and_products_counted_apart(scope, others):
+    found = memory_traffic(parse(KERNEL.replace("SCOPE", scope)))
+    assert found == (3 * 256, others)
 
 
 BRANCHES = """\
@@ -90,12 +130,12 @@ ENTRY %main (i: s32[], a: f32[16]) -> f32[16] {
 
 
 def test_of_branches_the_one_that_moves_most_counts():
-    assert memory_traffic(parse(BRANCHES)) == (64 + 1024) + 2 * 64
+    assert memory_traffic(parse(BRANCHES)).total == (64 + 1024) + 2 * 64
     called = BRANCHES.replace("conditional(%i, %a, %a), branch_computations={%small, %large}", "")
     called = called.replace(
         "ROOT %c = f32[16]{0} ", "ROOT %c = f32[16]{0} call(%a), to_apply=%small"
     )
-    assert memory_traffic(parse(called)) == 2 * 64
+    assert memory_traffic(parse(called)).total == 2 * 64
 
 
 PARTS = """\
@@ -119,4 +159,4 @@ ENTRY %main (a: f32[1024,8], i: s32[2], u: f32[2,8]) -> f32[1024,8] {
     ],
 )
 def test_rows_that_are_read_or_written_count_and_not_their_table(instruction):
-    assert memory_traffic(parse(PARTS.replace("INSTRUCTION", instruction))) == 2 * 64
+    assert memory_traffic(parse(PARTS.replace("INSTRUCTION", instruction))).total == 2 * 64

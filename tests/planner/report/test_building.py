@@ -21,6 +21,7 @@ def test_shapes_give_bytes_and_rows(outline):
     assert fields["mesh"] == {"fsdp": 8}
     assert fields["rows"] == {"per_step": 8, "per_device": 1, "accumulation": 1}
     assert fields["parameters"]["total"] == 821_376
+    assert fields["parameters_by_dtype"] == {"float32": {"count": 821_376, "bytes": 4 * 821_376}}
     assert fields["limit_bytes"] == int(15.75 * 2**30)
     held = fields["bytes_per_device"]
     assert held["gradients"] == held["parameters"]

@@ -39,6 +39,12 @@ def report(**fields):
             "step_seconds": 0.5,
             "serial_seconds": 0.7,
             "bubble_fraction": 0.0,
+            "is_bound": False,
+            "ceilings": [
+                {"of": "float32", "runs_as": "tfloat32", "per_second": 3.265e14},
+                {"of": "memory", "runs_as": "memory", "per_second": 4.032e12},
+            ],
+            "grade": "measured",
             "mfu": {"full": 0.4},
             "tokens_per_day": 2.2e7,
             "run_seconds": 450.0,

@@ -51,6 +51,7 @@ def print_parameters(graph: Graph, devices: Sequence[Any] | None, as_json: bool)
                     "trained_scalars": sums.trained,
                     "embedding_scalars": sums.embedding,
                     "scalars_by_part": dict(sums.by_part),
+                    "by_dtype": dict(sums.by_dtype),
                     "scalars_by_subtree": counts,
                 },
                 indent=1,

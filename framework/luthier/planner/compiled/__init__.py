@@ -1,6 +1,12 @@
 """Compiled programs: their HLO text, collectives, traffic and memory."""
 
-from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic, total
+from luthier.planner.compiled.collectives import (
+    Collective,
+    Traffic,
+    collectives,
+    memory_traffic,
+    total,
+)
 from luthier.planner.compiled.hlo import HloArray, Instruction, Module, arrays_of, parse
 from luthier.planner.compiled.memory import (
     CompiledMemory,
@@ -19,6 +25,7 @@ __all__ = [
     "LiveTensor",
     "Module",
     "Refusal",
+    "Traffic",
     "arrays_of",
     "at_peak",
     "collectives",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from luthier.layers.declared import is_of_kernel
 from luthier.planner.compiled.hlo import Instruction, Module
 
 KINDS = (
@@ -238,13 +239,35 @@ _FREE = (
     "constant", "after-all", "optimization-barrier", "partition-id", "replica-id",
 )  # fmt: skip
 _PARTS = ("dynamic-slice", "gather", "slice")
+# The instructions that multiply matrices: by themselves or within a fusion, and the libraries that
+# the GPU compiler calls instead of its own kernels.
+_PRODUCTS = ("dot", "convolution", "ragged-dot")
+_LIBRARIES = re.compile(r'custom_call_target="__(cublas|cudnn)')
 _DEVICE = 0
 
 
-def memory_traffic(module: Module) -> int:
+class Traffic(NamedTuple):
+    """Bytes that one device reads and writes in a step.
+
+    Args:
+      products: By the operations that multiply matrices.
+      others: By all other operations.
+    """
+
+    products: int
+    others: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+def memory_traffic(module: Module) -> Traffic:
     """Return the bytes that one device reads and writes in a step.
 
     A fusion reads its operands and writes its results once; of a slice, the slice alone is counted.
+    Operations of kernels that declare their bytes (`luthier.layers.declared`) are left out.
 
     Args:
       module: The compiled program.
@@ -253,18 +276,38 @@ def memory_traffic(module: Module) -> int:
     return _of(module, module.entry)
 
 
-def _of(module: Module, computation: str) -> int:
-    table, total = module.tables[computation], 0
+def _of(module: Module, computation: str) -> Traffic:
+    table, products, others = module.tables[computation], 0, 0
     for instruction in module.computations[computation]:
+        # Of a kernel that is a loop, the loop has the kernel's name. Within the loop, what the
+        # compiler adds, such as a copy, has none.
+        if is_of_kernel(instruction.scope):
+            continue
         if instruction.opcode == "while":
-            total += module.trips(instruction) * _of(module, instruction.called["body"][0])
+            inner, times = _of(module, instruction.called["body"][0]), module.trips(instruction)
+            products, others = products + times * inner.products, others + times * inner.others
         elif instruction.opcode in ("call", "conditional"):
             roles = ("to_apply", "branch_computations")
             names = [n for role in roles for n in instruction.called.get(role, ())]
-            total += max((_of(module, name) for name in names), default=0)
+            sides = (_of(module, name) for name in names)
+            inner = max(sides, key=lambda side: side.total, default=Traffic(0, 0))
+            products, others = products + inner.products, others + inner.others
         elif instruction.opcode not in _FREE and not instruction.opcode.endswith("-done"):
-            total += _moved(module, instruction, table)
-    return total
+            moved = _moved(module, instruction, table)
+            if _multiplies(module, instruction):
+                products += moved
+            else:
+                others += moved
+    return Traffic(products, others)
+
+
+def _multiplies(module: Module, instruction: Instruction) -> bool:
+    """Return whether an instruction multiplies matrices."""
+    if instruction.opcode == "fusion":
+        body = module.computations[instruction.called["calls"][0]]
+        return any(_multiplies(module, inner) for inner in body)
+    is_library = instruction.opcode == "custom-call" and _LIBRARIES.search(instruction.rest)
+    return instruction.opcode in _PRODUCTS or bool(is_library)
 
 
 def _moved(module: Module, instruction: Instruction, table: Mapping[str, Instruction]) -> int:

@@ -34,7 +34,7 @@ function tiles() {
   const isEstimated = plan.needed_bytes !== null && plan.needed_bytes === plan.estimated_bytes;
   const verdict = (plan.fits === null ? "–" : plan.fits ? "fits" : "does not fit") + (isEstimated ? " by estimate" : "");
   // The time of matrix products is a lower bound; for bytes, the compiled program gives only an upper bound.
-  const [least, most] = step.binding === "compute" ? ["≥", "≤"] : ["≈", "≈"];
+  const [least, most] = step.is_bound ? ["≥", "≤"] : ["≈", "≈"];
   const limit = plan.limit_bytes === null ? "no limit is known" : `of ${bytes(plan.limit_bytes)} on each device${plan.limit_reason ? ` (${plan.limit_reason})` : ""}`;
   return el("dl", { class: "tiles" },
     tile("Memory", plan.needed_bytes === null ? verdict : bytes(plan.needed_bytes), `${verdict}, ${limit}`),
@@ -61,7 +61,7 @@ function memorySection() {
   return section("memory", "Memory of a device", [
     el("div", { class: "panel memory" }, image,
       el("ul", { class: "keys" }, parts.map(([kind, size], i) => el("li", { class: `key part-${Math.min(i, 5)}` }, el("span", { class: "words" }, `${kind} ${bytes(size)}`))))),
-    plan.residuals.length ? listing("Temporaries by the analytic model", ["among the temporaries by the analytic model, not all at a time", "bytes on a device#"], [["gradients", bytes(plan.gradient_bytes)], ...plan.residuals.map((r) => [`kept for the backward pass: ${r.name}`, bytes(r.bytes_per_device)])]) : null,
+    plan.residuals.length ? listing("Long-lived temporaries by the analytic model", ["arrays, which do not add up to the peak", "bytes on a device#"], [["gradients", bytes(plan.gradient_bytes)], ...plan.residuals.map((r) => [`kept for the backward pass: ${r.name}`, bytes(r.bytes_per_device)])]) : null,
     plan.live.length ? listing("Largest arrays at the peak", ["largest arrays at the peak", "bytes on a device#", "made at"], plan.live.map((t) => [el("code", null, t.array), bytes(t.bytes_per_device), t.scope || t.opcode])) : null],
     plan.limit_bytes ? `the line is the limit, ${bytes(plan.limit_bytes)}` : null);
 }
@@ -82,9 +82,11 @@ function workSection() {
   const flops = Object.entries(plan.flops).filter(([name]) => plan.has_attention !== false || name === "full" || name === "hardware").map(([name, n]) => [names[name], formatNumber(n), formatNumber(n / plan.tokens_per_step)]);
   // The terms of a step that is too small to estimate say nothing about its time.
   const terms = Object.entries(plan.step.step_seconds ? plan.step.seconds_by_term : {}).map(([term, s]) => [term, secondsText(s)]);
+  const ceilings = (plan.step.step_seconds ? plan.step.ceilings : []).map((row) => [`${row.of}${row.runs_as === row.of ? "" : ` as ${row.runs_as}`}`, `${formatNumber(row.per_second)} ${row.of === "memory" ? "bytes" : "FLOPs"}`]);
   return section("work", "Work of a step", [
     listing("FLOPs", ["FLOPs", "a step#", "a token#"], flops),
     terms.length ? listing("Times by term", ["time of", "seconds#"], [...terms, ["where nothing overlaps", secondsText(plan.step.serial_seconds)]]) : null,
+    ceilings.length ? listing("Ceilings", [`ceilings (${plan.step.grade})`, "a second#"], ceilings) : null,
     plan.collectives.length ? listing("Collectives", ["collectives", "along", "how many#", "bytes#", "sent by a device#"],
       plan.collectives.map((c) => [c.kind, c.axes.join(", ") + (c.is_across_slices ? " (across slices)" : ""), formatNumber(c.count), bytes(c.num_bytes), bytes(c.wire_bytes)])) : null,
     Object.entries(plan.pipelines).map(([path, p]) => el("p", null, `pipeline ${path}: ${p.stages} stages, ${p.microbatches} microbatches, bubble fraction ${significant(p.bubble_fraction * 100, 3)} %`))]);
