@@ -1,6 +1,8 @@
 """Rungs and schedulers, against a plain implementation of the paper's algorithm."""
 
+import functools
 import math
+import pathlib
 import shutil
 
 import fiddle as fdl
@@ -386,3 +388,141 @@ def test_an_experiment_that_reaches_no_rung_is_refused_and_the_remedy_helps(word
     if "every" in remedy:
         mended = graphs.apply(graph, ["base.evaluations.held_out.every=Steps(2)"])
         studies.check_study(mended, editing)
+
+
+# Trials that are trained from their first step to each rung (`horizon="rung"`).
+
+ANNEALED = fdl.Config(Asha, reduction=3, num_rungs=3, horizon="rung")
+PEAK = "optimizer.learning_rate.peak"
+
+
+@pytest.fixture
+def run_annealed(tmp_path, monkeypatch):
+    """Runs a study of an experiment of nine steps, which is the toy of its learning rate."""
+
+    def read(directory):
+        graph = graphs.from_json((pathlib.Path(directory) / "config.json").read_text())
+        found = {name: graphs.evaluate(graphs.get(graph, name)) for name in LENGTHS}
+        assert found[LENGTHS[0]] == found[LENGTHS[1]]
+        return {"steps": found[LENGTHS[0]], "rate": graphs.get(graph, PEAK)}
+
+    monkeypatch.setattr(toys, "read_values", functools.cache(read))
+    words = ["training.steps=9", "checkpoints=None", "records.wandb=None"]
+    base = graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
+    space = studies.parse_space([f"{PEAK}=log(1e-4,1e-1)"])
+
+    def run(engine=None, scheduler=ANNEALED, trials=18, sampler="random"):
+        node = studies.sampler(sampler)
+        graph = studies.study_of("annealed", base, space, node, [])
+        graph.scheduler, graph.packing, graph.gate, graph.storage = scheduler, None, None, None
+        graph.budget, graph.directory = fdl.Config(studies.Budget, trials=trials), str(tmp_path)
+        return studies.run(graph, engine=engine or toys.InstantEngine(2))
+
+    return run
+
+
+LENGTHS = ("training.steps", "optimizer.learning_rate.total_steps")
+
+
+def test_each_rung_is_a_run_from_the_first_step_whose_schedule_ends_there(run_annealed):
+    outcome = run_annealed()
+    trials, directory = outcome.ledger.trials, StudyDirectory(outcome.directory)
+    assert {trial.state for trial in trials} == {"complete", "pruned"}
+    steps = (1, 3, 9)
+    for trial in trials:
+        last = trial.rung + (trial.state == "complete")
+        # Every rung took all of its steps, on top of those of the rungs below.
+        leases = [line for line in _lines(outcome, "leased") if line["trial"] == trial.number]
+        assert len(leases) == last
+        for rung in range(1, trial.rung + 1):
+            ended = studies.read_result(directory.rung_path(trial.number, rung))
+            assert [step for step, _ in ended.result["series"]] == list(
+                range(1, steps[rung - 1] + 1)
+            )
+            assert ended.result["metrics"]["held_out/loss"] == trial.rung_values[rung]
+        result = studies.read_result(directory.trial_path(trial.number))
+        assert result.outcome == trial.state
+        assert result.result["steps"] == steps[last - 1]
+        full = directory.read_trial(trial.number)
+        assert graphs.evaluate(graphs.get(full, "training.steps")) == 9
+    complete = [trial.number for trial in trials if trial.state == "complete"]
+    first = {t.number: t.rung_values[1] for t in trials}
+    assert min(first, key=first.get) in complete
+    assert len(complete) <= 6
+
+
+@pytest.mark.parametrize("looks", [5, 20])
+def test_a_resumed_study_keeps_the_runs_to_its_rungs(run_annealed, tmp_path, looks):
+    whole = run_annealed(toys.InstantEngine(), sampler="tpe")
+    kinds = ("reached", "promoted", "asked", "leased")
+    expected = [_timeless(line) for line in _lines(whole, *kinds)]
+    shutil.move(whole.directory, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_annealed(Stopping(looks), sampler="tpe")
+    again = studies.resume(str(whole.directory), engine=toys.InstantEngine())
+    assert [_timeless(line) for line in _lines(again, *kinds)] == expected
+    assert again.is_over
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"num_rungs": 4}, "the lowest rung is at 0.33 of 9 steps"),
+        ({"first": fdl.Config(Steps, 9)}, "the lowest is at 9 of 9 steps"),
+    ],
+)
+def test_rungs_that_no_schedule_can_be_planned_for_are_refused(run_annealed, settings, what):
+    with pytest.raises(BadInput, match=what):
+        run_annealed(scheduler=fdl.Config(Asha, horizon="rung", **settings))
+
+
+def test_an_experiment_without_a_length_has_no_horizon(run):
+    with pytest.raises(
+        BadInput, match=r"scales training\.steps, which the experiment does not have"
+    ):
+        run(scheduler=ANNEALED)
+
+
+# Studies that are over, and get a larger budget.
+
+
+@pytest.mark.parametrize(("sampler", "few", "many"), [("random", 9, 36), ("tpe", 5, 20)])
+def test_trials_that_stayed_at_a_rung_are_promoted_when_the_budget_grows(run, sampler, few, many):
+    outcome, engine = run(sampler, trials=few)
+    stayed = {t.number for t in outcome.ledger.trials if t.state == "pruned"}
+    assert stayed
+    again = _resume(outcome, engine, trials=many)
+    assert again.is_over
+    before = outcome.ledger.trials
+    further = [
+        number
+        for number in stayed
+        if again.ledger.trials[number].state == "complete"
+        or again.ledger.trials[number].rung > before[number].rung
+    ]
+    assert further
+    # Nothing is trained twice, and each decision is that of the paper over all trials.
+    steps = sum(len(result["series"]) for result in _results(again))
+    assert len(_lines(again, "reported")) == steps
+    reference, paused = Reference(3, 3), set()
+    for line in _lines(again, "reached", "paused", "promoted", "asked", "ended", "reopened"):
+        trial = line.get("trial")
+        if line["kind"] == "reached":
+            reference.rungs[line["rung"]].append((line["value"], trial))
+        elif line["kind"] == "paused":
+            paused.add(trial)
+        elif line["kind"] == "promoted":
+            reference.promoted[line["rung"]].add(trial)
+            paused.discard(trial)
+        elif line["kind"] == "asked" and line["setting"] > few:
+            assert not list(reference.promotable(paused))
+    # What a further driver reads back from the journal is what this one knew.
+    study = studies.build(StudyDirectory(again.directory).read_study())
+    assert all(one.again == one.recorded for one in replay(study, StudyDirectory(again.directory)))
+    assert not _resume(again, engine, trials=many).ledger.count("paused", "waiting")
+
+
+def _resume(outcome, engine, **budget):
+    graph = StudyDirectory(outcome.directory).read_study()
+    graph.budget = fdl.Config(studies.Budget, **budget)
+    return studies.resume(str(outcome.directory), graph, packages=toys.PACKAGES, engine=engine)

@@ -240,9 +240,14 @@ def _scheduler_problems(study: studies.Study) -> list[Problem]:
         what = f"a scheduler needs an objective that evaluations report, and {name} is not one"
         found.append((what, "set scheduler=None"))
     elif study.objectives and isinstance(study.objectives[0], Measured):
-        found += _unreached_rungs(study, scheduler, study.objectives[0].selector.evaluation)
+        found += (
+            _short_runs(study, scheduler)
+            if scheduler.horizon == "rung"
+            else _unreached_rungs(study, scheduler, study.objectives[0].selector.evaluation)
+        )
     with contextlib.suppress(BadInput):  # an experiment that is not ours saves as it likes
-        if graphs.get(study.base, "checkpoints") is None:
+        # Trials that restart for each rung resume from nothing.
+        if scheduler.horizon == "full" and graphs.get(study.base, "checkpoints") is None:
             what = "a paused trial resumes from a checkpoint, and the experiment keeps none"
             found.append((what, "set base.checkpoints:=luthier.checkpoint.Checkpoints()"))
     is_grid = Grid in (type(study.sampler), getattr(study.sampler, "__fn_or_cls__", None))
@@ -250,6 +255,30 @@ def _scheduler_problems(study: studies.Study) -> list[Problem]:
         what = "SuccessiveHalving promotes when all trials have reached a rung: how many is not set"
         found.append((what, "set budget.trials, or use Asha"))
     return [Problem(what, "scheduler", remedy=remedy) for what, remedy in found]
+
+
+def _short_runs(study: studies.Study, scheduler: Asha | SuccessiveHalving) -> list[tuple[str, str]]:
+    """Return why schedules cannot be planned for the rungs, with the remedy."""
+    remedy = 'set scheduler.horizon="full"'
+    try:
+        steps = graphs.evaluate(graphs.get(study.base, "training.steps"))
+    except BadInput:
+        return [
+            ('horizon="rung" scales training.steps, which the experiment does not have', remedy)
+        ]
+    if not isinstance(steps, int):
+        if scheduler.first is None:
+            return []
+        what = 'first is in steps, and with horizon="rung" it must be known how many a trial has'
+        return [(what, "leave out scheduler.first, or set base.training.steps to a number")]
+    lowest = rung_fractions(scheduler, steps)[0] * steps
+    if lowest < 1:
+        what = f"the lowest rung is at {lowest:.2g} of {steps} steps, below one step"
+        return [(what, "set fewer rungs (scheduler.num_rungs), or more steps")]
+    if lowest >= steps:
+        what = f"no trial would stay at a rung: the lowest is at {steps} of {steps} steps"
+        return [(what, f"set scheduler.first below training.steps={steps}")]
+    return []
 
 
 def _unreached_rungs(

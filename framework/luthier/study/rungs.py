@@ -2,8 +2,9 @@
 
 A rung is a fraction of a trial's own full length. A trial that reaches one is compared there with
 all trials that did: it continues, or it is saved, gives up its place and may be promoted later,
-from its exact state. Schedulers know no training and no devices. `Rungs` is folded from the lines
-of a study's journal, so that a resumed driver decides as the one before it.
+from its exact state. With `horizon="rung"`, a trial is trained from its first step to each of its
+rungs instead, by a schedule that ends there. Schedulers know no training and no devices. `Rungs` is
+folded from the lines of a study's journal, so that a resumed driver decides as the one before it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from luthier.durations import Steps
 
 if TYPE_CHECKING:  # it imports arrays, which views do without
     from luthier.metrics.metric import Direction
+
+
+Horizon = Literal["full", "rung"]
+"""The length that the schedules of a trial are planned for: its full length, or its next rung."""
 
 
 class Scheduler(Protocol):
@@ -37,6 +42,10 @@ class Scheduler(Protocol):
     @property
     def first(self) -> Steps | None:
         """The lowest rung; None for a fraction of the full length."""
+
+    @property
+    def horizon(self) -> Horizon:
+        """The length that schedules are planned for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +71,10 @@ class Asha:
       num_rungs: The number of rungs, the full length included.
       first: The lowest rung in optimizer steps, and each next one `reduction` times as high; None
         places all rungs as fractions of the full length.
+      horizon: The length that the trial's schedules are planned for. `full`: the trial's own; a
+        trial is trained once, and pauses at rungs. `rung`: the next rung; a trial is trained from
+        its first step to each rung that it gets to, and no rung is compared before its schedule has
+        ended. A trial that gets to rung k then takes the steps of all rungs up to k.
 
     Example:
       >>> from luthier import study
@@ -72,6 +85,7 @@ class Asha:
     reduction: int = 3
     num_rungs: int = 4
     first: Steps | None = None
+    horizon: Horizon = "full"
 
     waits: ClassVar[bool] = False
     RANGES: ClassVar[dict[str, str]] = {"reduction": "2 <= x", "num_rungs": "2 <= x"}
@@ -92,11 +106,13 @@ class SuccessiveHalving:
       num_rungs: The number of rungs, the full length included.
       first: The lowest rung in optimizer steps, and each next one `reduction` times as high; None
         places all rungs as fractions of the full length.
+      horizon: The length that the trial's schedules are planned for, as for `Asha`.
     """
 
     reduction: int = 3
     num_rungs: int = 4
     first: Steps | None = None
+    horizon: Horizon = "full"
 
     waits: ClassVar[bool] = True
     RANGES: ClassVar[dict[str, str]] = {"reduction": "2 <= x", "num_rungs": "2 <= x"}
@@ -213,6 +229,10 @@ class Rungs:
             self._set_next(trial, line["rung"] + 1)
         elif kind == "ended":
             self._end(trial, line["outcome"])
+        elif kind == "reopened":
+            if (at_rung := self._keys.get(trial)) is not None:  # not of a copy, which never runs
+                highest = max(at_rung)
+                bisect.insort(self._rungs[highest].paused, at_rung[highest])
         elif kind == "retried":
             self._set_next(trial, 1)
 

@@ -22,7 +22,8 @@ class Limits:
 
     def __init__(self, study: Study, ledger: Ledger):
         self._study, self._ledger = study, ledger
-        self._num_seen = 0  # settings that were looked at
+        self._num_seen = 0  # reports that were looked at
+        self._counted: set[int] = set()  # settings; one that is reopened is reported twice
         self._best: float | None = None
         self._best_setting = 0
         self._num_without = 0  # trials since the best one
@@ -63,8 +64,9 @@ class Limits:
             value = values[0] if state == "complete" and values and is_feasible else math.nan
             if is_better(objective, value, math.nan if self._best is None else self._best):
                 self._best, self._best_setting, self._num_without = value, number, 0
-            else:
+            elif number not in self._counted:
                 self._num_without += len(setting.trials)
+            self._counted.add(number)
         self._num_seen = len(self._ledger.reported)
 
     def _reaches_target(self) -> bool:
