@@ -1,9 +1,12 @@
 """Rungs and schedulers, against a plain implementation of the paper's algorithm."""
 
+import dataclasses
 import functools
 import math
 import pathlib
+import re
 import shutil
+import types
 
 import fiddle as fdl
 import hypothesis
@@ -298,7 +301,7 @@ def test_a_study_that_is_resumed_decides_as_if_it_had_not_been_stopped(run, tmp_
 
 
 def _timeless(line):
-    return {name: value for name, value in line.items() if name != "at"}
+    return {name: value for name, value in line.items() if name not in ("at", "spent")}
 
 
 def test_budgets_hold(run):
@@ -407,15 +410,16 @@ def run_annealed(tmp_path, monkeypatch):
         return {"steps": found[LENGTHS[0]], "rate": graphs.get(graph, PEAK)}
 
     monkeypatch.setattr(toys, "read_values", functools.cache(read))
-    words = ["training.steps=9", "checkpoints=None", "records.wandb=None"]
+    words = ["training.steps=9", "evaluations.held_out.every=Steps(1)", "records.wandb=None"]
     base = graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
     space = studies.parse_space([f"{PEAK}=log(1e-4,1e-1)"])
 
-    def run(engine=None, scheduler=ANNEALED, trials=18, sampler="random"):
+    def run(engine=None, scheduler=ANNEALED, trials=18, sampler="random", device_hours=None):
         node = studies.sampler(sampler)
         graph = studies.study_of("annealed", base, space, node, [])
         graph.scheduler, graph.packing, graph.gate, graph.storage = scheduler, None, None, None
-        graph.budget, graph.directory = fdl.Config(studies.Budget, trials=trials), str(tmp_path)
+        graph.budget = fdl.Config(studies.Budget, trials=trials, device_hours=device_hours)
+        graph.directory = str(tmp_path)
         return studies.run(graph, engine=engine or toys.InstantEngine(2))
 
     return run
@@ -481,6 +485,72 @@ def test_an_experiment_without_a_length_has_no_horizon(run):
         BadInput, match=r"scales training\.steps, which the experiment does not have"
     ):
         run(scheduler=ANNEALED)
+
+
+# Device time: the last part of it is for the best trial, where none is complete.
+
+
+class Clocked(toys.InstantEngine):
+    """Takes a second for each step, by a clock of its own."""
+
+    def __init__(self, monkeypatch, slices=1):
+        super().__init__(slices)
+        self.now = 0.0
+        clock = types.SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr("luthier.study.driver.loop.time", clock)
+        make = toys.make_ended
+
+        def without_time(*arguments):  # the driver goes by its clock
+            ended = make(*arguments)
+            facts = {k: v for k, v in ended.result["facts"].items() if k != "device_seconds"}
+            return dataclasses.replace(ended, result={**ended.result, "facts": facts})
+
+        monkeypatch.setattr(toys, "make_ended", without_time)
+
+    def _advance(self, trial):
+        self.now += 1.0
+        super()._advance(trial)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "seconds"),
+    [
+        (fdl.Config(Asha, reduction=3, num_rungs=3), 13),
+        (ANNEALED, 17),
+        (fdl.Config(Asha, reduction=2, num_rungs=3, first=fdl.Config(Steps, 2)), 11),
+    ],
+    ids=["full", "rung", "first"],
+)
+def test_the_rest_of_the_device_time_finishes_the_best_trial(
+    run_annealed, monkeypatch, scheduler, seconds
+):
+    engine = Clocked(monkeypatch)
+    outcome = run_annealed(engine, scheduler, trials=None, device_hours=seconds / 3600)
+    assert outcome.is_over
+    trials = outcome.ledger.trials
+    (complete,) = [trial for trial in trials if trial.state == "complete"]
+    # Chosen when the rest of the time was just enough; without it, no trial gets to the end.
+    assert complete.rung_values[1] == min(t.rung_values[1] for t in trials if t.rung >= 1)
+    assert len(trials) >= 3
+    assert engine.now <= 1.25 * seconds
+    assert not any("no trial is complete" in notice for notice in outcome.ledger.notices)
+
+
+@pytest.mark.parametrize("scheduler", [fdl.Config(Asha, num_rungs=3), ANNEALED])
+def test_device_time_that_holds_no_whole_trial_is_reported(run_annealed, monkeypatch, scheduler):
+    engine = Clocked(monkeypatch)
+    outcome = run_annealed(engine, scheduler, trials=None, device_hours=5 / 3600)
+    assert outcome.is_over
+    assert not outcome.ledger.count("complete")
+    (notice,) = [n for n in outcome.ledger.notices if "no trial is complete" in n]
+    assert "budget.device_hours=0.00138889 are used up, and a whole trial takes about" in notice
+    more = float(re.search(r"resume with --budget device_hours=(\S+)$", notice)[1])
+    assert more > 9 / 3600
+    # As the notice has it.
+    graph = StudyDirectory(outcome.directory).read_study()
+    graph.budget = fdl.Config(studies.Budget, trials=None, device_hours=more)
+    again = studies.resume(str(outcome.directory), graph, engine=engine)
+    assert again.ledger.count("complete") == 1
 
 
 # Studies that are over, and get a larger budget.

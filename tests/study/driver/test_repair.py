@@ -146,7 +146,7 @@ def test_a_lost_line_of_a_study_with_rungs_is_made_again(request, tmp_path, stud
 
     def decisions(path):
         lines = read_journal(path / "journal.jsonl")
-        times = ("at", "repaired", "device_seconds")
+        times = ("at", "repaired", "device_seconds", "spent", "fraction")
         return [
             {name: value for name, value in line.items() if name not in times}
             for line in lines

@@ -179,11 +179,7 @@ class Admission:
         Returns:
           The graph; None for the full length.
         """
-        scheduler = self._study.scheduler
-        assert scheduler is not None
-        steps = graphs.evaluate(graphs.get(graph, "training.steps"))
-        number = None if graphs.is_deferred(steps) else steps
-        fractions = rung_fractions(scheduler, number)
+        number, fractions = self._rungs_of(graph)
         # The last one is the full length; so is one that rounding puts there.
         if rung >= len(fractions) or round(fractions[rung - 1] * (number or 2)) == number:
             return None
@@ -194,6 +190,23 @@ class Admission:
                 # Beside the run of the full length, which has the trial's own name.
                 graphs.set_value(short, "records.wandb.name", f"{name} rung {rung}")
         return short
+
+    def done_at_rung(self, graph: Graph, rung: int) -> float:
+        """Return the part of a trial's steps that its runs up to a rung take, of those of all runs.
+
+        Args:
+          graph: The trial's graph.
+          rung: The rung, from 1.
+        """
+        _, fractions = self._rungs_of(graph)
+        return sum(fractions[:rung]) / sum(fractions)
+
+    def _rungs_of(self, graph: Graph) -> tuple[int | None, list[float]]:
+        """Return the steps of a trial, where they are a number, and the fractions of its rungs."""
+        assert self._study.scheduler is not None
+        steps = graphs.evaluate(graphs.get(graph, "training.steps"))
+        number = None if graphs.is_deferred(steps) else steps
+        return number, rung_fractions(self._study.scheduler, number)
 
     def place(self, trial: int, graph: Graph) -> ValidatedTrial:
         """Return on which kinds of slices a graph runs, and how.

@@ -240,6 +240,8 @@ _OPTIONAL: dict[str, Any] = {
     "stopped_by": str,
     "notes": dict,
     "restarts": bool,
+    "fraction": _NUMBER,
+    "spent": _NUMBER,
 }
 
 

@@ -159,6 +159,11 @@ class _Slice:
         del self.leased[trial]
         return self._shares.pop(trial)
 
+    def spent_by(self, trial: int) -> float:
+        """Return devices times seconds that a trial on it has had so far."""
+        self._share()
+        return self._shares[trial]
+
     def spent(self) -> float:
         """Return devices times seconds that the trials on it have had so far."""
         self._share()
@@ -236,6 +241,7 @@ class _Trials:
         self._verdicts: list[tuple[int, int, int, Verdict]] = []  # answers that are to be sent
         self._left = self._time_left_behind()
         self._limits = Limits(parts.study, parts.ledger)
+        self._last: int | None = None  # the trial that the rest of the device time is for
         self._driven_before = parts.ledger.driven_seconds
         self.stopped = ""
         self.stopped_by: Literal["", "failures", "place"] = ""
@@ -403,7 +409,21 @@ class _Trials:
         self._copy_if_ended(first)
 
     def _is_spent(self) -> bool:
-        return bool(self._limits.reached(sum(slice.spent() for slice in self._slices)))
+        """Return whether no trial may start any more, but the one that is finished last."""
+        spent = sum(slice.spent() for slice in self._slices)
+        return bool(self._limits.reached(spent)) or self._last_trial() is not None
+
+    def _last_trial(self) -> int | None:
+        """Return the trial that the rest of the device time is reserved for; None for no such."""
+        if self._parts.rungs is None:
+            return None
+        spent = sum(slice.spent() for slice in self._slices)
+        found = self._limits.reserves(self._parts.rungs, spent)
+        # The same one until it has ended, although another may turn out to be better meanwhile:
+        # there is time for one.
+        if found is None or self._last is None or self._ledger.trials[self._last].state in ENDED:
+            self._last = found
+        return self._last
 
     def _finish(self, event: TrialEnded) -> None:
         """Process the end of a trial, from its worker's message or from its `result.json`."""
@@ -437,7 +457,10 @@ class _Trials:
     def _reach(self, trial: Trial, step: int, value: float, device_seconds: float) -> None:
         """Record the end of a trial's run to a rung, where it waits for its promotion."""
         at_rung = {"trial": trial.number, "step": step, "rung": trial.rung + 1, "value": value}
-        self._note("reached", **at_rung)
+        graph = self._parts.directory.read_trial(trial.number)
+        done = self._parts.admission.done_at_rung(graph, trial.rung + 1)
+        spent = round(trial.device_seconds + device_seconds, 6)
+        self._note("reached", **at_rung, fraction=done, spent=spent)
         self._parts.suggester.show_rungs(trial.setting, trial.rung_values or {})
         # Also one that is promoted next: its run has ended, and the next one needs a lease.
         self._note("paused", **at_rung, device_seconds=round(device_seconds, 6))
@@ -612,8 +635,8 @@ class Driver(_Trials):
             for event in self._engine.events(0.0):
                 self._handle(event)  # some slices may be away yet
             is_over = self._work()
-            if is_over and (notice := self._limits.reached()) not in ("", *self._ledger.notices):
-                self._note("noted", notice=notice)
+            if is_over:
+                self._note_limits()
         finally:
             # Closing waits until running trials are saved; only then is it known which of them have
             # results (`_release`), and the last line of the journal can say how the study stands.
@@ -627,6 +650,14 @@ class Driver(_Trials):
             self._parts.journal.commit()
             self._show()
         return is_over
+
+    def _note_limits(self) -> None:
+        """Note the limit that has ended the study, and that no trial is complete, each once."""
+        rungs = self._parts.rungs
+        notices = [self._limits.reached(), self._limits.none_complete(rungs) if rungs else ""]
+        for notice in notices:
+            if notice not in ("", *self._ledger.notices):
+                self._note("noted", notice=notice)
 
     def _work(self) -> bool:
         while not self.stop_asked and not self.stopped:
@@ -677,13 +708,19 @@ class Driver(_Trials):
         """Return whether there is a trial for a group that is away, or rests after a fault."""
         # Asking here may put a trial into the queue although no group is free: the study must not
         # end while one that is away could still take it.
-        return not self._is_spent() and (
-            bool(self._queue) or any(True for _ in self._promotable()) or self._ask()
-        )
+        if any(True for _ in self._promotable()):
+            return True
+        last = self._last_trial()
+        if self._is_spent():
+            return any(waiting.trial == last for waiting in self._queue)
+        return bool(self._queue) or self._ask()
 
     def _promotable(self) -> Iterator[int]:
         """Yield the paused trials that are to be promoted."""
-        if self._parts.rungs is not None:
+        if (last := self._last_trial()) is not None:
+            if self._ledger.trials[last].state == "paused":
+                yield last
+        elif self._parts.rungs is not None and not self._is_spent():
             yield from self._parts.rungs.promotable(may_ask=self._may_ask())
 
     def _end_paused(self) -> None:
@@ -795,10 +832,10 @@ class Driver(_Trials):
           slice: Where it will run.
           key: The program that it must share; None takes any, the one that ran there before first.
         """
-        if self._is_spent():
-            return None
         if (promoted := self._take_promoted(slice, key)) is not None:
             return promoted
+        if self._is_spent():
+            return None
         kind = kind_of(slice.info)
         while True:
             fitting = [a for a in self._queue if kind in a.packed and not self._shuns(a, slice)]
@@ -830,8 +867,11 @@ class Driver(_Trials):
         if self._parts.rungs is None:
             return None
         # First those that were lost on their way: they had been leased before any of the others.
+        is_spent, last = self._is_spent(), self._last_trial()
         for left in self._queue:
             if self._ledger.trials[left.trial].fence == 0 or self._shuns(left, slice):
+                continue
+            if is_spent and left.trial != last:
                 continue
             packed = left.packed.get(kind_of(slice.info))
             if packed is not None and key in (None, packed.key):
@@ -984,9 +1024,17 @@ class Driver(_Trials):
         # A trial that was promoted may resume from before its rung, and reports it once more.
         if rung <= trial.rung:
             return "continue"
-        self._note("reached", trial=trial.number, step=event.step, rung=rung, value=value)
+        spent = trial.device_seconds + self._slices[event.slice].spent_by(trial.number)
+        measured = {"fraction": round(event.fraction, 6), "spent": round(spent, 6)}
+        at_rung = {"trial": trial.number, "step": event.step, "rung": rung, "value": value}
+        self._note("reached", **at_rung, **measured)
         self._parts.suggester.show_rungs(trial.setting, trial.rung_values or {})
-        if not rungs.promotes_at_once(trial.number, rung):
+        if (last := self._last_trial()) is not None:
+            continues = trial.number == last
+        else:
+            is_left = not self._limits.is_used_up(sum(slice.spent() for slice in self._slices))
+            continues = is_left and rungs.promotes_at_once(trial.number, rung)
+        if not continues:
             return "pause"
         self._note("promoted", **_at_rung(trial))
         return "continue"
