@@ -566,7 +566,10 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         return EXIT_DONE
     best = standing.best()
     if not best:
-        raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
+        if not standing.ledger.count("complete"):
+            raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
+        remedy = f"`luthier sweep show {arguments.words[0]}` lists its trials"
+        raise BadInput(Problem(f"{directory.path}: {standing.why_no_best()}", remedy=remedy))
     for trial in best:
         if len(best) > 1:
             print(f"# trial {trial.number}")
