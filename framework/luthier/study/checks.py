@@ -16,6 +16,7 @@ from luthier.graph import Graph
 from luthier.graph.paths import is_node
 from luthier.records import name_problem
 from luthier.study import study as studies
+from luthier.study.driver.sampling import quiet_optuna
 from luthier.study.objectives import Measured
 from luthier.study.rungs import Asha, SuccessiveHalving, reached_rung, rung_fractions
 from luthier.study.space import Constraint, Grid
@@ -327,11 +328,12 @@ def _warmups(pruner: Any) -> list[tuple[str, int]]:
 def _sampler_problems(study: studies.Study) -> list[Problem]:
     problems: list[Problem] = []
     target = study.sampler.__fn_or_cls__ if is_node(study.sampler) else type(study.sampler)
-    # The class is looked at, not an instance: a sampler is built for each setting, and may need
-    # what is not here.
     if target is not Grid and not _is_of_optuna(target, "BaseSampler"):
         what = f"{getattr(target, '__name__', target)} is not a sampler"
-        remedy = "use a sampler of optuna.samplers, described by fdl.Config, or luthier.study.Grid"
+        remedy = (
+            "use one of optuna.samplers, a subclass of optuna.samplers.BaseSampler, or "
+            "luthier.study.Grid, described by fdl.Config"
+        )
         problems.append(Problem(what, "sampler", remedy=remedy))
     elif target.__name__ == "GridSampler":
         # It ends a study by `Study.stop` in `after_trial`. That raises outside of `Study.optimize`,
@@ -342,6 +344,11 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
     # import, such as torch for `GPSampler`, shows only when the sampler is built.
     elif target.__name__ == "CmaEsSampler" and not _has("cmaes"):
         problems.append(Problem("needs cmaes", "sampler", remedy="pip install cmaes"))
+    elif is_node(study.sampler) and target is not Grid:
+        # It is built again for each setting: what its constructor refuses is reported now, and not
+        # after the baseline. An error in the user's own code is raised as it is.
+        with quiet_optuna():
+            graphs.build(study.sampler)
     # Both change the leaf `seed` of the experiment, at the top of its graph.
     if study.seeds > 1 or isinstance(study.dedupe, studies.AnotherSeed):
         try:

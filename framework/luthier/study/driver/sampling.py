@@ -24,6 +24,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from luthier import graph as graphs
+from luthier.errors import BadInput, Problem
 from luthier.study.space import (
     TAIL,
     Choice,
@@ -112,7 +113,7 @@ class InMemoryStudy:
         # The storage is driven directly where Optuna's `Study` has no method: attributes that
         # samplers write are not reachable otherwise.
         self._storage = _Storage()
-        with _quiet():
+        with quiet_optuna():
             self._study = optuna.create_study(storage=self._storage, directions=self._directions)
         self._size = 0
 
@@ -494,7 +495,7 @@ class OptunaSuggester:
         # every trial has.
         if self._is_a("TPESampler") and self._space.is_conditional:
             values |= {"multivariate": True, "group": True}
-        with _quiet():
+        with quiet_optuna():
             made = graphs.build(self._node, values)
         return _WholeSpace(made, self._all) if self._is_a("QMCSampler") else made
 
@@ -505,7 +506,7 @@ class OptunaSuggester:
         def choose(trial: Any) -> dict[str, Stored]:
             return self._space.choose(lambda name, dim: _suggest(trial, name, dim, exact))
 
-        with _quiet():
+        with quiet_optuna():
             suggestion = self._past.ask(setting, self._sampler(setting), choose)
         if not exact:
             return suggestion
@@ -519,7 +520,7 @@ class OptunaSuggester:
             name: exact[name] if name in exact else _as_asked(self._dimensions[name], stored)
             for name, stored in suggestion.assignment.items()
         }
-        with _quiet():
+        with quiet_optuna():
             own = dataclasses.replace(suggestion, assignment=asked)
             self._past.restore(setting, own, distributions)
 
@@ -544,7 +545,7 @@ class OptunaSuggester:
         violations: Sequence[float] = (),
     ) -> None:
         """Record the outcome of a setting."""
-        with _quiet():
+        with quiet_optuna():
             self._past.record(setting, state, values, series, violations)
 
 
@@ -623,19 +624,24 @@ def _as_asked(dimension: Any, stored: Stored) -> Stored:
 def _suggest(trial: Any, name: str, dimension: Any, exact: dict[str, float]) -> Stored:
     """Ask a trial of Optuna for a choice; what cannot be computed from it goes into `exact`."""
     found = _asked(dimension)
-    if isinstance(dimension, Gaussian):
-        exact[name] = trial.suggest_float(name, found.low, found.high)
-        return dimension.quantile(exact[name])
+    if isinstance(found, optuna.distributions.CategoricalDistribution):
+        return trial.suggest_categorical(name, found.choices)
     if isinstance(found, optuna.distributions.FloatDistribution):
-        return trial.suggest_float(name, found.low, found.high, log=found.log)
-    if isinstance(found, optuna.distributions.IntDistribution):
+        number = trial.suggest_float(name, found.low, found.high, log=found.log)
+    else:
         number = trial.suggest_int(name, found.low, found.high, step=found.step, log=found.log)
-        return dimension.at(number) if isinstance(dimension, Uniform) else number
-    return trial.suggest_categorical(name, found.choices)
+    # Optuna does not look: a study with such a trial could not be read back.
+    if not found.low <= number <= found.high:
+        what = f"suggested {number!r} for {name}, which goes from {found.low} to {found.high}"
+        raise BadInput(Problem(what, "sampler", remedy="mend its code"))
+    if isinstance(dimension, Gaussian):
+        exact[name] = number
+        return dimension.quantile(number)
+    return dimension.at(number) if isinstance(dimension, Uniform) and dimension.step else number
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_optuna() -> Iterator[None]:
     """Run a block without Optuna's log of new studies and its warnings of experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(max(before, logging.WARNING))
@@ -668,7 +674,7 @@ class Pruning:
 
     def _begin(self) -> None:
         self._storage = optuna.storages.InMemoryStorage()
-        with _quiet():
+        with quiet_optuna():
             self._study = optuna.create_study(
                 storage=self._storage, direction=self._direction, study_name=self._name
             )
