@@ -429,7 +429,11 @@ LENGTHS = ("training.steps", "optimizer.learning_rate.total_steps")
 
 
 def test_each_rung_is_a_run_from_the_first_step_whose_schedule_ends_there(run_annealed):
-    outcome = run_annealed()
+    engine = toys.InstantEngine(2)
+    outcome = run_annealed(engine)
+    work = [trial for _, work in engine.started for trial in work.trials]
+    assert all(one.is_to_rung == ("/rungs/" in one.directory) for one in work)
+    assert {one.is_to_rung for one in work} == {False, True}
     trials, directory = outcome.ledger.trials, StudyDirectory(outcome.directory)
     assert {trial.state for trial in trials} == {"complete", "pruned"}
     steps = (1, 3, 9)

@@ -918,7 +918,9 @@ class Driver(_Trials):
         fence, trial = self._ledger.fence + 1, admitted.trial
         self._note("leased", trial=trial, slice=slice.info.index, fence=fence)
         slice.lease(trial)
-        return TrialWork(trial, fence, str(self._folder(self._ledger.trials[trial])))
+        folder = self._folder(self._ledger.trials[trial])
+        is_to_rung = folder != self._parts.directory.trial_path(trial)
+        return TrialWork(trial, fence, str(folder), is_to_rung)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Back):
