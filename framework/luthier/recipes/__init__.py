@@ -19,7 +19,7 @@ from luthier.recipes.precision import (
     without_quantization,
 )
 from luthier.recipes.quick_compile import quick_compile
-from luthier.recipes.scale import scale_depth, scale_width
+from luthier.recipes.scale import scale_depth, scale_length, scale_width
 from luthier.recipes.seed import seed
 from luthier.recipes.stacks import pipeline, remat
 from luthier.recipes.swap_optimizer import swap_optimizer
@@ -51,6 +51,7 @@ __all__ = [
     "remat",
     "ring",
     "scale_depth",
+    "scale_length",
     "scale_to",
     "scale_width",
     "seed",

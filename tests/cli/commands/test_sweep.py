@@ -438,3 +438,49 @@ def test_a_fault_of_the_machine_is_reported_with_a_remedy(project, capsys):
         "or repair the machine, then `luthier sweep --resume studies/toy`: no trial is lost"
     )
     assert main(["sweep", "--resume", "studies/toy", "engine.ends={}"]) == 0
+
+
+SAMPLER = """
+import optuna
+
+
+class Ends(optuna.samplers.BaseSampler):
+    def __init__(self, part: float, table: str = ""):
+        self.part = part
+        if table:
+            open(table)
+
+    def infer_relative_search_space(self, study, trial):
+        return {}
+
+    def sample_relative(self, study, trial, search_space):
+        return {}
+
+    def sample_independent(self, study, trial, name, distribution):
+        done = len(study.get_trials(deepcopy=False))
+        return distribution.high * self.part ** (1 + done % 3)
+"""
+
+
+def test_a_sampler_of_the_users_package_suggests_and_resumes(project, capsys, monkeypatch):
+    (project / "own_samplers.py").write_text(SAMPLER)
+    lines = '[tool.luthier]\npackages = ["simulated_engine", "own_samplers"]\n'
+    (project / "pyproject.toml").write_text(lines)
+    study = [STUDY, "space.dimensions:={'rate': luthier.study.Uniform(low=0.0, high=1.0)}"]
+    words = [*study, "--sampler", "own_samplers.Ends(part=0.5)"]
+    assert main(["sweep", *words, "--trials", "3"]) == 0
+    assert main(["sweep", "--resume", "studies/toy", "--trials", "6"]) == 0
+    # It counts the trials before its own, those of the driver before among them.
+    rates = [row["rate"] for row in studies.load("toy")]
+    assert rates[1:] == [0.125, 0.5, 0.25, 0.125, 0.5]
+    capsys.readouterr()
+
+    # What its constructor refuses is reported before anything is written, and a value that no
+    # resumed study could read back when it is suggested.
+    bad = [*study, "--name", "bad", "--sampler"]
+    assert main(["sweep", *bad, "own_samplers.Ends(part=0.5, table='missing.txt')"]) == 1
+    assert "No such file or directory: 'missing.txt'" in capsys.readouterr().err
+    assert not (project / "studies" / "bad").exists()
+    assert _refused(capsys, *bad, "own_samplers.Ends(part=1.5)") == [
+        "luthier: sampler: suggested 3.375 for rate, which goes from 0.0 to 1.0; mend its code"
+    ]

@@ -571,7 +571,10 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         return EXIT_DONE
     best = standing.best()
     if not best:
-        raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
+        if not standing.ledger.count("complete"):
+            raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
+        remedy = f"`luthier sweep show {arguments.words[0]}` lists its trials"
+        raise BadInput(Problem(f"{directory.path}: {standing.why_no_best()}", remedy=remedy))
     for trial in best:
         if len(best) > 1:
             print(f"# trial {trial.number}")
@@ -644,7 +647,9 @@ def _rerun(arguments: argparse.Namespace, problems: Problems) -> int:
     if trial.copy_of is not None:
         remedy = f"luthier sweep rerun {name}/{trial.copy_of}"
         raise BadInput(Problem(f"trial {number} has the result of another", remedy=remedy))
-    folder = directory.trial_path(trial.number)
+    folder = own_folder = directory.trial_path(trial.number)
+    if trial.state == "pruned":  # with `horizon="rung"`, its last run is that to its rung
+        folder = directory.work_path(trial.number, trial.rung)
     before = read_result(folder)
     if before is None or trial.state not in ("complete", "pruned"):
         what = f"trial {number} of {name} is {trial.state}, and has no result to repeat"
@@ -662,7 +667,9 @@ def _rerun(arguments: argparse.Namespace, problems: Problems) -> int:
     if edited := edited_packages(directory.path):
         print(f"notice: the source of {', '.join(edited)} was edited since the study began")
     into = (
-        Path(arguments.into) if arguments.into else _free_folder(directory.path / "reruns", folder)
+        Path(arguments.into)
+        if arguments.into
+        else _free_folder(directory.path / "reruns", own_folder)
     )
     from luthier.study import rerun
 
