@@ -149,6 +149,7 @@ class TiedUnembedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "param_dtype", "rngs")
+    EXECUTION: ClassVar[tuple[str, ...]] = ("logits_dtype",)
     # The component whose weights are used here. `show` and `diff` list ties by it, apart from
     # settings that are shared: two nodes with equal settings have weights of their own.
     TIES: ClassVar[str] = "the embedding"
@@ -218,7 +219,7 @@ class Unembedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
-    EXECUTION: ClassVar[tuple[str, ...]] = ("pad_to_multiple",)
+    EXECUTION: ClassVar[tuple[str, ...]] = ("pad_to_multiple", "logits_dtype")
     RANGES: ClassVar[dict[str, str]] = {"pad_to_multiple": "1 <= x", "vocab_size": "1 <= x"}
 
     def __init__(

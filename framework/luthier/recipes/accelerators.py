@@ -87,7 +87,8 @@ def _is_plain(core: fdl.Buildable) -> bool:
 def _has_biases(model: Graph) -> bool:
     # A bias is added to the scores of attention that stands elsewhere in the graph, so one anywhere
     # counts for all.
-    return any(getattr(_made(place), "__module__", "") == biases.__name__ for place in graph.walk(model))
+    modules = {getattr(_made(place), "__module__", "") for place in graph.walk(model)}
+    return biases.__name__ in modules
 
 
 def _of_class(model: Graph, kinds: type | tuple[type, ...]) -> list[Place]:

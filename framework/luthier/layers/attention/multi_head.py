@@ -252,6 +252,7 @@ class Attention(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    EXECUTION: ClassVar[tuple[str, ...]] = ("joint",)
     RANGES: ClassVar[dict[str, str]] = {
         "num_heads": "1 <= x",
         "num_kv_heads": "1 <= x",
