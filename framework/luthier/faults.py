@@ -68,7 +68,8 @@ TRANSIENT_ERRNOS = _PLACE_ERRNOS - {errno.EROFS, errno.EFBIG, errno.ENODEV}
 _PLACE_TEXT = re.compile(
     r"ECC error|uncorrectable|NCCL (?:error|operation)|CUDA_ERROR_(?:ECC|HARDWARE"
     r"|DEVICE_UNAVAILABLE|LAUNCH_FAILED|ILLEGAL_ADDRESS|SYSTEM)|Xid|fell off the bus|DATA_LOSS"
-    r"|cuda_graph_end_capture|UNAVAILABLE:|coordination service|heartbeat timeout|TPU (?:is )?unhealthy"
+    r"|cuda_graph_end_capture|UNAVAILABLE:|coordination service|heartbeat timeout"
+    r"|TPU (?:is )?unhealthy"
     r"|No space left on device|Disk quota exceeded|Input/output error|Stale file handle",
     re.IGNORECASE,
 )
