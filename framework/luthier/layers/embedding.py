@@ -5,13 +5,11 @@ Shapes: B rows, L length, D embed, V vocab.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import NamedSharding
 
 from luthier.layers.attention.cores import soft_cap
 from luthier.layers.dropout import DropoutKeys
@@ -28,6 +26,7 @@ from luthier.layers.parameters import (
     wide,
 )
 from luthier.layers.positions import Tokens
+from luthier.layers.products import stored_product
 from luthier.parallel import constrain, result_sharding
 
 LOGITS_AXES = ("batch", "length", "vocab")
@@ -292,29 +291,6 @@ def _logits(
     sharding = result_sharding(hidden_BLD, 2, ("vocab",))
     hidden_BLD = hidden_BLD.astype(kernel_DV.dtype)
     x = hidden_BLD if sharding is not None else flattened(hidden_BLD)
-    logits = _stored_product(x, kernel_DV, kind, sharding)
+    logits = stored_product("...D,DV->...V", x, kernel_DV, kind, sharding)
     logits_BLV = logits.reshape(*hidden_BLD.shape[:-1], -1)
     return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)
-
-
-# The derivative that JAX derives multiplies the float32 cotangent of the logits with the other
-# factor, which it widens for that: two products of the size of this one, in float32 (TF32 on GPUs,
-# at most half the rate; on an H200 they took 20 % of a step of GPT-2). All other products of a
-# model get cotangents in their own type; so do these, by a tangent that is a product in the type of
-# its factors. A custom JVP, not a custom VJP, so that forward mode works as well.
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def _stored_product(
-    x: jax.Array, kernel_DV: jax.Array, kind: DType, sharding: NamedSharding | None
-) -> jax.Array:
-    """Return `x W` in `kind`; its tangents and cotangents are rounded to the type of x."""
-    return jnp.matmul(x, kernel_DV, preferred_element_type=kind, out_sharding=sharding)
-
-
-@_stored_product.defjvp
-def _stored_product_jvp(
-    kind: DType, sharding: NamedSharding | None, primals: Any, tangents: Any
-) -> tuple[jax.Array, jax.Array]:
-    (x, kernel_DV), (change, kernel_change_DV) = primals, tangents
-    own = functools.partial(jnp.matmul, out_sharding=sharding)
-    tangent = own(change, kernel_DV) + own(x, kernel_change_DV)
-    return _stored_product(x, kernel_DV, kind, sharding), tangent.astype(kind)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from luthier.errors import BadInput, Problem
 from luthier.layers.parameters import DType, wide
@@ -297,3 +298,39 @@ _grouped.defvjp(_grouped_forward, _grouped_backward)
 def _of_backward(types: QuantizedProduct) -> tuple[DType | None, DType | None]:
     """Return the types of x and W in the backward pass."""
     return (None, None) if types.gradient is None else (types.inputs, types.kernel)
+
+
+# The derivative that JAX derives multiplies the float32 cotangent of the result with the other
+# factor, which it widens for that: two products of the size of this one, in float32 (TF32 on GPUs,
+# at half the rate; those of the logits took 20 % of a step of GPT-2 on an H200). All other products
+# of a model get cotangents in their own type; so do these, by a tangent that is a product in the
+# type of its factors. A custom JVP, not a custom VJP, so that forward mode works as well.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 3, 4))
+def stored_product(
+    spec: str, x: jax.Array, y: jax.Array, dtype: DType, sharding: NamedSharding | None = None
+) -> jax.Array:
+    """Return an einsum of two arrays in another type than theirs; cotangents are rounded to theirs.
+
+    Accelerators accumulate in float32; `dtype` is what the sums are stored in.
+
+    Args:
+      spec: The einsum, such as `TD,DV->TV`.
+      x: The first factor.
+      y: The second factor, of the same type.
+      dtype: Dtype of the result.
+      sharding: That of the result, where the axes of the mesh are explicit.
+
+    Returns:
+      The product in `dtype`.
+    """
+    return jnp.einsum(spec, x, y, preferred_element_type=dtype, out_sharding=sharding)
+
+
+@stored_product.defjvp
+def _stored_product_jvp(
+    spec: str, dtype: DType, sharding: NamedSharding | None, primals: Any, tangents: Any
+) -> tuple[jax.Array, jax.Array]:
+    (x, y), (x_change, y_change) = primals, tangents
+    own = functools.partial(jnp.einsum, spec, out_sharding=sharding)
+    tangent = own(x_change, y) + own(x, y_change)
+    return stored_product(spec, x, y, dtype, sharding), tangent.astype(dtype)

@@ -18,6 +18,7 @@ from luthier.layers.declared import visible
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
+from luthier.layers.products import stored_product
 from luthier.parallel import constrain, is_explicit
 
 # Added to the score of a masked key. Finite, because for a query that may see nothing the softmax
@@ -163,8 +164,8 @@ class EinsumAttention(_Masked):
         # do not mind.
         query_BGRLK = query_BLHK.reshape(B, L, G, H // G, K).transpose(0, 2, 3, 1, 4)
         key_BGSK, value_BGSK = key_BSGK.swapaxes(1, 2), value_BSGK.swapaxes(1, 2)
-        scores_BGRLS = terms.scale * jnp.einsum(
-            "BGRLK,BGSK->BGRLS", query_BGRLK, key_BGSK, preferred_element_type=kind
+        scores_BGRLS = terms.scale * stored_product(
+            "BGRLK,BGSK->BGRLS", query_BGRLK, key_BGSK, kind
         )
         if self.cap is not None:
             scores_BGRLS = soft_cap(scores_BGRLS, self.cap)
