@@ -63,8 +63,9 @@ pauses trials at fractions of their length, and continues the best from their ch
 
 ## Objectives
 
-`--objective WORD`. Without it, the metric of `checkpoints.keep_best` is the objective, and the sweep
-prints a line that names it; without `keep_best`, it is the first metric of the only evaluation.
+`--objective WORD`. Without it, the metric of `checkpoints.keep_best` is the objective, and the
+sweep prints a line that names it; without `keep_best`, it is the first metric of the only
+evaluation.
 
 | word | objective |
 | --- | --- |
