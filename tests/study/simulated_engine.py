@@ -75,7 +75,7 @@ class Toy:
     optimizer: Momentum | Adaptive = Momentum()
     task: ToyTask = dataclasses.field(default_factory=ToyTask)
     evaluations: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"held_out": None})
-    checkpoints: Any = None
+    checkpoints: Any = "kept"  # paused trials resume from them
 
     RELATIONS = ("width % heads == 0",)
 
