@@ -56,7 +56,11 @@ class Problem:
         return [(field, text) for field, text in parts if text]
 
 
-def listed(names: Sequence[str], most: int = 12) -> str:
+MOST_LISTED = 12
+"""Names of a list in a message, which should stay shorter than 200 characters."""
+
+
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
     """Return names for a message, `a, b, c and 5 more`: a list that is cut says so."""
     text = ", ".join(names[:most])
     return f"{text} and {len(names) - most} more" if len(names) > most else text

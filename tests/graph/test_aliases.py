@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import hypothesis
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from luthier import data
 from luthier import graph as graphs
-from luthier.errors import OverrideError
+from luthier.errors import BadInput, OverrideError
 
 FIRST_WORDS = pathlib.Path(__file__).with_name("first_words.txt").read_text().splitlines()
 # Values that the settings of these names take; 2 for all others.
@@ -199,3 +200,19 @@ def test_dtypes_may_be_quoted_and_keys_be_in_brackets(quickstart):
     changed = graphs.apply(quickstart, ['model.dtype="bfloat16"', "evaluations[*].every.count=7"])
     assert changed.model.dtype is jnp.bfloat16
     assert changed.evaluations["held_out"].every.count == 7
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("fiddler:foo", "class:Foo.x=1", "optimizer=3", "optimizer.learning_rate=abc"),
+        *("optimizer.learning_rate=None", "records.wandb=True", "model.block.mlp.up.biass=1"),
+        *("model.block.mlp=Nothing()", "nothing=3", "training.steps=", "model.dim=12.5"),
+        *("model.block.attention.num_heads=5", "training.global_batch_size=x"),
+    ],
+)
+def test_the_answer_to_a_first_mistake_is_short(quickstart, word):
+    with pytest.raises(BadInput) as caught:
+        graphs.validate(graphs.apply(quickstart, [word]))
+    for problem in caught.value.problems:
+        assert len(str(dataclasses.replace(problem, origin=""))) <= 200

@@ -289,7 +289,7 @@ BAD = {
     "replace{at}; did you mean optimizer.learning_rate.peak=3?",
     "optimizer.learning_rate=abc": "optimizer.learning_rate: is a Cosine node, which abc cannot "
     "replace{at}; set one of its fields (optimizer.learning_rate.peak, "
-    "optimizer.learning_rate.warmup_steps, optimizer.learning_rate.total_steps)",
+    "warmup_steps, total_steps)",
     "optimizer.learning_rate*=2": "optimizer.learning_rate: is a Cosine node, which 2 cannot "
     "replace{at}; did you mean optimizer.learning_rate.peak*=2?",
     "evaluations['long text'].every=60": "evaluations['long text'].every: is a Steps node, which "
@@ -298,7 +298,7 @@ BAD = {
     "cannot replace{at}; to replace the node, write Constant()",
     "optimizer.learning_rate=None": "optimizer.learning_rate: is a Cosine node, which None cannot "
     "replace{at}; set one of its fields (optimizer.learning_rate.peak, "
-    "optimizer.learning_rate.warmup_steps, optimizer.learning_rate.total_steps)",
+    "warmup_steps, total_steps)",
     "optimizer.learning_rate:=3": "optimizer.learning_rate: 3 is not a Schedule{at}",
     "optimizer.learning_rate=Constnt(1)": "optimizer.learning_rate: there is nothing called "
     "'Constnt'{at}; did you mean Constant?",
@@ -310,8 +310,7 @@ BAD = {
     "rules.sizes=2": "rules.sizes: 2 is not a tuple of (int, int){at}",
     "rules.sizes[5]=2": "rules.sizes[5]: does not exist{at}; did you mean rules.sizes?",
     "model.layers[0]=3": "model.layers[0]: is a Mlp node, which 3 cannot replace{at}; set one of "
-    "its fields (model.layers[0].hidden, model.layers[0].dim, model.layers[0].dropout, "
-    "model.layers[0].activation, model.layers[0].dtype)",
+    "its fields (model.layers[0].hidden, dim, dropout, activation, dtype)",
     "model.layers[0].dtype=bf61": "model.layers[0].dtype: 'bf61' is not a dtype or None{at}; "
     "did you mean bf16?",
     "any:dropuot=1": "any:dropuot matches nothing{at}; did you mean any:dropout?",

@@ -60,6 +60,13 @@ class ToyTask:
         return (Metric("loss"), Metric("accuracy", "higher"))
 
 
+@dataclasses.dataclass(frozen=True)
+class ToyCheckpoints:
+    """Not None, so that paused trials may resume."""
+
+    keep_best: Any = None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Toy:
     """An experiment that is no more than a formula."""
@@ -75,7 +82,7 @@ class Toy:
     optimizer: Momentum | Adaptive = Momentum()
     task: ToyTask = dataclasses.field(default_factory=ToyTask)
     evaluations: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"held_out": None})
-    checkpoints: Any = None
+    checkpoints: Any = ToyCheckpoints()
 
     RELATIONS = ("width % heads == 0",)
 

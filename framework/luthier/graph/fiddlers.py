@@ -18,7 +18,7 @@ import fiddle as fdl
 import typing_extensions
 
 from luthier import project, user_code
-from luthier.errors import BadInput, Problem, UserCodeError
+from luthier.errors import MOST_LISTED, BadInput, Problem, UserCodeError, listed
 from luthier.graph import copies, entry_points, lazy, origins, setting, signatures, values
 from luthier.graph.grammar import call_arguments, names
 from luthier.graph.grammar.statements import Unreadable
@@ -132,7 +132,9 @@ def find_fiddler(name: str, shelves: Sequence[str] | None) -> Callable[..., Any]
             raise Unreadable(Problem(f"{len(targets)} fiddlers are called {name!r}", remedy=remedy))
         every = [*known, *entry_points.names(entry_points.FIDDLERS)]
         near = [f"fiddler:{other}" for other in nearest(name, every)]
-        there = f"there are {', '.join(sorted(every))}" if every else "write package.module.NAME"
+        there = f"there are {listed(sorted(every))}" if every else "write package.module.NAME"
+        if len(every) > MOST_LISTED:
+            there += "; `luthier help fiddlers` describes them"
         what = f"there is no fiddler {name!r}"
         raise Unreadable(Problem(what, nearest=near, remedy="" if near else there))
     return known[name]

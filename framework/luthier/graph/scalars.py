@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from luthier.errors import Problem
+from luthier.errors import Problem, listed
 from luthier.graph import signatures, values
 from luthier.graph.grammar import types
 from luthier.graph.grammar import types as fitting  # its last part: conversion, refusal
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import Place, children, is_dataclass_instance, is_node, join
 from luthier.graph.signatures import UNSET
-
-_MOST_FIELDS = 6
 
 
 def refuse_on_node(
@@ -54,8 +52,9 @@ def refuse_on_node(
     fields = _fields(place)
     paths = [field.path for field in fields]
     given = value if isinstance(value, str) else fitting.shown(value)
-    more = ", ..." if len(paths) > _MOST_FIELDS else ""
-    remedy = f"set one of its fields ({', '.join(paths[:_MOST_FIELDS])}{more})"
+    # Only the first one in full: all of them would be longer than the rest of the message.
+    others = [path.removeprefix(f"{place.path}.") for path in paths[1:]]
+    remedy = f"set one of its fields ({listed([*paths[:1], *others])})"
     if not fields:
         remedy = "replace it by another node"
     meant = None

@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from luthier import graph as graphs
-from luthier.errors import Problem, RunError
+from luthier.errors import Problem, RunError, listed
 from luthier.graph import Graph
 from luthier.graph.recorded_defaults import restore_defaults
 from luthier.parallel import Placement
@@ -142,11 +142,8 @@ def check_continuation(
     # followed the old one, and no continuation is equal to a run of 2N steps.
     # Asked after the refusals, against which `--extend` does not help.
     if comparison.reshaped and not extend:
-        what = f"another number of steps reshapes {', '.join(comparison.reshaped)}"
-        remedy = (
-            "steps already taken followed the old curve: add --extend to continue with the new "
-            f"one; to start a new run, {separate}"
-        )
+        what = f"another number of steps reshapes {listed(comparison.reshaped, 3)}"
+        remedy = f"add --extend to continue on the new curve; to start a new run, {separate}"
         raise RunError(Problem(what, "training.steps", remedy=remedy))
     # Listed only, since an override that changes a setting was typed for this very start; code and
     # defaults change without that, and have checks of their own.
@@ -279,12 +276,9 @@ def check_code(
     if deciding and saved and not accept_changes:
         what = (
             f"{directory.name}/{directory.id}: code of the model, the task, the data or the "
-            f"optimizer changed {since}: {', '.join(deciding)}"
+            f"optimizer changed {since}: {listed(deciding, 4)}"
         )
-        remedy = (
-            "put it back (the run has a copy in code/), add --accept-changes to resume with it, "
-            "or start a separate run with --new"
-        )
+        remedy = "restore it from code/ of the run, or add --accept-changes or --new"
         raise RunError(Problem(what, remedy=remedy))
     files = f"code changed {since}: {', '.join(changed)}"
     return [*(line for line in lines if line.startswith("luthier ")), files]

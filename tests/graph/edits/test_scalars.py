@@ -58,7 +58,7 @@ def test_default_instances_count_as_nodes(graph):
     assert (problem.path, problem.what, problem.remedy) == (
         "rules",
         "is a Rules node, which 3 cannot replace",
-        "set one of its fields (rules.parameters, rules.sizes)",
+        "set one of its fields (rules.parameters, sizes)",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier.errors import Problem, listed
+from luthier.errors import MOST_LISTED, Problem, listed
 from luthier.graph import signatures, values
 from luthier.graph.grammar import front_ends
 from luthier.graph.grammar.statements import Statement, Unreadable
@@ -155,7 +155,7 @@ def _by_class(graph: Graph, statement: Statement, places: Sequence[Place]) -> li
     close = nearest(words[0], known) or sorted(inside, key=len)[:3]
     close = close or nearest(words[0], {type(place.value).__name__ for place in defaults})
     near = [f"class:{'.'.join([name, *words[1:]])}" for name in close]
-    raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(known)))
+    raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(known, 10)))
 
 
 def _fields(
@@ -185,8 +185,8 @@ def _class_of(value: Any) -> Any:
     return value.__fn_or_cls__ if is_node(value) else type(value)
 
 
-def _list(names: Iterable[str]) -> str:
-    return f"there are {listed(sorted(names))}"
+def _list(names: Iterable[str], most: int = MOST_LISTED) -> str:
+    return f"there are {listed(sorted(names), most)}"
 
 
 def _is_graph_node(value: Any) -> bool:
