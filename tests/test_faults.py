@@ -22,6 +22,7 @@ def _raised_from(outer, inner):
         (_raised_from(errors.RunError("cannot write"), OSError(errno.EIO, "EIO")), "place"),
         (ValueError("x: [Source locations: ...] OS error code: 28 No space left"), "place"),
         (RuntimeError("INTERNAL: NCCL operation ncclAllReduce failed"), "place"),
+        (RuntimeError("INTERNAL: detail::cuda_graph_end_capture(s, &g) failed"), "place"),
         (RuntimeError("CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error"), "place"),
         (ConnectionResetError(), "place"),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes"), "code"),

@@ -37,7 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.bench.gpu_hour import bundle, cases, runs, tables
-from tools.bench.gpu_hour.cases import BASE, CUDNN, SIZES, Case
+from tools.bench.gpu_hour.cases import BASE, CUDNN, EINSUM, SIZES, Case
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "tools" / "bench" / "results"
@@ -195,13 +195,13 @@ class Stage:
         return self.result_of(command, folder / "log")
 
     def _train(self, case: Case, folder: Path, steps: int, *words: str) -> list[str]:
-        core = () if self.toy else (CUDNN.format(1),)
+        core = EINSUM if self.toy else CUDNN.format(1)  # there is no cuDNN on a CPU
         filled = [o.format(**self.size) if "{vocab}" in o else o for o in case.overrides]
         command = ["-m", "luthier", "train", f"{EXPERIMENT}:experiment({self.size['name']!r})"]
         return [
             *command,
             *BASE,
-            *core,
+            core,
             f"training.steps={steps}",
             f"records.directory={folder / 'runs'}",
             *words,

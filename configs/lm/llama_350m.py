@@ -15,7 +15,7 @@ The model has 367,969,280 parameters. Memory on each GPU, as compiled without a 
   h100:1                                         33.1 GiB of 59.3 GiB   16 sequences at a time
   h100:8                                         10.8 GiB                2 sequences on each
   h100:8 fiddler:fsdp training.accumulation=2    29.7 GiB               16 sequences on each
-No step was run on a GPU, so there is no measured time. `:cudnn` uses cuDNN's attention kernel.
+No step was run on a GPU; add `fiddler:gpu` there. `:cudnn` sets cuDNN's attention kernel alone.
 """
 
 from luthier import lazy

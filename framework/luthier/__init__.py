@@ -100,7 +100,40 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(module), function)
     if name in _PACKAGES:
         return importlib.import_module(f"luthier.{name}")
-    raise AttributeError(f"module 'luthier' has no attribute {name!r}")
+    hint = "" if name.startswith("_") else _hint(name)
+    raise AttributeError(f"module 'luthier' has no attribute {name!r}{hint}")
+
+
+# What users of other libraries look for here, and its name.
+_ELSEWHERE = {
+    "compare": "luthier.diff",
+    "fit": "luthier.train",
+    "load": "luthier.models.load",
+    "resume": "luthier.train",
+    "show": "luthier.graph.render",
+    "tune": "luthier.sweep",
+}
+
+
+def _hint(name: str) -> str:
+    """Return the end of a message: where something that the root does not have may be found."""
+    if name in _ELSEWHERE:
+        return f"; use {_ELSEWHERE[name]}"
+    import difflib
+    import pathlib
+
+    from luthier.facade import exported_names
+
+    # The facades are parsed, and not imported: `hasattr(luthier, ...)` must stay cheap.
+    root = pathlib.Path(__file__).parent
+    places = []
+    for package in _PACKAGES:
+        file = root / package / "__init__.py"
+        file = file if file.exists() else root / f"{package}.py"
+        if name in exported_names(file.read_text(encoding="utf-8"), file.name == "__init__.py"):
+            places.append(f"luthier.{package}.{name}")
+    near = places or [f"luthier.{one}" for one in difflib.get_close_matches(name, __all__)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def __dir__() -> list[str]:

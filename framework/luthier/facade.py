@@ -9,6 +9,13 @@ from __future__ import annotations
 
 import importlib
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 
 def lazy_exports(package: str, places: dict[str, str]) -> tuple:
     """Return the `__getattr__` and the `__dir__` of a package.
@@ -31,6 +38,27 @@ def lazy_exports(package: str, places: dict[str, str]) -> tuple:
         return getattr(importlib.import_module(f"{package}.{module}"), attribute or name)
 
     return get, lambda: sorted(places)
+
+
+def root_function(name: str) -> Callable[[T], T]:
+    """Return a decorator that names a function as `luthier.NAME`, where users find it.
+
+    `help(luthier.train)` and tracebacks of calls then show that name and not the private module, as
+    with `numpy` and `jax`.
+
+    Args:
+      name: The name at the root, a key of `luthier._FUNCTIONS`.
+
+    Returns:
+      A decorator, which returns the function itself.
+    """
+
+    def rename(function: T) -> T:
+        for attribute, value in (("module", "luthier"), ("name", name), ("qualname", name)):
+            setattr(function, f"__{attribute}__", value)
+        return function
+
+    return rename
 
 
 def exported_names(source: str, is_package: bool) -> tuple:

@@ -63,11 +63,13 @@ TRANSIENT_ERRNOS = _PLACE_ERRNOS - {errno.EROFS, errno.EFBIG, errno.ENODEV}
 
 # Device and communication failures arrive as RuntimeErrors of XLA, TensorStore or the coordination
 # service: only their text distinguishes them from a wrong program. RESOURCE_EXHAUSTED is not here:
-# a model that does not fit its device is the trial's own fault.
+# a model that does not fit its device is the trial's own fault. A CUDA graph that XLA cannot record
+# (`cuda_graph_end_capture`) is a race in its runtime: the same program ran in most tries.
 _PLACE_TEXT = re.compile(
     r"ECC error|uncorrectable|NCCL (?:error|operation)|CUDA_ERROR_(?:ECC|HARDWARE"
     r"|DEVICE_UNAVAILABLE|LAUNCH_FAILED|ILLEGAL_ADDRESS|SYSTEM)|Xid|fell off the bus|DATA_LOSS"
-    r"|UNAVAILABLE:|coordination service|heartbeat timeout|TPU (?:is )?unhealthy"
+    r"|cuda_graph_end_capture|UNAVAILABLE:|coordination service|heartbeat timeout"
+    r"|TPU (?:is )?unhealthy"
     r"|No space left on device|Disk quota exceeded|Input/output error|Stale file handle",
     re.IGNORECASE,
 )

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from luthier.facade import root_function
 from luthier.graph import origins, signatures
 from luthier.parallel import random_bits
 
 
+@root_function("install")
 def install() -> Callable[[], None]:
     """Install all patches now; patches that are installed already stay as they are.
 

@@ -6,10 +6,13 @@ can be named on the one can be named in the other.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import difflib
 import functools
+import importlib.util
+import itertools
 import os
 import sys
 import tomllib
@@ -20,6 +23,9 @@ from luthier.errors import BadInput, Problem
 
 EXAMPLES = {"packages": "my_package", "fiddlers": "my_package.fiddlers"}
 SETTINGS = tuple(EXAMPLES)
+
+RECORDS = ("runs", "studies")
+"""The default folders of runs and of studies, in the folder of the project."""
 
 SHELVES = ("luthier.recipes",)
 """Modules whose fiddlers can be named without their module, in addition to the project's."""
@@ -111,6 +117,25 @@ def root(start: Path | None = None) -> Path:
     return next(found, start)
 
 
+def records_folder(directory: str | os.PathLike[str]) -> Path:
+    """Return the folder of runs or studies that a setting names.
+
+    The defaults, `runs` and `studies`, are those of the project, from whichever folder of it a
+    script is started. Any other path, `./runs` too, is one from the working directory.
+
+    Args:
+      directory: The setting, such as `records.directory`.
+
+    Returns:
+      The folder; relative where the working directory is the project's.
+    """
+    if os.fspath(directory) not in RECORDS:
+        return Path(directory)
+    start = Path.cwd().resolve()
+    own = root(start)
+    return Path(directory) if own == start else own / directory
+
+
 def packages_of(given: Sequence[str] | None) -> tuple[str, ...]:
     """Return packages that were given; those of the project where none were.
 
@@ -133,6 +158,60 @@ def shelves_of(given: Sequence[str] | None) -> tuple[str, ...]:
       BadInput: See `find`.
     """
     return find().shelves if given is None else tuple(given)
+
+
+def defined_names(packages: Sequence[str]) -> dict[str, list[str]]:
+    """Return the public classes and functions of the user's packages, for suggestions.
+
+    The source is parsed and nothing is imported: importing a module only to correct a misspelt name
+    would run the user's code.
+
+    Args:
+      packages: The packages.
+
+    Returns:
+      Full names by bare name; of at most 200 files, and none of files that cannot be parsed.
+    """
+    found: dict[str, list[str]] = {}
+    for module, path in itertools.islice(_files_of(packages), _MOST_FILES):
+        with contextlib.suppress(OSError):
+            for name in _top_level_names(path, path.stat().st_mtime_ns):
+                found.setdefault(name, []).append(f"{module}.{name}")
+    return found
+
+
+_MOST_FILES = 200
+
+
+def _files_of(packages: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the modules of packages, by full name, with their files."""
+    for package in packages:
+        top, *below = package.split(".")
+        try:
+            spec = importlib.util.find_spec(top)  # of a dotted name it would import the parent
+        except (ImportError, ValueError):
+            continue
+        places = () if spec is None else spec.submodule_search_locations or ()
+        if spec is not None and not places and spec.origin and not below:
+            yield package, Path(spec.origin)
+        for place in places:
+            start = Path(place, *below)
+            if start.with_suffix(".py").is_file():
+                yield package, start.with_suffix(".py")
+            for path in sorted(start.rglob("*.py")):
+                parts = [*path.relative_to(start).parent.parts, path.stem]
+                yield ".".join([package, *(p for p in parts if p != "__init__")]), path
+
+
+@functools.lru_cache(maxsize=_MOST_FILES)
+def _top_level_names(path: Path, changed: int) -> tuple[str, ...]:
+    del changed  # the key of the cache
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+    except (SyntaxError, ValueError):
+        return ()
+    nodes = (node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    return tuple(node.name for node in nodes if not node.name.startswith("_"))
 
 
 @functools.lru_cache(maxsize=8)

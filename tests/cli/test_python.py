@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
+import pickle
+import pydoc
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +16,8 @@ import pytest
 
 import luthier
 from luthier import graph
+from luthier.cli import main
+from luthier.cli.completion import candidates
 from luthier.errors import BadInput
 from luthier.trainer import Result
 
@@ -96,12 +102,42 @@ def test_a_script_in_a_folder_below_finds_the_experiments_of_the_project(own, mo
     path = list(sys.path)
     assert luthier.experiment("trials.tiny", ["seed=4"]).seed == 4
     assert sys.path == path, "nothing of the process has changed"
-    with pytest.raises(BadInput, match=r"overrides is one text.*give a list: \['seed=4'\]"):
+    remedy = r"not in one list; write luthier.experiment\('trials.tiny', \['a=1', 'b=2'\]\)"
+    with pytest.raises(BadInput, match=remedy):
+        luthier.experiment("trials.tiny", "a=1", "b=2")
+    with pytest.raises(BadInput, match=r"not in one list; .*, \['seed=4'\]\)"):
         luthier.experiment("trials.tiny", "seed=4")
     with pytest.raises(
         BadInput, match=r"is not a graph; write luthier.experiment\('trials.tiny'\)"
     ):
         luthier.train("trials.tiny")
+
+
+def test_runs_belong_to_the_project_whichever_folder_a_script_is_in(
+    trained, tmp_path, monkeypatch, capsys
+):
+    own = tmp_path / "own"
+    shutil.copytree(trained, own)
+    (own / "scripts").mkdir()
+    shutil.copy(own / "text.txt", own / "scripts")
+    monkeypatch.chdir(own / "scripts")
+    monkeypatch.syspath_prepend(trained)
+    result = luthier.train(luthier.experiment("trials.tiny"))
+    assert result.was_over
+    assert result.directory.parent == own / "runs" / "tiny"
+    (run,) = luthier.runs()
+    assert run.directory.path == result.directory
+    assert [str(found[0]) for found in candidates.runs()] == [run.id]
+    assert main(["runs", run.id]) == 0
+    assert f"folder {result.directory}" in " ".join(capsys.readouterr().out.split())
+    new = ["train", "trials.tiny", "--dry-run", "seed=9"]
+    assert main(new) == 0
+    assert f"would start a new run in {result.directory.parent}\n" in capsys.readouterr().out
+    # A path that the user sets starts at the working directory.
+    assert luthier.runs("./runs") == []
+    assert main([*new, "records.directory=./runs"]) == 0
+    assert "would start a new run in runs/tiny\n" in capsys.readouterr().out
+    assert [str(path) for path in Path().iterdir()] == ["text.txt"]
 
 
 def test_results_are_plotted_and_differences_are_shown_as_they_are_printed(trained, monkeypatch):
@@ -127,12 +163,42 @@ def test_a_sweep_takes_what_the_command_takes(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(luthier._FUNCTIONS))
-def test_functions_at_the_root_have_signatures(name):
-    signature = inspect.signature(getattr(luthier, name))
+def test_functions_at_the_root_have_names_and_signatures(name):
+    function = getattr(luthier, name)
+    assert (
+        pydoc.plain(pydoc.render_doc(function))
+        .splitlines()[0]
+        .endswith(f"function {name} in module luthier")
+    )
+    assert pickle.loads(pickle.dumps(function)) is function
+    signature = inspect.signature(function)
     for parameter in signature.parameters.values():
         assert parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         assert parameter.annotation is not parameter.empty
     assert signature.return_annotation is not signature.empty
+
+
+def test_names_that_are_elsewhere_are_pointed_to():
+    for name, place in luthier._ELSEWHERE.items():
+        assert pydoc.locate(place) is not None
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; use {place}$"):
+            getattr(luthier, name)
+    meant = {"Experiment": "luthier.program.Experiment", "trian": "luthier.train"}
+    for name, place in meant.items():
+        with pytest.raises(AttributeError, match=f"; did you mean {place}"):
+            getattr(luthier, name)
+    assert not hasattr(luthier, "nothing_like_this")
+    result = Result(Path("x"), "finished", 3, {"held_out": {"loss": 1.0}, "own": {"loss": 2.0}})
+    places = r"result.metrics\['held_out'\]\['loss'\] or result.metrics\['own'\]\['loss'\]\?"
+    with pytest.raises(AttributeError, match=f"has no attribute 'loss'; did you mean {places}"):
+        result.loss  # noqa: B018
+    assert pickle.loads(pickle.dumps(result)) == copy.deepcopy(result) == result
+
+    def load():
+        raise AttributeError("of the model")
+
+    with pytest.raises(AttributeError, match=r"^of the model$"):
+        Result(Path("x"), "finished", 3, load_model=load).model  # noqa: B018
 
 
 def test_type_checkers_see_all_names_of_the_root():

@@ -96,6 +96,15 @@ def test_get_of_the_root_and_of_what_is_not_set(graph):
         ("model.layers[9].hidden", "does not exist; did you mean model.layers"),
         ("steps.a", "steps.a: does not exist: steps is 1000, which has no fields"),
         ("extra.rate.b", "extra.rate.b: does not exist: extra.rate is not set"),
+        (
+            "callback.rates",
+            "callback.rates: does not exist: callback is graph_toys.parts.Constant without its "
+            "arguments; it takes rate",
+        ),
+        (
+            "callback.rate",
+            "write callback=graph_toys.parts.Constant(), whose arguments are settings",
+        ),
         ("qqqq", "qqqq: does not exist; the root has name, model, optimizer, data, evaluations"),
         ("rules.parameters.embd", "does not exist; did you mean rules.parameters.embed?"),
         ("evaluations.heldout", "does not exist; did you mean evaluations.held_out?"),
@@ -103,6 +112,7 @@ def test_get_of_the_root_and_of_what_is_not_set(graph):
 )
 def test_unknown_paths_name_the_nearest(graph, path, message):
     graph.extra = fdl.Config(parts.Constant)
+    graph.callback = parts.Constant
     with pytest.raises(UnknownReference) as caught:
         get(graph, path)
     assert message in str(caught.value)

@@ -1,4 +1,5 @@
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +95,47 @@ def test_logits_are_float32_in_every_dtype(draw):
     unembedding = Unembedding(**SIZES, dtype=jnp.bfloat16, rngs=rngs)
     for layer in (TiedUnembedding(), unembedding):
         assert layer(draw(2, 3, 4), embedding).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_the_backward_products_of_logits_are_in_the_type_of_the_layer(is_tied, draw):
+    """A float32 cotangent would make both of them float32 products, at half the rate or less."""
+    embedding = Embedding(**SIZES, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    own = Unembedding(**SIZES, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    layer = TiedUnembedding() if is_tied else own
+    graphdef, state = nnx.split((layer, embedding))
+    hidden, weights = draw(2, 3, 4).astype(jnp.bfloat16), draw(2, 3, SIZES["vocab_size"])
+
+    def loss(state, hidden):
+        layer, embedding = nnx.merge(graphdef, state)
+        return (layer(hidden, embedding) * weights).sum()
+
+    gradient = jax.grad(loss, (0, 1))
+    text = str(jax.make_jaxpr(gradient)(state, hidden))
+    kinds = re.findall(r"(\w+)\[[\d,]*\] = dot_general\[", text)
+    assert sorted(kinds) == ["bf16", "bf16", "f32"]  # only the logits themselves are stored wide
+    table = embedding.table[...].T if is_tied else layer.kernel[...]
+    exact = np.asarray(weights, np.float64) @ np.asarray(table, np.float64).T
+    found = gradient(state, hidden)[1].astype(float)
+    np.testing.assert_allclose(found, exact, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_logits_may_be_stored_in_fewer_bits(is_tied, draw):
+    embedding = Embedding(**SIZES, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    own = {**SIZES, "dtype": jnp.bfloat16}
+    found, hidden = [], draw(2, 3, 4)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        stored = {"logits_dtype": dtype}
+        layer = (
+            TiedUnembedding(**stored) if is_tied else Unembedding(**own, **stored, rngs=nnx.Rngs(0))
+        )
+        found.append(layer(hidden, embedding))
+    assert [logits.dtype for logits in found] == [jnp.float32, jnp.bfloat16]
+    np.testing.assert_array_equal(found[0].astype(jnp.bfloat16), found[1])
+    # What follows the product is computed in float32: a cap near the logits keeps them apart.
+    capped = TiedUnembedding(cap=1.0, logits_dtype=jnp.bfloat16)(hidden, embedding)
+    assert capped.dtype == jnp.float32
 
 
 def test_the_scale_is_rounded_to_the_type():

@@ -1,4 +1,5 @@
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,34 @@ def test_statistics_are_float32(template, reference, draw, apply):
     y = apply(norm, x)
     assert y.dtype == jnp.bfloat16
     np.testing.assert_allclose(y.astype(jnp.float32), reference(x, norm), rtol=0.01, atol=1e-6)
+
+
+@pytest.mark.parametrize(("template", "reference"), CASES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_form_for_gpus_has_the_same_results_and_gradients(template, reference, dtype, draw):
+    """Statistics are kept there, and no barrier stands between the passes."""
+    norm = template(dim=32, dtype=dtype, rngs=nnx.Rngs(0))
+    graphdef, state = nnx.split(norm)
+    x = (3.0 * draw(2, 5, 32) + 2.0).astype(dtype)
+    weights = draw(2, 5, 32)
+
+    def loss(state, x):
+        y = nnx.merge(graphdef, state)(x)
+        return (y.astype(jnp.float32) * weights).sum(), y
+
+    run = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    plain = run(state, x)
+    with mock.patch("luthier.layers.norms.current_platform", return_value="gpu"):
+        found = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(state, x)
+        change = jax.jvp(lambda x: loss(state, x)[0], (x,), (jnp.ones_like(x),))[1]
+    assert jnp.isfinite(change)  # forward mode works as well
+    error = 0.01 if dtype == jnp.bfloat16 else 2e-6
+    np.testing.assert_allclose(
+        found[0][1].astype(jnp.float32), reference(x, norm), rtol=error, atol=error
+    )
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+        np.testing.assert_allclose(a, b, rtol=error, atol=error)
 
 
 @pytest.mark.parametrize("template", [LayerNorm, RMSNorm])

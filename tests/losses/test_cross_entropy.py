@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from luthier import parallel
 from luthier.losses import Chunked, Whole, cross_entropy, unembedded_cross_entropy
 from luthier.parallel import Mesh, Rules, activation_rules
 
@@ -205,17 +206,45 @@ def test_on_accelerators_targets_are_looked_up_without_a_table_of_zeros(monkeypa
     np.testing.assert_allclose(found[True][1], found[False][1], rtol=1e-6, atol=1e-7)
 
 
+def on(platform):
+    """Return rules of a mesh whose devices have a platform, for what is decided while tracing."""
+    mesh = types.SimpleNamespace(devices=np.asarray([types.SimpleNamespace(platform=platform)]))
+    layout = types.SimpleNamespace(mesh=mesh, mesh_axes=lambda name: (), is_explicit=False)
+    return mock.patch("luthier.parallel.activations.current_layout", return_value=layout)
+
+
 def test_the_platform_is_that_of_the_mesh():
-    is_on_accelerator = sys.modules["luthier.losses.cross_entropy"]._is_on_accelerator
-    assert not is_on_accelerator()
+    assert parallel.current_platform() == ""
     with activation_rules(Mesh().arrange(jax.devices()[:1]), Rules()):
-        assert not is_on_accelerator()
-    device = types.SimpleNamespace(platform="gpu")
-    mesh = types.SimpleNamespace(devices=np.asarray([device], object))
-    module = sys.modules["luthier.losses.cross_entropy"]
-    layout = types.SimpleNamespace(mesh=mesh)
-    with mock.patch.object(module, "current_layout", return_value=layout):
-        assert is_on_accelerator()
+        assert parallel.current_platform() == "cpu"
+    with on("gpu"):
+        assert parallel.current_platform() == "gpu"
+
+
+@pytest.mark.parametrize("smoothing", [None, 0.1])
+def test_the_form_for_gpus_gives_the_same_losses_and_gradients(smoothing):
+    """One pass over the logits, and a lookup whose derivative compares: against float64."""
+    rng = np.random.default_rng(0)
+    logits_BLV = rng.normal(size=(3, 5, 384)) * np.array([1e-3, 1, 30])[:, None, None]
+    logits_BLV[0, 0, :300] = -np.inf  # classes that are none
+    logits_BLV[1, 1, :3] = 80.0
+    targets_BL = jnp.asarray(rng.integers(300, 384, (3, 5)))
+    weights_BL = jnp.asarray(rng.uniform(size=(3, 5)))
+
+    def loss(logits_BLV):
+        found = cross_entropy(logits_BLV, targets_BL, z_loss=1e-4, label_smoothing=smoothing)
+        return (found.loss_BL * weights_BL).sum(), found
+
+    with jax.enable_x64(True):
+        plain = jax.value_and_grad(loss, has_aux=True)(jnp.asarray(logits_BLV))
+    with on("gpu"):
+        assert "scatter" not in str(jax.make_jaxpr(jax.grad(loss, has_aux=True))(logits_BLV))
+        found = jax.value_and_grad(loss, has_aux=True)(jnp.asarray(logits_BLV, jnp.float32))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+    with on("gpu"):  # as `logsumexp`: no class at all, and a number that is none
+        odd = jnp.array([[[-jnp.inf] * 4, [0.0, jnp.nan, 1.0, 2.0]]])
+        assert np.isnan(cross_entropy(odd, jnp.zeros((1, 2), jnp.int32)).nats_BL).all()
 
 
 def test_the_first_of_the_largest_logits_is_what_is_predicted():

@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import models
 from luthier.errors import BadInput
-from luthier.recipes import decoders, scale_depth, scale_width
+from luthier.recipes import decoders, scale_depth, scale_length, scale_width
 from luthier.recipes.scale import GraphSizes
 
 QUICKSTART = "configs.lm.quickstart"
@@ -128,3 +128,37 @@ def test_a_model_without_layers_to_count_is_refused():
     del model.num_layers
     with pytest.raises(BadInput, match="num_layers"):
         scale_depth(model, 2.0)
+
+
+def test_length_scales_schedules_in_proportion_however_they_are_written():
+    graph = graphs.resolve(QUICKSTART)
+    short = scale_length(graph, 1 / 9)
+    assert _changes(graph, short) == {
+        # With which `training.steps` and the warmup share their value.
+        "optimizer.learning_rate.total_steps": (900, 100),
+    }
+    assert graphs.evaluate(short.training.steps) == 100
+    assert graphs.evaluate(short.optimizer.learning_rate.warmup_steps) == 8
+    own = ["warmup_steps:=450", "total_steps:=900"]
+    numbers = graphs.apply(graph, [f"optimizer.learning_rate.{word}" for word in own])
+    assert _changes(numbers, scale_length(numbers, 1 / 9)) == {
+        "training.steps": (900, 100),
+        "optimizer.learning_rate.warmup_steps": (450, 50),
+        "optimizer.learning_rate.total_steps": (900, 100),
+    }
+    join = "luthier.optim.Piecewise(values=[1e-3,1e-4,1e-5], boundaries=[300,600])"
+    words = [f"optimizer.learning_rate:={join}", "training.stop=Steps(450)"]
+    pieces = graphs.apply(graph, words)
+    changed = scale_length(pieces, 0.01)
+    assert graphs.get(changed, "optimizer.learning_rate.boundaries") == [3, 6]
+    assert graphs.build(changed.training).stop.count == 5
+    for length in (scale_length(numbers, 0.002), changed):
+        graphs.validate(length)
+
+
+def test_length_in_epochs_is_scaled_in_epochs():
+    graph = graphs.apply(graphs.resolve(QUICKSTART), ["training.steps=Epochs(3)"])
+    changed = scale_length(graph, 0.5)
+    assert graphs.evaluate(changed.training.steps).count == 1.5
+    with pytest.raises(BadInput, match="the length stays as it is"):
+        scale_length(graphs.resolve(QUICKSTART), 1.0001)

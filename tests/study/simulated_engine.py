@@ -75,6 +75,7 @@ class Toy:
     optimizer: Momentum | Adaptive = Momentum()
     task: ToyTask = dataclasses.field(default_factory=ToyTask)
     evaluations: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"held_out": None})
+    checkpoints: Any = None
 
     RELATIONS = ("width % heads == 0",)
 

@@ -138,8 +138,8 @@ def test_what_is_not_a_sampler_is_rejected():
     with pytest.raises(BadInput) as caught:
         studies.check_study(study, EDITING)
     assert str(caught.value) == (
-        "sampler: MedianPruner is not a sampler; use a sampler of optuna.samplers, described by "
-        "fdl.Config, or luthier.study.Grid"
+        "sampler: MedianPruner is not a sampler; use one of optuna.samplers, a subclass of "
+        "optuna.samplers.BaseSampler, or luthier.study.Grid, described by fdl.Config"
     )
 
 

@@ -1,7 +1,12 @@
 """Rungs and schedulers, against a plain implementation of the paper's algorithm."""
 
+import dataclasses
+import functools
 import math
+import pathlib
+import re
 import shutil
+import types
 
 import fiddle as fdl
 import hypothesis
@@ -296,7 +301,7 @@ def test_a_study_that_is_resumed_decides_as_if_it_had_not_been_stopped(run, tmp_
 
 
 def _timeless(line):
-    return {name: value for name, value in line.items() if name != "at"}
+    return {name: value for name, value in line.items() if name not in ("at", "spent")}
 
 
 def test_budgets_hold(run):
@@ -386,3 +391,212 @@ def test_an_experiment_that_reaches_no_rung_is_refused_and_the_remedy_helps(word
     if "every" in remedy:
         mended = graphs.apply(graph, ["base.evaluations.held_out.every=Steps(2)"])
         studies.check_study(mended, editing)
+
+
+# Trials that are trained from their first step to each rung (`horizon="rung"`).
+
+ANNEALED = fdl.Config(Asha, reduction=3, num_rungs=3, horizon="rung")
+PEAK = "optimizer.learning_rate.peak"
+
+
+@pytest.fixture
+def run_annealed(tmp_path, monkeypatch):
+    """Runs a study of an experiment of nine steps, which is the toy of its learning rate."""
+
+    def read(directory):
+        graph = graphs.from_json((pathlib.Path(directory) / "config.json").read_text())
+        found = {name: graphs.evaluate(graphs.get(graph, name)) for name in LENGTHS}
+        assert found[LENGTHS[0]] == found[LENGTHS[1]]
+        return {"steps": found[LENGTHS[0]], "rate": graphs.get(graph, PEAK)}
+
+    monkeypatch.setattr(toys, "read_values", functools.cache(read))
+    words = ["training.steps=9", "evaluations.held_out.every=Steps(1)", "records.wandb=None"]
+    base = graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
+    space = studies.parse_space([f"{PEAK}=log(1e-4,1e-1)"])
+
+    def run(engine=None, scheduler=ANNEALED, trials=18, sampler="random", device_hours=None):
+        node = studies.sampler(sampler)
+        graph = studies.study_of("annealed", base, space, node, [])
+        graph.scheduler, graph.packing, graph.gate, graph.storage = scheduler, None, None, None
+        graph.budget = fdl.Config(studies.Budget, trials=trials, device_hours=device_hours)
+        graph.directory = str(tmp_path)
+        return studies.run(graph, engine=engine or toys.InstantEngine(2))
+
+    return run
+
+
+LENGTHS = ("training.steps", "optimizer.learning_rate.total_steps")
+
+
+def test_each_rung_is_a_run_from_the_first_step_whose_schedule_ends_there(run_annealed):
+    engine = toys.InstantEngine(2)
+    outcome = run_annealed(engine)
+    work = [trial for _, work in engine.started for trial in work.trials]
+    assert all(one.is_to_rung == ("/rungs/" in one.directory) for one in work)
+    assert {one.is_to_rung for one in work} == {False, True}
+    trials, directory = outcome.ledger.trials, StudyDirectory(outcome.directory)
+    assert {trial.state for trial in trials} == {"complete", "pruned"}
+    steps = (1, 3, 9)
+    for trial in trials:
+        last = trial.rung + (trial.state == "complete")
+        # Every rung took all of its steps, on top of those of the rungs below.
+        leases = [line for line in _lines(outcome, "leased") if line["trial"] == trial.number]
+        assert len(leases) == last
+        for rung in range(1, trial.rung + 1):
+            ended = studies.read_result(directory.rung_path(trial.number, rung))
+            assert [step for step, _ in ended.result["series"]] == list(
+                range(1, steps[rung - 1] + 1)
+            )
+            assert ended.result["metrics"]["held_out/loss"] == trial.rung_values[rung]
+        result = studies.read_result(directory.trial_path(trial.number))
+        assert result.outcome == trial.state
+        assert result.result["steps"] == steps[last - 1]
+        full = directory.read_trial(trial.number)
+        assert graphs.evaluate(graphs.get(full, "training.steps")) == 9
+    complete = [trial.number for trial in trials if trial.state == "complete"]
+    first = {t.number: t.rung_values[1] for t in trials}
+    assert min(first, key=first.get) in complete
+    assert len(complete) <= 6
+
+
+@pytest.mark.parametrize("looks", [5, 20])
+def test_a_resumed_study_keeps_the_runs_to_its_rungs(run_annealed, tmp_path, looks):
+    whole = run_annealed(toys.InstantEngine(), sampler="tpe")
+    kinds = ("reached", "promoted", "asked", "leased")
+    expected = [_timeless(line) for line in _lines(whole, *kinds)]
+    shutil.move(whole.directory, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_annealed(Stopping(looks), sampler="tpe")
+    again = studies.resume(str(whole.directory), engine=toys.InstantEngine())
+    assert [_timeless(line) for line in _lines(again, *kinds)] == expected
+    assert again.is_over
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"num_rungs": 4}, "the lowest rung is at 0.33 of 9 steps"),
+        ({"first": fdl.Config(Steps, 9)}, "the lowest is at 9 of 9 steps"),
+    ],
+)
+def test_rungs_that_no_schedule_can_be_planned_for_are_refused(run_annealed, settings, what):
+    with pytest.raises(BadInput, match=what):
+        run_annealed(scheduler=fdl.Config(Asha, horizon="rung", **settings))
+
+
+def test_an_experiment_without_a_length_has_no_horizon(run):
+    with pytest.raises(
+        BadInput, match=r"scales training\.steps, which the experiment does not have"
+    ):
+        run(scheduler=ANNEALED)
+
+
+# Device time: the last part of it is for the best trial, where none is complete.
+
+
+class Clocked(toys.InstantEngine):
+    """Takes a second for each step, by a clock of its own."""
+
+    def __init__(self, monkeypatch, slices=1):
+        super().__init__(slices)
+        self.now = 0.0
+        clock = types.SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr("luthier.study.driver.loop.time", clock)
+        make = toys.make_ended
+
+        def without_time(*arguments):  # the driver goes by its clock
+            ended = make(*arguments)
+            facts = {k: v for k, v in ended.result["facts"].items() if k != "device_seconds"}
+            return dataclasses.replace(ended, result={**ended.result, "facts": facts})
+
+        monkeypatch.setattr(toys, "make_ended", without_time)
+
+    def _advance(self, trial):
+        self.now += 1.0
+        super()._advance(trial)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "seconds"),
+    [
+        (fdl.Config(Asha, reduction=3, num_rungs=3), 13),
+        (ANNEALED, 17),
+        (fdl.Config(Asha, reduction=2, num_rungs=3, first=fdl.Config(Steps, 2)), 11),
+    ],
+    ids=["full", "rung", "first"],
+)
+def test_the_rest_of_the_device_time_finishes_the_best_trial(
+    run_annealed, monkeypatch, scheduler, seconds
+):
+    engine = Clocked(monkeypatch)
+    outcome = run_annealed(engine, scheduler, trials=None, device_hours=seconds / 3600)
+    assert outcome.is_over
+    trials = outcome.ledger.trials
+    (complete,) = [trial for trial in trials if trial.state == "complete"]
+    # Chosen when the rest of the time was just enough; without it, no trial gets to the end.
+    assert complete.rung_values[1] == min(t.rung_values[1] for t in trials if t.rung >= 1)
+    assert len(trials) >= 3
+    assert engine.now <= 1.25 * seconds
+    assert not any("no trial is complete" in notice for notice in outcome.ledger.notices)
+
+
+@pytest.mark.parametrize("scheduler", [fdl.Config(Asha, num_rungs=3), ANNEALED])
+def test_device_time_that_holds_no_whole_trial_is_reported(run_annealed, monkeypatch, scheduler):
+    engine = Clocked(monkeypatch)
+    outcome = run_annealed(engine, scheduler, trials=None, device_hours=5 / 3600)
+    assert outcome.is_over
+    assert not outcome.ledger.count("complete")
+    (notice,) = [n for n in outcome.ledger.notices if "no trial is complete" in n]
+    assert "budget.device_hours=0.00138889 are used up, and a whole trial takes about" in notice
+    more = float(re.search(r"resume with --budget device_hours=(\S+)$", notice)[1])
+    assert more > 9 / 3600
+    # As the notice has it.
+    graph = StudyDirectory(outcome.directory).read_study()
+    graph.budget = fdl.Config(studies.Budget, trials=None, device_hours=more)
+    again = studies.resume(str(outcome.directory), graph, engine=engine)
+    assert again.ledger.count("complete") == 1
+
+
+# Studies that are over, and get a larger budget.
+
+
+@pytest.mark.parametrize(("sampler", "few", "many"), [("random", 9, 36), ("tpe", 5, 20)])
+def test_trials_that_stayed_at_a_rung_are_promoted_when_the_budget_grows(run, sampler, few, many):
+    outcome, engine = run(sampler, trials=few)
+    stayed = {t.number for t in outcome.ledger.trials if t.state == "pruned"}
+    assert stayed
+    again = _resume(outcome, engine, trials=many)
+    assert again.is_over
+    before = outcome.ledger.trials
+    further = [
+        number
+        for number in stayed
+        if again.ledger.trials[number].state == "complete"
+        or again.ledger.trials[number].rung > before[number].rung
+    ]
+    assert further
+    # Nothing is trained twice, and each decision is that of the paper over all trials.
+    steps = sum(len(result["series"]) for result in _results(again))
+    assert len(_lines(again, "reported")) == steps
+    reference, paused = Reference(3, 3), set()
+    for line in _lines(again, "reached", "paused", "promoted", "asked", "ended", "reopened"):
+        trial = line.get("trial")
+        if line["kind"] == "reached":
+            reference.rungs[line["rung"]].append((line["value"], trial))
+        elif line["kind"] == "paused":
+            paused.add(trial)
+        elif line["kind"] == "promoted":
+            reference.promoted[line["rung"]].add(trial)
+            paused.discard(trial)
+        elif line["kind"] == "asked" and line["setting"] > few:
+            assert not list(reference.promotable(paused))
+    # What a further driver reads back from the journal is what this one knew.
+    study = studies.build(StudyDirectory(again.directory).read_study())
+    assert all(one.again == one.recorded for one in replay(study, StudyDirectory(again.directory)))
+    assert not _resume(again, engine, trials=many).ledger.count("paused", "waiting")
+
+
+def _resume(outcome, engine, **budget):
+    graph = StudyDirectory(outcome.directory).read_study()
+    graph.budget = fdl.Config(studies.Budget, **budget)
+    return studies.resume(str(outcome.directory), graph, packages=toys.PACKAGES, engine=engine)

@@ -10,12 +10,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from luthier import project
 from luthier.cli import flags, schedule_lengths
 from luthier.cli.arguments import Problems, UnknownOption
 from luthier.errors import BadInput, Problem, RunError
+from luthier.facade import root_function
 from luthier.terminal import printable
 
 if TYPE_CHECKING:
@@ -33,6 +34,26 @@ RUNS = "runs"
 """The folder in which runs are looked up."""
 
 
+_Function = TypeVar("_Function", bound="Callable[..., Graph]")
+
+
+def _with_one_list(function: _Function) -> _Function:
+    """Return a function that rejects overrides which are not in one list, with that list."""
+
+    # A wrapper, so that the signature in `help` is the one to write.
+    @functools.wraps(function)
+    def call(reference: str, overrides: Sequence[str] = (), *others: str) -> Graph:
+        if isinstance(overrides, str) or others:
+            words = [overrides] if isinstance(overrides, str) else [*overrides]
+            remedy = f"write luthier.experiment({reference!r}, {[*words, *others]!r})"
+            raise BadInput(Problem("the overrides are not in one list", remedy=remedy))
+        return function(reference, overrides)
+
+    return cast(_Function, call)
+
+
+@root_function("experiment")
+@_with_one_list
 def experiment(reference: str, overrides: Sequence[str] = ()) -> Graph:
     """Return the config that a reference names, with overrides applied.
 
@@ -55,15 +76,13 @@ def experiment(reference: str, overrides: Sequence[str] = ()) -> Graph:
       BadInput: There is nothing of that name, or an override cannot be applied; all problems at
         once.
     """
-    if isinstance(overrides, str):
-        remedy = f"give a list: [{overrides!r}]"
-        raise BadInput(Problem("overrides is one text", "overrides", remedy=remedy))
     # Scripts in other folders, and notebooks below the project's, lack its `configs` on the path.
     with project.importable(project.root()):
         graph, _ = load(reference, overrides, Problems(), command="show", checked=False)
     return graph
 
 
+@root_function("diff")
 def diff(a: Graph | Document | Run | str, b: Graph | Document | Run | str) -> Difference:
     """Compare two experiments, or those of two runs.
 

@@ -24,6 +24,7 @@ import fiddle as fdl
 
 from luthier.errors import Problem, UnknownReference, listed
 from luthier.graph import signatures, values
+from luthier.graph.public_names import display_name
 from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
 
@@ -448,9 +449,18 @@ def unknown_path(
       leaves: Whether to suggest the fields of a node instead of the node.
       places: Every place of the graph, where the caller has them at hand.
     """
-    # Three messages: the path leads through a leaf; there is a similar path; or the fields that
-    # exist are listed, as nothing is similar.
+    # Four messages: the path leads through a bare class, or another leaf; there is a similar path;
+    # or the fields that exist are listed, as nothing is similar.
     text, at = format_path(parts), format_path(parts[:depth])
+    if callable(owner) and owner is not UNSET and not is_container(owner):
+        # `norm=RMSNorm` is a template with the defaults of its class, and no node of the graph.
+        name = display_name(owner)
+        takes = signatures.arguments(owner).names
+        remedy = f"write {at}={name}(), whose arguments are settings"
+        if parts[depth] not in takes:
+            remedy = f"it takes {listed(list(takes), 8)}"
+        what = f"does not exist: {at} is {name} without its arguments"
+        return Problem(what, path=text, remedy=remedy)
     if not is_container(owner):
         description = values.expression(owner) if values.is_value_node(owner) else repr(owner)
         description = "not set" if owner is UNSET else f"{description[:60]}, which has no fields"

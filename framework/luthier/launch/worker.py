@@ -184,6 +184,7 @@ def describe(work: Work, trial: TrialWork) -> dict[str, Any]:
         "trial": trial.trial,
         "fence": trial.fence,
         "directory": trial.directory,
+        "is_to_rung": trial.is_to_rung,
         "hoist": list(work.hoist),
         "asks": work.asks,
     }
@@ -195,7 +196,8 @@ def described(record: Mapping[str, Any]) -> tuple[Work, TrialWork]:
     Args:
       record: What it returned.
     """
-    trial = TrialWork(record["trial"], record["fence"], record["directory"])
+    fields = ("trial", "fence", "directory", "is_to_rung")
+    trial = TrialWork(**{name: record[name] for name in fields})
     # One trial and no lanes: lanes on several processes do not exist.
     return Work((trial,), tuple(record["hoist"]), asks=record["asks"]), trial
 

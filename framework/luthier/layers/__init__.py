@@ -100,7 +100,7 @@ from luthier.layers.initializers import (
     standard_normal,
     truncated_normal,
 )
-from luthier.layers.linear import Linear
+from luthier.layers.linear import Linear, jointly
 from luthier.layers.lora import LoraLinear, merge_adapters
 from luthier.layers.mlp import GatedMlp, Mlp
 from luthier.layers.norms import LayerNorm, RMSNorm
@@ -275,6 +275,7 @@ __all__ = [
     "create",
     "describe",
     "fold",
+    "jointly",
     "looked_up",
     "merge_adapters",
     "named_residuals",

@@ -5,11 +5,13 @@ Shapes: B rows, L length, D embed, V vocab.
 
 from __future__ import annotations
 
-from typing import ClassVar
+import functools
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding
 
 from luthier.layers.attention.cores import soft_cap
 from luthier.layers.dropout import DropoutKeys
@@ -58,6 +60,7 @@ class Embedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
+    EXECUTION: ClassVar[tuple[str, ...]] = ("pad_to_multiple",)
     RANGES: ClassVar[dict[str, str]] = {"pad_to_multiple": "1 <= x", "vocab_size": "1 <= x"}
 
     def __init__(
@@ -134,6 +137,9 @@ class TiedUnembedding(nnx.Module):
     Args:
       cap: Upper bound of the logits; None means no cap: the tanh is left out.
       bias: Initializer of b; None means no bias.
+      logits_dtype: Type in which the product is stored; float64 where the table is. In bfloat16,
+        as PyTorch's autocast stores logits, the loss moves half the bytes, and a logit is right to
+        0.4 % of itself.
       vocab_size: V; only a bias needs it.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters; only a bias needs them.
@@ -143,6 +149,7 @@ class TiedUnembedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "param_dtype", "rngs")
+    EXECUTION: ClassVar[tuple[str, ...]] = ("logits_dtype",)
     # The component whose weights are used here. `show` and `diff` list ties by it, apart from
     # settings that are shared: two nodes with equal settings have weights of their own.
     TIES: ClassVar[str] = "the embedding"
@@ -152,12 +159,14 @@ class TiedUnembedding(nnx.Module):
         self,
         cap: float | None = None,
         bias: Initializer | None = None,
+        logits_dtype: DType = jnp.float32,
         *,
         vocab_size: int = 0,
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ):
         self.cap = cap
+        self.logits_dtype = logits_dtype
         if bias is None:
             self.bias = None
         elif rngs is None:
@@ -174,15 +183,14 @@ class TiedUnembedding(nnx.Module):
           embedding: The module whose table is used.
 
         Returns:
-          Logits [B, L, V], float32 or wider.
+          Logits [B, L, V] in `logits_dtype`; where a bias or a cap follows the product, in float32
+          or wider.
         """
         # The gradient of the table is the sum of two cotangents, of the lookup and of this product;
         # both arrive in float32 (see `looked_up`, and the widening in `program.step`).
         table_VD = value_of(embedding.table, embedding.dtype)
-        logits_BLV = _logits(hidden_BLD, table_VD.T, embedding.vocab_size)
-        if self.bias is not None:
-            logits_BLV = logits_BLV + value_of(self.bias, logits_BLV.dtype)
-        return logits_BLV if self.cap is None else soft_cap(logits_BLV, self.cap)
+        logits_BLV = _logits(hidden_BLD, table_VD.T, embedding.vocab_size, self.logits_dtype)
+        return _biased_and_capped(logits_BLV, self.bias, self.cap)
 
 
 class Unembedding(nnx.Module):
@@ -193,6 +201,7 @@ class Unembedding(nnx.Module):
       pad_to_multiple: Columns of the kernel are a multiple of this, so that meshes divide it.
       cap: Upper bound of the logits; None means no cap: the tanh is left out.
       bias: Initializer of b; None means no bias.
+      logits_dtype: Type in which the product is stored; as in `TiedUnembedding`.
       vocab_size: V.
       dim: D.
       dtype: Type of the factors of the product.
@@ -210,6 +219,7 @@ class Unembedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
+    EXECUTION: ClassVar[tuple[str, ...]] = ("pad_to_multiple", "logits_dtype")
     RANGES: ClassVar[dict[str, str]] = {"pad_to_multiple": "1 <= x", "vocab_size": "1 <= x"}
 
     def __init__(
@@ -218,6 +228,7 @@ class Unembedding(nnx.Module):
         pad_to_multiple: int = 1,
         cap: float | None = None,
         bias: Initializer | None = None,
+        logits_dtype: DType = jnp.float32,
         *,
         vocab_size: int,
         dim: int,
@@ -227,6 +238,7 @@ class Unembedding(nnx.Module):
     ):
         self.vocab_size = vocab_size
         self.cap = cap
+        self.logits_dtype = logits_dtype
         self.dtype = dtype
         axes = ("embed", "vocab")
         real = parameter(kernel, (dim,), (vocab_size,), axes, param_dtype, rngs)
@@ -244,32 +256,65 @@ class Unembedding(nnx.Module):
           embedding: Not used; tied unembeddings read its table.
 
         Returns:
-          Logits [B, L, V], float32 or wider.
+          Logits [B, L, V] in `logits_dtype`; where a bias or a cap follows the product, in float32
+          or wider.
         """
         kernel_DV = value_of(self.kernel, self.dtype)
-        logits_BLV = _logits(hidden_BLD, kernel_DV, self.vocab_size)
-        if self.bias is not None:
-            logits_BLV = logits_BLV + value_of(self.bias, logits_BLV.dtype)
-        return logits_BLV if self.cap is None else soft_cap(logits_BLV, self.cap)
+        logits_BLV = _logits(hidden_BLD, kernel_DV, self.vocab_size, self.logits_dtype)
+        return _biased_and_capped(logits_BLV, self.bias, self.cap)
 
 
 def _pad(kernel_DV: jax.Array, vocab_size: int, multiple: int) -> jax.Array:
     return jnp.pad(kernel_DV, ((0, 0), (0, -vocab_size % multiple)))
 
 
-def _logits(hidden_BLD: jax.Array, kernel_DV: jax.Array, vocab_size: int) -> jax.Array:
+def _biased_and_capped(
+    logits_BLV: jax.Array, bias: nnx.Param | None, cap: float | None
+) -> jax.Array:
+    if bias is None and cap is None:
+        return logits_BLV
+    # Widened here and not rounded again: what reads logits widens them anyway, so nothing but the
+    # product is ever stored in a narrow type.
+    logits_BLV = logits_BLV.astype(wide(logits_BLV.dtype))
+    if bias is not None:
+        logits_BLV = logits_BLV + value_of(bias, logits_BLV.dtype)
+    return logits_BLV if cap is None else soft_cap(logits_BLV, cap)
+
+
+def _logits(
+    hidden_BLD: jax.Array, kernel_DV: jax.Array, vocab_size: int, dtype: DType
+) -> jax.Array:
     # Factors in the layer's type, the result in float32: accelerators accumulate in float32 anyway,
     # and a bfloat16 logit of 20 would be right to 0.06, which the softmax turns into an error of
     # 6 %. Columns of padding are cut off, not masked: the loss never sees them.
-    kind = wide(kernel_DV.dtype)
+    is_double = kernel_DV.dtype == jnp.float64
+    kind = kernel_DV.dtype if is_double else jnp.dtype(dtype)
     sharding = result_sharding(hidden_BLD, 2, ("vocab",))
-    if sharding is not None:
-        hidden_BLD, spec = hidden_BLD.astype(kernel_DV.dtype), "BLD,DV->BLV"
-        logits_BLV = jnp.einsum(
-            spec, hidden_BLD, kernel_DV, preferred_element_type=kind, out_sharding=sharding
-        )
-        return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)
-    hidden_TD = flattened(hidden_BLD.astype(kernel_DV.dtype))
-    logits = jnp.matmul(hidden_TD, kernel_DV, preferred_element_type=kind)
+    hidden_BLD = hidden_BLD.astype(kernel_DV.dtype)
+    x = hidden_BLD if sharding is not None else flattened(hidden_BLD)
+    logits = _stored_product(x, kernel_DV, kind, sharding)
     logits_BLV = logits.reshape(*hidden_BLD.shape[:-1], -1)
     return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)
+
+
+# The derivative that JAX derives multiplies the float32 cotangent of the logits with the other
+# factor, which it widens for that: two products of the size of this one, in float32 (TF32 on GPUs,
+# at most half the rate; on an H200 they took 20 % of a step of GPT-2). All other products of a
+# model get cotangents in their own type; so do these, by a tangent that is a product in the type of
+# its factors. A custom JVP, not a custom VJP, so that forward mode works as well.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _stored_product(
+    x: jax.Array, kernel_DV: jax.Array, kind: DType, sharding: NamedSharding | None
+) -> jax.Array:
+    """Return `x W` in `kind`; its tangents and cotangents are rounded to the type of x."""
+    return jnp.matmul(x, kernel_DV, preferred_element_type=kind, out_sharding=sharding)
+
+
+@_stored_product.defjvp
+def _stored_product_jvp(
+    kind: DType, sharding: NamedSharding | None, primals: Any, tangents: Any
+) -> tuple[jax.Array, jax.Array]:
+    (x, kernel_DV), (change, kernel_change_DV) = primals, tangents
+    own = functools.partial(jnp.matmul, out_sharding=sharding)
+    tangent = own(change, kernel_DV) + own(x, kernel_change_DV)
+    return _stored_product(x, kernel_DV, kind, sharding), tangent.astype(kind)

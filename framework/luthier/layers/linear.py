@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import FanIn, Initializer
 from luthier.layers.parameters import DType, biased, gathered, parameter, vector
 from luthier.layers.products import MatrixProduct, Product
-from luthier.parallel import current_layout, result_sharding
+from luthier.parallel import current_layout, is_explicit, result_sharding
 
 _AXIS_TYPE = "parallelism.mesh.axis_type"
 
@@ -96,8 +96,30 @@ class Linear(nnx.Module):
         Returns:
           [..., *outputs] in `dtype`.
         """
+        return self.biased(self.multiplied(x))
+
+    def multiplied(self, x: jax.Array) -> jax.Array:
+        """Return `x W`, without the bias.
+
+        Args:
+          x: [..., *inputs].
+
+        Returns:
+          [..., *outputs] in `dtype`.
+        """
         sharding = result_sharding(x, x.ndim - self.num_inputs, self.output_axes)
-        y = _product(x, gathered(self.kernel), self.num_inputs, self.dtype, sharding, self.product)
+        kernel = gathered(self.kernel)
+        return _product(x, kernel, self.num_inputs, self.dtype, sharding, self.product)
+
+    def biased(self, y: jax.Array) -> jax.Array:
+        """Return `y + b`, or y where there is no bias.
+
+        Args:
+          y: [..., *outputs].
+
+        Returns:
+          [..., *outputs] in the type of `y`.
+        """
         return y if self.bias is None else biased(y, self.bias)
 
 
@@ -133,6 +155,85 @@ def _product(
     x_TI = flattened(x.astype(dtype).reshape(*leading, fan_in))
     y_TO = product(x_TI, kernel.astype(dtype).reshape(fan_in, -1))
     return y_TO.reshape(*leading, *outputs)
+
+
+def jointly(linears: Sequence[nnx.Module], x: jax.Array) -> list[jax.Array]:
+    """Apply linear maps to the same input, by one product where that can be done.
+
+    Accelerators multiply by kernels that stand side by side faster than by one after the other, and
+    the gradient of x is then one accumulation in float32, not a sum of rounded ones. The maps are
+    applied one by one where the mesh splits their outputs (columns of several kernels would have to
+    move to other devices), where its axes are explicit, and where one is no plain `Linear`.
+
+    Args:
+      linears: The maps, all of the same inputs.
+      x: [..., *inputs].
+
+    Returns:
+      For each map, [..., *outputs].
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from luthier import layers
+      >>> sizes = {"inputs": (8,), "input_axes": ("embed",), "output_axes": ("mlp",)}
+      >>> two = [layers.Linear(outputs=(n,), **sizes, rngs=nnx.Rngs(n)) for n in (4, 6)]
+      >>> [y.shape for y in layers.jointly(two, jnp.ones((3, 8)))]
+      [(3, 4), (3, 6)]
+    """
+    plain = [linear for linear in linears if type(linear) is Linear]
+    if len(plain) < len(linears) or not _is_joinable(plain):
+        return [linear(x) for linear in linears]  # type: ignore[operator]
+    first = plain[0]
+    kernels = tuple(gathered(linear.kernel) for linear in plain)
+    y = _joint_product(x, kernels, first.num_inputs, first.dtype, first.product)
+    shapes = [linear.kernel.shape[first.num_inputs :] for linear in plain]
+    biases = [linear.bias for linear in plain if linear.bias is not None]
+    if len(biases) == len(plain):
+        # Before the cut: the gradient of all biases is then one sum over what the product's own
+        # gradient reads anyway.
+        y = biased(y, nnx.Param(jnp.concatenate([bias[...].reshape(-1) for bias in biases])))
+        y = _stored_once(y)
+    # `split` and not slices: its transpose is a concatenation, where that of slices is a sum of
+    # arrays padded with zeros.
+    parts = jax.lax.split(y, [math.prod(shape) for shape in shapes], axis=y.ndim - 1)
+    parts = [y.reshape(*y.shape[:-1], *shape) for y, shape in zip(parts, shapes, strict=True)]
+    if len(biases) == len(plain):
+        return parts
+    return [linear.biased(y) for linear, y in zip(plain, parts, strict=True)]
+
+
+# An identity whose cotangent is written to memory before it is used. Without the barrier, XLA makes
+# it a second time, from the gradients of the parts, for the gradient of the biases.
+@jax.custom_jvp
+def _stored_once(y: jax.Array) -> jax.Array:
+    return y
+
+
+@_stored_once.defjvp
+def _stored_once_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    return primals[0], jax.lax.optimization_barrier(tangents[0])
+
+
+def _is_joinable(linears: Sequence[Linear]) -> bool:
+    alike = {(linear.num_inputs, linear.dtype, linear.product) for linear in linears}
+    layout = current_layout()
+    if len(alike) > 1 or is_explicit():
+        return False
+    names = {name for linear in linears for name in linear.output_axes}
+    return layout is None or not any(layout.mesh_axes(name) for name in names if name)
+
+
+# As for `_product`, only x and the kernels are kept for the backward pass: they are cast and put
+# side by side again there, which costs a copy of the kernels.
+@functools.partial(jax.checkpoint, static_argnums=(2, 3, 4), prevent_cse=False)
+def _joint_product(
+    x: jax.Array, kernels: tuple[jax.Array, ...], num_inputs: int, dtype: DType, product: Product
+) -> jax.Array:
+    leading, fan_in = x.shape[: x.ndim - num_inputs], math.prod(kernels[0].shape[:num_inputs])
+    x_TI = flattened(x.astype(dtype).reshape(*leading, fan_in))
+    matrices = [kernel.astype(dtype).reshape(fan_in, -1) for kernel in kernels]
+    return product(x_TI, jnp.concatenate(matrices, axis=1)).reshape(*leading, -1)
 
 
 def flattened(x: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ Shapes: B rows, L length, D embed, F hidden.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from luthier.layers.parameters import DType, Template, create
 from luthier.parallel import constrain
 
 HIDDEN_AXES = ("batch", "length", "mlp")
+_Map = Callable[[jax.Array], jax.Array]
 
 
 class Mlp(nnx.Module):
@@ -73,10 +74,13 @@ class Mlp(nnx.Module):
         Returns:
           [B, L, D] in `dtype`.
         """
-        up_BLF = constrain(checkpoint_name(self.up(x_BLD), "mlp_up"), HIDDEN_AXES)
         # Only its input is kept for the backward pass: an activation is cheaper to compute again
         # than to store, and the derivative of gelu alone would keep several arrays of [B, L, F].
-        hidden_BLF = jax.checkpoint(self.activation)(up_BLF)
+        # The bias is part of what is computed again, so that the product itself is what is kept:
+        # the sum would be a second array that the forward pass has to write.
+        multiply, finish = _product_and_rest(self.up, self.activation)
+        up_BLF = constrain(checkpoint_name(multiply(x_BLD), "mlp_up"), HIDDEN_AXES)
+        hidden_BLF = jax.checkpoint(finish)(up_BLF)
         return checkpoint_name(self.down(hidden_BLF), "mlp_output")
 
 
@@ -144,6 +148,13 @@ class GatedMlp(nnx.Module):
         gated = jax.checkpoint(lambda gate, up: self.activation(gate) * up)
         hidden_BLF = gated(constrain(gate_BLF, HIDDEN_AXES), constrain(up_BLF, HIDDEN_AXES))
         return checkpoint_name(self.down(hidden_BLF), "mlp_output")
+
+
+def _product_and_rest(up: Any, activation: _Map) -> tuple[_Map, _Map]:
+    """Return two functions, one after the other `activation(up(x))`: the product, and the rest."""
+    if type(up) is not Linear:  # others have no such parts
+        return up, activation
+    return up.multiplied, lambda product: activation(up.biased(product))
 
 
 def _sizes(inputs: int, outputs: int, input_axis: str, output_axis: str) -> dict[str, object]:

@@ -5,15 +5,17 @@ Shapes: D embed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from luthier.layers.initializers import Initializer, Ones, Zeros
 from luthier.layers.parameters import DType, value_of, vector, wide
+from luthier.parallel import current_platform
 
 
 class LayerNorm(nnx.Module):
@@ -76,7 +78,7 @@ class LayerNorm(nnx.Module):
         kind = wide(x.dtype)
         bias = None if self.bias is None else value_of(self.bias, kind)
         scale = value_of(self.scale, kind) + self.offset
-        return _layer_norm(x, scale, bias, self.epsilon).astype(self.dtype)
+        return _layer_norm(x, scale, bias, self.epsilon, self.dtype)
 
 
 class RMSNorm(nnx.Module):
@@ -134,25 +136,57 @@ class RMSNorm(nnx.Module):
           [..., D] in `dtype`.
         """
         scale = value_of(self.scale, wide(x.dtype)) + self.offset
-        return _rms_norm(x, scale, self.epsilon).astype(self.dtype)
+        return _rms_norm(x, scale, self.epsilon, self.dtype)
 
 
-# Only the input is kept for the backward pass, in the type in which it came: autodiff would keep
-# the centred input and the normalized one in float32, four times the bytes of a bfloat16 input,
-# and a norm is bound by memory. A custom VJP would need the same two passes over x.
-@jax.checkpoint
-def _layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: Any) -> jax.Array:
-    # Statistics in float32: a mean over D squares in bfloat16 has 8 bits. The mean is subtracted
-    # before squaring, since E[x^2] - E[x]^2 cancels where the mean is large.
-    x = x.astype(wide(x.dtype))
-    x = x - x.mean(-1, keepdims=True)
-    variance = jnp.square(x).mean(-1, keepdims=True)
-    y = x * jax.lax.rsqrt(variance + epsilon) * scale
-    return y if bias is None else y + bias
+def _layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: Any, dtype: DType
+) -> jax.Array:
+    def normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None) -> jax.Array:
+        # Statistics in float32: a mean over D squares in bfloat16 has 8 bits. The mean is
+        # subtracted before squaring, since E[x^2] - E[x]^2 cancels where the mean is large.
+        x = x.astype(wide(x.dtype))
+        mean = x.mean(-1, keepdims=True)
+        variance = jnp.square(x - mean).mean(-1, keepdims=True)
+        mean, inverse = _statistics(mean, jax.lax.rsqrt(variance + epsilon))
+        y = (x - mean) * inverse * scale
+        return (y if bias is None else y + bias).astype(dtype)
+
+    return _recomputed(normalized)(x, scale, bias)
 
 
-@jax.checkpoint  # as for `_layer_norm`
-def _rms_norm(x: jax.Array, scale: jax.Array, epsilon: Any) -> jax.Array:
-    x = x.astype(wide(x.dtype))
-    mean_square = jnp.square(x).mean(-1, keepdims=True)
-    return x * jax.lax.rsqrt(mean_square + epsilon) * scale
+def _rms_norm(x: jax.Array, scale: jax.Array, epsilon: Any, dtype: DType) -> jax.Array:
+    def normalized(x: jax.Array, scale: jax.Array) -> jax.Array:
+        x = x.astype(wide(x.dtype))
+        mean_square = jnp.square(x).mean(-1, keepdims=True)
+        (inverse,) = _statistics(jax.lax.rsqrt(mean_square + epsilon))
+        return (x * inverse * scale).astype(dtype)
+
+    return _recomputed(normalized)(x, scale)
+
+
+_STATISTICS = "norm_statistics"
+
+
+def _recomputed(normalized: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    # Only the input is kept for the backward pass, in the type in which it came: autodiff would
+    # keep the centred input and the normalized one in float32, four times the bytes of a bfloat16
+    # input, and a norm is bound by memory.
+    #
+    # On GPUs the statistics, one or two numbers of D, are kept as well, and nothing stands between
+    # the passes: with JAX's barriers, XLA writes the cotangent of every norm to memory in float32,
+    # and computes the normalized input in a kernel of its own, also in float32.
+    if current_platform() != "gpu":
+        return jax.checkpoint(normalized)
+    policy = jax.checkpoint_policies.save_only_these_names(_STATISTICS)
+    return jax.checkpoint(normalized, prevent_cse=False, policy=policy)
+
+
+def _statistics(*values: jax.Array) -> tuple[jax.Array, ...]:
+    if current_platform() != "gpu":
+        return values
+    # XLA would fuse statistics and use into one kernel for each pass, whose result for the gradient
+    # of the scale it then writes in float32. Apart, that gradient is one reduction of x and of the
+    # cotangent. GPT-2 with 124M parameters on an H200: 66.9 ms a step, and 67.7 ms fused.
+    values = jax.lax.optimization_barrier(values)
+    return tuple(checkpoint_name(value, _STATISTICS) for value in values)

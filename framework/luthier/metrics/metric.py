@@ -42,11 +42,14 @@ class Metric:
       name: The name in records and on the command line (`nats_per_byte`).
       better: Whether a `lower` or a `higher` value is better.
       transform: From the merged ratio's value to the value reported, on the host.
+      num_guesses: k of a top-k accuracy; None for other metrics. With k classes or fewer it is 1
+        whatever the model predicts, so it is refused as an objective.
     """
 
     name: str
     better: Direction = "lower"
     transform: Callable[[float], float] = identity
+    num_guesses: int | None = None
 
     # Metrics are keys of pytrees (dictionaries that leave a jitted function), and JAX sorts the
     # keys of a dictionary.
@@ -55,6 +58,21 @@ class Metric:
 
     def __str__(self) -> str:
         return self.name
+
+    def is_constant(self, num_classes: int | None) -> bool:
+        """Return whether the metric has the same value for every model.
+
+        Args:
+          num_classes: The number of classes; None where it is unknown.
+
+        Example:
+          >>> from luthier import metrics
+          >>> metrics.TOP_5_ACCURACY.is_constant(3), metrics.TOP_5_ACCURACY.is_constant(10)
+          (True, False)
+        """
+        if self.num_guesses is None or num_classes is None:
+            return False
+        return num_classes <= self.num_guesses
 
     # The transform comes last, on the mean over everything: the mean of the perplexities of the
     # batches is not the perplexity of the set.
@@ -80,7 +98,7 @@ PERPLEXITY = Metric("perplexity", transform=exponential)
 ACCURACY = Metric("accuracy", better="higher")
 EXACT_MATCH = Metric("exact_match", better="higher")
 NATS_PER_EXAMPLE = Metric("nats_per_example")
-TOP_5_ACCURACY = Metric("top_5_accuracy", better="higher")
+TOP_5_ACCURACY = Metric("top_5_accuracy", better="higher", num_guesses=5)
 MEAN_SQUARED_ERROR = Metric("mean_squared_error")
 MEAN_ABSOLUTE_ERROR = Metric("mean_absolute_error")
 MEAN_ABSOLUTE_SCALED_ERROR = Metric("mean_absolute_scaled_error")

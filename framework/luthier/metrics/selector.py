@@ -37,14 +37,18 @@ class Selector:
         """The name in records: `evaluation/metric`."""
         return f"{self.evaluation}/{self.metric}"
 
-    def check(self, evaluations: Mapping[str, Sequence[Metric]]) -> list[Problem]:
+    def check(
+        self, evaluations: Mapping[str, Sequence[Metric]], num_classes: int | None = None
+    ) -> list[Problem]:
         """Return the problems of this choice, given the metrics of every evaluation set.
 
         Args:
           evaluations: The metrics that each evaluation set reports.
+          num_classes: The number of classes of the model; None where it is unknown.
 
         Returns:
-          One problem for an unknown set, metric or contrary direction; empty when all is well.
+          One problem for an unknown set, metric or contrary direction, or for a metric that is the
+          same for every model of so few classes; empty when all is well.
         """
         # Checked before a run starts: a misspelt metric would otherwise never stop a training, or
         # fail at the first evaluation, hours later.
@@ -62,6 +66,10 @@ class Selector:
                     remedy=f"set direction={metric.better}",
                 )
             ]
+        if metric.is_constant(num_classes):
+            what = f"{metric.name} is always 1 with {num_classes} classes"
+            others = [one.name for one in metrics.values() if not one.is_constant(num_classes)]
+            return [Problem(what, "metric", remedy=f"choose one of: {', '.join(sorted(others))}")]
         return []
 
     def find(self, evaluations: Mapping[str, Sequence[Metric]]) -> Metric:

@@ -208,6 +208,24 @@ def current_layout() -> ActivationLayout | None:
     return layout
 
 
+def current_platform() -> str:
+    """Return the platform of the mesh of the surrounding `activation_rules`: `cpu`, `gpu` or `tpu`.
+
+    It is that of the mesh and not `jax.default_backend()`: a plan for a TPU is traced on a CPU, and
+    must see the program of the TPU.
+
+    Returns:
+      The platform; empty outside of `activation_rules`.
+
+    Example:
+      >>> from luthier import parallel
+      >>> parallel.current_platform()
+      ''
+    """
+    layout = current_layout()
+    return "" if layout is None else str(layout.mesh.devices.flat[0].platform)
+
+
 def varying(x: jax.Array, *like: Any) -> jax.Array:
     """Mark `x` as varying over the manual mesh axes that the other arrays vary over.
 

@@ -60,13 +60,17 @@ def gpu_options() -> dict[str, Option]:
     """Return the default options of programs for GPUs.
 
     The latency-hiding scheduler starts collectives early and waits for them late. Collectives are
-    combined up to sizes that saturate the links, which keeps the layers of a stack apart.
+    combined up to sizes that saturate the links, which keeps the layers of a stack apart. cuDNN's
+    kernels are left out of CUDA graphs: XLA prepares them while it records a graph, which ends in
+    "capturing stream has unjoined work" at the third step (seen with JAX 0.11.2 in 4 of 14 runs
+    with `CudnnAttention` on an H200; https://github.com/jax-ml/jax/issues/27599).
 
     Source: JAX documentation, "GPU performance tips" (scheduler, combining); MaxText,
       configs/gpu/a3 (sizes).
     """
     return {
         "xla_gpu_enable_latency_hiding_scheduler": True,
+        "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL",
         "xla_gpu_all_gather_combine_threshold_bytes": 128 * _MIB,
         "xla_gpu_all_reduce_combine_threshold_bytes": 128 * _MIB,
         "xla_gpu_reduce_scatter_combine_threshold_bytes": 64 * _MIB,

@@ -15,9 +15,9 @@ from jax.extend import core as jex_core
 from luthier import graph as graphs
 from luthier import layers
 from luthier import program as programs
-from luthier.errors import DataError, Problem, ValidationError
+from luthier.errors import DataError, Problem, ValidationError, listed
 from luthier.graph import Graph
-from luthier.parallel import Placement
+from luthier.parallel import Placement, activation_rules_table, parameter_rules
 from luthier.parallel.specs import FSDP
 from luthier.program.state import chosen
 from luthier.program.step import model_of
@@ -74,6 +74,70 @@ def unsplit(program: programs.Program) -> str:
     largest = max(found, key=lambda placement: placement.bytes_per_device)
     reason = f"{largest.name.removeprefix('parameters/')}: {largest.reason}"
     return f"{FSDP}={number} splits the batch, but none of the {len(found)} parameters ({reason})"
+
+
+_RULES = "parallelism.rules"
+
+
+def _unused_rules(graph: Graph, program: programs.Program) -> Iterator[Problem]:
+    """Yield a problem for each rule of a logical axis that no parameter has."""
+    # The default rules are for many models, and no model has all of their axes.
+    axes = _logical_axes(program)
+    unused = set(program.experiment.parallelism.rules.parameters) - axes - set(parameter_rules())
+    for name in sorted(unused):
+        path = graphs.join(f"{_RULES}.parameters", name)
+        near = graphs.nearest(name, axes | set(parameter_rules()))
+        remedy = "" if near else f"remove it; the parameters have {listed(sorted(axes), 12)}"
+        what, origin = f"no parameter has a logical axis {name!r}", graphs.origin_of(graph, path)
+        yield Problem(what, path, origin, remedy, near)
+
+
+def unused_activation_rules(program: programs.Program) -> str:
+    """Return a note on rules for activations that look misspelt; an empty string without any.
+
+    Args:
+      program: The experiment's program.
+    """
+    # A note only: a layer of the user may constrain its activations by names of its own, which show
+    # in its trace alone.
+    rules = program.experiment.parallelism.rules.activations
+    known = _logical_axes(program) | set(activation_rules_table())
+    known |= {axis for axes in program.experiment.task.batch_axes.values() for axis in axes if axis}
+    notes = []
+    for name in sorted(set(rules) - known):
+        near = graphs.nearest(name, known)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        notes.append(
+            f"{_RULES}.activations.{name}: neither a parameter nor the batch has this axis{meant}"
+        )
+    return "; ".join(notes)
+
+
+def _logical_axes(program: programs.Program) -> set[str]:
+    """Return the logical axes of all arrays of the state."""
+    placements = program.placements.values()
+    return {axis for placement in placements for axis in placement.axes or () if axis}
+
+
+def num_classes(experiment: programs.Experiment) -> int | None:
+    """Return how many classes the model of an experiment predicts; None where that is unknown.
+
+    Args:
+      experiment: A built experiment.
+    """
+    found = getattr(experiment.model, "keywords", {}).get("num_classes")
+    return found if isinstance(found, int) else None
+
+
+def constant_metrics(experiment: programs.Experiment) -> str:
+    """Return a note on metrics that are the same for every model; an empty string without any.
+
+    Args:
+      experiment: A built experiment.
+    """
+    number = num_classes(experiment)
+    found = [one.name for one in experiment.task.metrics if one.is_constant(number)]
+    return f"{', '.join(found)} is always 1 with {number} classes" if found else ""
 
 
 def contradiction(name: str, parameters: int) -> str:
@@ -146,10 +210,11 @@ def check(
         selectors["checkpoints.keep_best"] = experiment.checkpoints.keep_best
     for path, selector in selectors.items():
         origin = graphs.origin_of(graph, path)
-        for problem in selector.check(known):
+        for problem in selector.check(known, num_classes(experiment)):
             below = f"{path}.{problem.path}" if problem.path else path
             problems.append(dataclasses.replace(problem, path=below, origin=origin))
     problems += [
+        *_unused_rules(graph, program),
         *_vocabulary(graph, experiment, unread),
         *_classes(graph, experiment),
         *_masks(graph, program),
@@ -236,12 +301,12 @@ def _origin_of_size(graph: Graph, path: str) -> str:
 
 def _classes(graph: Graph, experiment: programs.Experiment) -> Iterator[Problem]:
     """Yield a problem where the data has more classes than the model distinguishes."""
-    size = getattr(experiment.model, "keywords", {}).get("num_classes")
+    size = num_classes(experiment)
     try:
         needed = getattr(experiment.data, "num_classes", None)
     except DataError:
         return  # reported when the data is read
-    if isinstance(size, int) and isinstance(needed, int) and size < needed:
+    if size is not None and isinstance(needed, int) and size < needed:
         path = "model.num_classes"
         what = f"{size} is smaller than the data's {needed} classes"
         yield Problem(what, path, _origin_of_size(graph, path), f"set {path}={needed}")

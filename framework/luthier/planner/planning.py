@@ -16,12 +16,19 @@ from luthier import program as programs
 from luthier import project
 from luthier.data.sources.remote import offline
 from luthier.errors import Problem, ValidationError
+from luthier.facade import root_function
 from luthier.graph import Graph
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
 from luthier.planner import process
 from luthier.planner import report as reports
-from luthier.planner.checks import check, unsaved_residuals, unsplit
+from luthier.planner.checks import (
+    check,
+    constant_metrics,
+    unsaved_residuals,
+    unsplit,
+    unused_activation_rules,
+)
 from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic
 from luthier.planner.compiled.hlo import parse
 from luthier.planner.compiled.memory import CompiledMemory, memory_of, refusal
@@ -82,6 +89,7 @@ def plan(
 ) -> Report: ...
 
 
+@root_function("plan")
 def plan(
     graph: Graph,
     devices: Sequence[jax.Device] | None = None,
@@ -194,7 +202,8 @@ class _Job:
             self._chip = self._slice.chip or cpu_chip(self._slice.num_devices)
             program = checked_program(graph, self._devices, self._notes)
             fields = reports.outline(graph, program, self._slice, self._chip)
-            self._notes += filter(None, [unsplit(program)])
+            notes = unsplit(program), unused_activation_rules(program)
+            self._notes += filter(None, [*notes, constant_metrics(program.experiment)])
         with self._timed("trace the loss"):
             forward = trace_forward(program)
             problems = unsaved_residuals(graph, forward)

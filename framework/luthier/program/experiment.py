@@ -93,7 +93,7 @@ class Evaluation:
       global_batch_size: Examples per batch over all devices.
       weights: The trained parameters, or their moving average.
       num_batches: Batches to evaluate during training; None means the whole set. At the end the
-        whole set is always evaluated.
+        whole set is always evaluated, except by a trial of a study that trains to a rung.
     """
 
     data: Data

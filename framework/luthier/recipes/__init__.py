@@ -1,6 +1,7 @@
 """Experiments and parts of them, ready made: functions that return graphs, or change them."""
 
 from luthier.recipes import decoders, encoders, published, vision
+from luthier.recipes.accelerators import gpu
 from luthier.recipes.budget import scale_to
 from luthier.recipes.debug import debug
 from luthier.recipes.fine_tuning import freeze, has_lora, lora, train_only, without_lora
@@ -18,7 +19,7 @@ from luthier.recipes.precision import (
     without_quantization,
 )
 from luthier.recipes.quick_compile import quick_compile
-from luthier.recipes.scale import scale_depth, scale_width
+from luthier.recipes.scale import scale_depth, scale_length, scale_width
 from luthier.recipes.seed import seed
 from luthier.recipes.stacks import pipeline, remat
 from luthier.recipes.swap_optimizer import swap_optimizer
@@ -38,6 +39,7 @@ __all__ = [
     "fp8",
     "freeze",
     "fsdp",
+    "gpu",
     "has_lora",
     "hsdp",
     "int8",
@@ -49,6 +51,7 @@ __all__ = [
     "remat",
     "ring",
     "scale_depth",
+    "scale_length",
     "scale_to",
     "scale_width",
     "seed",

@@ -274,7 +274,7 @@ def _with_axes(experiment: fdl.Buildable, **sizes: int) -> Any:
 
 
 def _swap_cores(changed: Any, make: Callable[[fdl.Buildable], fdl.Buildable]) -> Any:
-    found = list(_cores(changed.model))
+    found = list(cores(changed.model))
     if not found:
         remedy = "use sequence, which splits everything but attention"
         raise BadInput(Problem("the model has no attention", "model", "", remedy))
@@ -288,7 +288,7 @@ def _swap_cores(changed: Any, make: Callable[[fdl.Buildable], fdl.Buildable]) ->
     return changed
 
 
-def _cores(model: Graph) -> Iterator[Place]:
+def cores(model: Graph) -> Iterator[Place]:
     """Yield the places of attention cores, except for those inside of `AllToAllAttention`."""
     # Walked with defaults, because most models leave the core at its default, which is then set. A
     # node that is shared by several owners comes up at each; an owner that is shared comes up once

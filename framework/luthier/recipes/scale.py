@@ -1,7 +1,8 @@
-"""Wider and deeper models as fiddlers: sizes change together, so that shapes stay consistent."""
+"""Wider, deeper and longer as fiddlers: sizes that belong together change together."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import graph
+from luthier.durations import Epochs, Steps
 from luthier.errors import BadInput, Problem
 from luthier.graph.paths import Place
+from luthier.graph.values import Deferred
 from luthier.recipes.selection import is_experiment
 
 WIDTHS = ("dim", "hidden_dim", "width")
@@ -87,6 +90,86 @@ def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
     _refuse_nothing(num_layers, sizes.num_layers, factor, "depth")
     sizes.deepen(num_layers)
     return changed
+
+
+def scale_length(experiment: fdl.Buildable, factor: float) -> Any:
+    """Scale the length of training, with the schedules of the optimizer in proportion.
+
+    `training.steps`, `training.stop`, and warmups, decays and boundaries of schedules are scaled
+    and rounded to whole steps; a warmup stays shorter than the run. Intervals of checkpoints and
+    evaluations are kept.
+
+        luthier show configs.lm.quickstart 'fiddler:scale_length(0.1)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      factor: Factor of the number of steps, or of epochs; the result is at least one step.
+
+    Returns:
+      The changed copy of the config.
+
+    Raises:
+      BadInput: The graph does not describe an experiment, or the rounded factor changes nothing.
+
+    Example:
+      >>> import luthier
+      >>> from luthier import graph, recipes
+      >>> config = luthier.experiment("quickstart")
+      >>> changed = recipes.scale_length(config, 0.1)
+      >>> warmup = changed.optimizer.learning_rate.warmup_steps
+      >>> graph.evaluate(changed.training.steps), graph.evaluate(warmup)
+      (90, 7)
+    """
+    if not is_experiment(experiment):
+        raise BadInput(Problem("a model alone cannot be trained", remedy="give an experiment"))
+    changed, factor = graph.copy_graph(experiment), _positive(factor)
+    steps = graph.evaluate(changed.training.steps)
+    # Before `training.steps` changes, which values that are computed from it then follow.
+    lengths = {place.path: graph.evaluate(place.value) for place in _lengths(changed)}
+    if graph.is_deferred(steps):
+        longest = None
+        epochs = fdl.Config(Epochs, graph.evaluate(steps.count) * factor)
+        graph.set_value(changed, "training.steps", epochs)
+    else:
+        longest = max(1, int(steps * factor + 0.5))
+        _refuse_nothing(longest, steps, factor, "length")
+        graph.set_value(changed, "training.steps", longest)
+    for path, before in lengths.items():
+        if graph.evaluate(graph.get(changed, path)) == before:
+            graph.set_value(changed, path, _scaled_length(path, before, factor, longest))
+    stop = changed.training.__arguments__.get("stop")
+    if stop is not None:
+        made = graph.build(stop) if isinstance(stop, fdl.Buildable) else stop
+        count = made.count * factor
+        count = max(1, int(count + 0.5)) if isinstance(made, Steps) else count
+        graph.set_value(changed, "training.stop", fdl.Config(type(made), count))
+    return changed
+
+
+def _lengths(changed: fdl.Buildable) -> Iterator[Place]:
+    """Yield the settings of the optimizer's schedules that are numbers of steps."""
+    for place in graph.walk(changed, defaults=False, once=True):
+        named = str(place.part).endswith("_steps") or place.part == "boundaries"
+        if named and place.path.startswith("optimizer.") and isinstance(place.owner, fdl.Buildable):
+            # In epochs, only the data knows how many there are; they follow `training.steps`.
+            with contextlib.suppress(Deferred):
+                value = graph.evaluate(place.value)
+                if _is_count(value) and value != 0:
+                    yield place
+
+
+def _scaled_length(path: str, before: Any, factor: float, longest: int | None) -> Any:
+    if isinstance(before, list | tuple):
+        # Boundaries stay apart from each other, however short the run becomes.
+        found: list[int] = []
+        for step in before:
+            found.append(max(int(step * factor + 0.5), found[-1] + 1 if found else 1))
+        return type(before)(found)
+    # Rounded down, and below the length of the run: a schedule needs a step after its warmup.
+    if path.endswith("warmup_steps"):
+        most = before if longest is None else longest - 1
+        return min(max(1, int(before * factor)), most)
+    return max(1, int(before * factor + 0.5))
 
 
 class GraphSizes:

@@ -1,7 +1,7 @@
 """Records of a run: its directory, metrics, console, media and mirrors."""
 
 from luthier.records import crash, events, trust
-from luthier.records.catalogue import find, list_runs
+from luthier.records.catalogue import direction_of, find, list_runs
 from luthier.records.console import (
     Console,
     ConsoleSink,
@@ -48,7 +48,7 @@ from luthier.records.redaction import (
     require_none,
     write_json,
 )
-from luthier.records.run import Columns, Run, summarize
+from luthier.records.run import Columns, Run, UnknownMetric, summarize
 from luthier.records.source import Source, hash_package, read_facts, read_source
 from luthier.records.status import Status, StatusFile, Watchdog, read_status, write_status
 from luthier.records.weights_and_biases import Mirrored, Summary, Wandb, mirror_summary, rebuild
@@ -96,12 +96,14 @@ __all__ = [
     "StatusFile",
     "Step",
     "Summary",
+    "UnknownMetric",
     "Wandb",
     "Watchdog",
     "account_of",
     "crash",
     "cut_back",
     "decode_event",
+    "direction_of",
     "encode_event",
     "encode_number",
     "encode_png",

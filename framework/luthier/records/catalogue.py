@@ -9,6 +9,7 @@ import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
+from luthier import project
 from luthier.errors import (
     BadInput,
     LuthierError,
@@ -17,6 +18,7 @@ from luthier.errors import (
     UnknownReference,
     listed,
 )
+from luthier.facade import root_function
 from luthier.records.directory import RunDirectory
 from luthier.records.events import MFU, STEPS_PER_SECOND, TOKENS_PER_SECOND, Evaluation
 from luthier.records.metrics_file import read_last
@@ -58,6 +60,7 @@ def _changed(directory: RunDirectory) -> float:
     return max(times, default=0.0)
 
 
+@root_function("runs")
 def list_runs(
     root: str | os.PathLike[str] = "runs",
     *,
@@ -92,7 +95,8 @@ def list_runs(
       >>> luthier.runs("an_empty_folder")
       []
     """
-    runs = [summarize(run) for run in sorted(_directories(pathlib.Path(root)), key=_changed)]
+    root = project.records_folder(root)
+    runs = [summarize(run) for run in sorted(_directories(root), key=_changed)]
     if name is not None:
         runs = [run for run in runs if fnmatch.fnmatchcase(run.name, name)]
     if status is not None:
@@ -113,7 +117,7 @@ def _by(metric: str, runs: Sequence[Run]) -> list[Run]:
         there = f"there are {listed(known)}" if known else "they have recorded nothing yet"
         what = f"no run has a metric {metric!r}"
         raise BadInput(Problem(what, nearest=near, remedy="" if near else there))
-    sign = -1.0 if _direction(metric, runs) == "higher" else 1.0
+    sign = -1.0 if direction_of(metric, runs) == "higher" else 1.0
 
     def key(run: Run) -> tuple[bool, float]:
         value = values[run.directory]
@@ -130,8 +134,16 @@ def _metrics_of(run: Run) -> Iterator[str]:
     yield from run.record.metrics
 
 
-def _direction(metric: str, runs: Sequence[Run]) -> str:
-    """Return which way of a metric is better, as the newest run with it recorded it."""
+def direction_of(metric: str, runs: Sequence[Run]) -> str:
+    """Return which way of a metric is better, as the newest run with it recorded it.
+
+    Args:
+      metric: `loss`, or `held_out/loss` for one of an evaluation.
+      runs: The runs.
+
+    Returns:
+      `lower` or `higher`; `lower` where no run recorded it.
+    """
     if metric in (MFU, TOKENS_PER_SECOND, STEPS_PER_SECOND):
         return "higher"
     name = metric.rpartition("/")[2]
@@ -167,7 +179,8 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     text = os.fspath(reference).rstrip("/")
     if text and (pathlib.Path(text) / "config.json").is_file():
         return RunDirectory(text)
-    runs = list(_directories(pathlib.Path(root)))
+    root = project.records_folder(root)
+    runs = list(_directories(root))
     if text == LAST and runs:
         return max(runs, key=_changed)
     exact = [run for run in runs if text in (run.id, f"{run.name}/{run.id}")]

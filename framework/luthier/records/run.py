@@ -87,6 +87,10 @@ class Columns(Mapping[str, "np.ndarray"]):
         return data_frame(self._columns)
 
 
+class UnknownMetric(RunError):
+    """A run has not recorded a metric."""
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Run:
     """A recorded run. Its curves are read when they are asked for.
@@ -208,7 +212,8 @@ class Run:
           Two arrays [n].
 
         Raises:
-          RunError: There is no such metric, or the record cannot be read.
+          UnknownMetric: There is no such metric.
+          RunError: The record cannot be read.
         """
         known = {
             f"{name}/{column}" if name != STEPS else column: (table, column)
@@ -217,7 +222,7 @@ class Run:
         }
         if metric not in known:
             what = f"{self.name}/{self.id} has no metric {metric!r}"
-            raise RunError(_unknown(what, metric, list(known)))
+            raise UnknownMetric(_unknown(what, metric, list(known)))
         table, column = known[metric]
         columns = table.columns()
         there = columns[column] == columns[column]  # NaN is not equal to itself

@@ -16,6 +16,7 @@ from luthier.graph import Graph
 from luthier.graph.paths import is_node
 from luthier.records import name_problem
 from luthier.study import study as studies
+from luthier.study.driver.sampling import quiet_optuna
 from luthier.study.objectives import Measured
 from luthier.study.rungs import Asha, SuccessiveHalving, reached_rung, rung_fractions
 from luthier.study.space import Constraint, Grid
@@ -91,14 +92,27 @@ def evaluations_of(base: Graph) -> Mapping[str, Sequence[Any]] | None:
     return dict.fromkeys(names, tuple(metrics))
 
 
+def _num_classes(base: Graph) -> int | None:
+    """Return how many classes the model of an experiment predicts; None where that is unknown."""
+    try:
+        found = graphs.evaluate(graphs.get(base, "model.num_classes"))
+    except BadInput:
+        return None
+    return found if isinstance(found, int) else None
+
+
 def _objective_problems(study: studies.Study) -> list[Problem]:
     problems: list[Problem] = []
     if not study.objectives:
         remedy = "name a metric: --objective EVALUATION/METRIC"
         problems.append(Problem("there is no objective", "objectives", remedy=remedy))
     evaluations = evaluations_of(study.base)
+    num_classes = _num_classes(study.base)
     for index, objective in enumerate(study.objectives):
-        for problem in objective.check(evaluations):
+        found = objective.check(evaluations)
+        if not found and evaluations and isinstance(objective, Measured):
+            found = objective.selector.check(evaluations, num_classes)
+        for problem in found:
             path = f"objectives[{index}].{problem.path}".rstrip(".")
             problems.append(dataclasses.replace(problem, path=path))
     for index, constraint in enumerate(study.space.constraints):
@@ -240,9 +254,14 @@ def _scheduler_problems(study: studies.Study) -> list[Problem]:
         what = f"a scheduler needs an objective that evaluations report, and {name} is not one"
         found.append((what, "set scheduler=None"))
     elif study.objectives and isinstance(study.objectives[0], Measured):
-        found += _unreached_rungs(study, scheduler, study.objectives[0].selector.evaluation)
+        found += (
+            _short_runs(study, scheduler)
+            if scheduler.horizon == "rung"
+            else _unreached_rungs(study, scheduler, study.objectives[0].selector.evaluation)
+        )
     with contextlib.suppress(BadInput):  # an experiment that is not ours saves as it likes
-        if graphs.get(study.base, "checkpoints") is None:
+        # Trials that restart for each rung resume from nothing.
+        if scheduler.horizon == "full" and graphs.get(study.base, "checkpoints") is None:
             what = "a paused trial resumes from a checkpoint, and the experiment keeps none"
             found.append((what, "set base.checkpoints:=luthier.checkpoint.Checkpoints()"))
     is_grid = Grid in (type(study.sampler), getattr(study.sampler, "__fn_or_cls__", None))
@@ -250,6 +269,30 @@ def _scheduler_problems(study: studies.Study) -> list[Problem]:
         what = "SuccessiveHalving promotes when all trials have reached a rung: how many is not set"
         found.append((what, "set budget.trials, or use Asha"))
     return [Problem(what, "scheduler", remedy=remedy) for what, remedy in found]
+
+
+def _short_runs(study: studies.Study, scheduler: Asha | SuccessiveHalving) -> list[tuple[str, str]]:
+    """Return why schedules cannot be planned for the rungs, with the remedy."""
+    remedy = 'set scheduler.horizon="full"'
+    try:
+        steps = graphs.evaluate(graphs.get(study.base, "training.steps"))
+    except BadInput:
+        return [
+            ('horizon="rung" scales training.steps, which the experiment does not have', remedy)
+        ]
+    if not isinstance(steps, int):
+        if scheduler.first is None:
+            return []
+        what = 'first is in steps, and with horizon="rung" it must be known how many a trial has'
+        return [(what, "leave out scheduler.first, or set base.training.steps to a number")]
+    lowest = rung_fractions(scheduler, steps)[0] * steps
+    if lowest < 1:
+        what = f"the lowest rung is at {lowest:.2g} of {steps} steps, below one step"
+        return [(what, "set fewer rungs (scheduler.num_rungs), or more steps")]
+    if lowest >= steps:
+        what = f"no trial would stay at a rung: the lowest is at {steps} of {steps} steps"
+        return [(what, f"set scheduler.first below training.steps={steps}")]
+    return []
 
 
 def _unreached_rungs(
@@ -298,11 +341,12 @@ def _warmups(pruner: Any) -> list[tuple[str, int]]:
 def _sampler_problems(study: studies.Study) -> list[Problem]:
     problems: list[Problem] = []
     target = study.sampler.__fn_or_cls__ if is_node(study.sampler) else type(study.sampler)
-    # The class is looked at, not an instance: a sampler is built for each setting, and may need
-    # what is not here.
     if target is not Grid and not _is_of_optuna(target, "BaseSampler"):
         what = f"{getattr(target, '__name__', target)} is not a sampler"
-        remedy = "use a sampler of optuna.samplers, described by fdl.Config, or luthier.study.Grid"
+        remedy = (
+            "use one of optuna.samplers, a subclass of optuna.samplers.BaseSampler, or "
+            "luthier.study.Grid, described by fdl.Config"
+        )
         problems.append(Problem(what, "sampler", remedy=remedy))
     elif target.__name__ == "GridSampler":
         # It ends a study by `Study.stop` in `after_trial`. That raises outside of `Study.optimize`,
@@ -313,6 +357,11 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
     # import, such as torch for `GPSampler`, shows only when the sampler is built.
     elif target.__name__ == "CmaEsSampler" and not _has("cmaes"):
         problems.append(Problem("needs cmaes", "sampler", remedy="pip install cmaes"))
+    elif is_node(study.sampler) and target is not Grid:
+        # It is built again for each setting: what its constructor refuses is reported now, and not
+        # after the baseline. An error in the user's own code is raised as it is.
+        with quiet_optuna():
+            graphs.build(study.sampler)
     # Both change the leaf `seed` of the experiment, at the top of its graph.
     if study.seeds > 1 or isinstance(study.dedupe, studies.AnotherSeed):
         try:

@@ -10,6 +10,7 @@ A constraint is one of these with a bound: `peak_bytes<=8GiB`.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -196,20 +197,27 @@ def _bounded(text: str) -> tuple[str, str, float]:
     return parts[0].strip(), parts[1], float(number[1]) * _UNITS[number[2].lower()]
 
 
-def default_objective(evaluations: Evaluations) -> list[fdl.Config]:
-    """Return the first metric of the only evaluation set; nothing where there is not one.
+def default_objective(
+    evaluations: Evaluations, keep_best: Selector | None = None
+) -> list[fdl.Config]:
+    """Return the metric that selects checkpoints, or the first one of the only evaluation set.
 
     Args:
       evaluations: The metrics of every evaluation set.
+      keep_best: The metric that selects the best checkpoint; None where none does.
 
     Returns:
-      A list with one node, or an empty one.
+      A list with one node; an empty one without `keep_best` where there are no evaluation sets,
+      or several.
 
     Example:
       >>> from luthier import study
       >>> study.default_objective(None)
       []
     """
+    if keep_best is not None:
+        selector = fdl.Config(Selector, **dataclasses.asdict(keep_best))
+        return [fdl.Config(objectives.Measured, selector)]
     if evaluations is None or len(evaluations) != 1:
         return []
     ((name, metrics),) = evaluations.items()

@@ -53,11 +53,15 @@ class TrialWork:
       trial: Its number in the study.
       fence: The fence of the lease.
       directory: Its directory; `config.json` in it is the whole graph, `run/` its run.
+      is_to_rung: Whether it is a run of its own to a rung below the full length. Its last
+        evaluation is bounded by `num_batches`, as those before: rungs rank trials, and whole sets
+        are for those that complete.
     """
 
     trial: int
     fence: int
     directory: str
+    is_to_rung: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,8 @@ def rerun(
     for name in ("config.json", "config.history.json"):
         if (source / name).exists():
             shutil.copy2(source / name, target / name)
-    ended = _run(before, mode, TrialWork(before.trial, before.fence, str(target)), own, packages)
+    work = TrialWork(before.trial, before.fence, str(target), mode.get("is_to_rung", False))
+    ended = _run(before, mode, work, own, packages)
     if isinstance(ended, TrialEnded):
         return ended
     # A fault of the machine is not a result; a study would put the trial back into its queue.

@@ -2,8 +2,9 @@
 
 A rung is a fraction of a trial's own full length. A trial that reaches one is compared there with
 all trials that did: it continues, or it is saved, gives up its place and may be promoted later,
-from its exact state. Schedulers know no training and no devices. `Rungs` is folded from the lines
-of a study's journal, so that a resumed driver decides as the one before it.
+from its exact state. With `horizon="rung"`, a trial is trained from its first step to each of its
+rungs instead, by a schedule that ends there. Schedulers know no training and no devices. `Rungs` is
+folded from the lines of a study's journal, so that a resumed driver decides as the one before it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from luthier.durations import Steps
 
 if TYPE_CHECKING:  # it imports arrays, which views do without
     from luthier.metrics.metric import Direction
+
+
+Horizon = Literal["full", "rung"]
+"""The length that the schedules of a trial are planned for: its full length, or its next rung."""
 
 
 class Scheduler(Protocol):
@@ -37,6 +42,10 @@ class Scheduler(Protocol):
     @property
     def first(self) -> Steps | None:
         """The lowest rung; None for a fraction of the full length."""
+
+    @property
+    def horizon(self) -> Horizon:
+        """The length that schedules are planned for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +71,10 @@ class Asha:
       num_rungs: The number of rungs, the full length included.
       first: The lowest rung in optimizer steps, and each next one `reduction` times as high; None
         places all rungs as fractions of the full length.
+      horizon: The length that the trial's schedules are planned for. `full`: the trial's own; a
+        trial is trained once, and pauses at rungs. `rung`: the next rung; a trial is trained from
+        its first step to each rung that it gets to, and no rung is compared before its schedule has
+        ended. A trial that gets to rung k then takes the steps of all rungs up to k.
 
     Example:
       >>> from luthier import study
@@ -72,6 +85,7 @@ class Asha:
     reduction: int = 3
     num_rungs: int = 4
     first: Steps | None = None
+    horizon: Horizon = "full"
 
     waits: ClassVar[bool] = False
     RANGES: ClassVar[dict[str, str]] = {"reduction": "2 <= x", "num_rungs": "2 <= x"}
@@ -92,11 +106,13 @@ class SuccessiveHalving:
       num_rungs: The number of rungs, the full length included.
       first: The lowest rung in optimizer steps, and each next one `reduction` times as high; None
         places all rungs as fractions of the full length.
+      horizon: The length that the trial's schedules are planned for, as for `Asha`.
     """
 
     reduction: int = 3
     num_rungs: int = 4
     first: Steps | None = None
+    horizon: Horizon = "full"
 
     waits: ClassVar[bool] = True
     RANGES: ClassVar[dict[str, str]] = {"reduction": "2 <= x", "num_rungs": "2 <= x"}
@@ -155,6 +171,23 @@ _Key = tuple[float, int]
 """The value, lower is better, and the trial: the first one wins where values are equal."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Measured:
+    """The device time of a trial at its highest rung.
+
+    Args:
+      fraction: What it has trained, of all that it trains up to its full length.
+      spent: Device seconds so far.
+      cost: Device seconds for the full length, at the rate from its rung before.
+      next: What it trains to its next rung, of all.
+    """
+
+    fraction: float = 0.0
+    spent: float = 0.0
+    cost: float = 0.0
+    next: float = 0.0
+
+
 class _Rung:
     """The trials that have reached a rung, best first."""
 
@@ -183,6 +216,9 @@ class Rungs:
         self._num_coming = [0] * (scheduler.num_rungs + 1)
         self._keys: dict[int, dict[int, _Key]] = {}  # by trial and rung
         self._promoted: dict[int, int] = {}  # the highest rung from which a trial was promoted
+        self._num_complete = 0
+        self._measured: dict[int, _Measured] = {}  # by trial, at its highest rung
+        self._costs: list[float] = []  # of all measurements, sorted
 
     def follow(self, line: Mapping[str, Any]) -> None:
         """Apply one line of the journal.
@@ -203,6 +239,8 @@ class Rungs:
             self._keys.setdefault(trial, {})[line["rung"]] = key
             bisect.insort(self._rungs[line["rung"]].reached, key)
             self._set_next(trial, None)
+            if "fraction" in line:
+                self._measure(trial, line["fraction"], line["spent"])
         elif kind == "paused":
             bisect.insort(self._rungs[line["rung"]].paused, self._keys[trial][line["rung"]])
         elif kind == "promoted":
@@ -213,8 +251,13 @@ class Rungs:
             self._set_next(trial, line["rung"] + 1)
         elif kind == "ended":
             self._end(trial, line["outcome"])
+        elif kind == "reopened":
+            if (at_rung := self._keys.get(trial)) is not None:  # not of a copy, which never runs
+                highest = max(at_rung)
+                bisect.insort(self._rungs[highest].paused, at_rung[highest])
         elif kind == "retried":
             self._set_next(trial, 1)
+            self._measured.pop(trial, None)
 
     def promotes_at_once(self, trial: int, rung: int) -> bool:
         """Return whether a trial that has just reached a rung continues there and then.
@@ -255,6 +298,69 @@ class Rungs:
             if finite:
                 return  # the next rung is decided when these have reached it
 
+    @property
+    def leader(self) -> int | None:
+        """The best trial at the highest rung that any has reached; None where one is complete."""
+        if self._num_complete:
+            return None
+        for rung in reversed(self._rungs.values()):
+            if rung.reached:
+                value, trial = rung.reached[0]
+                return trial if math.isfinite(value) else None
+        return None
+
+    @property
+    def full_cost(self) -> float | None:
+        """Device seconds of a whole trial, as measured; None where no trial has reached a rung.
+
+        The median over trials, each from its rung before: the first ones on a device group compile.
+        """
+        return self._costs[len(self._costs) // 2] if self._costs else None
+
+    @property
+    def num_measured(self) -> int:
+        """How many times `full_cost` was measured."""
+        return len(self._costs)
+
+    def cost_to_finish(self, trial: int) -> float:
+        """Return the device seconds that a trial takes from its highest rung to its full length.
+
+        At the rate of all trials; from its last rung at its own, which most of it was measured for.
+
+        Args:
+          trial: Its number.
+        """
+        done = self._measured.get(trial, _Measured())
+        to_next = self.cost_to_next(trial)
+        is_last = done.fraction + done.next >= 1
+        return to_next if is_last else (1 - done.fraction) * (self.full_cost or 0.0)
+
+    def cost_to_next(self, trial: int) -> float:
+        """Return the device seconds that a trial takes to its next rung, at its own rate.
+
+        Args:
+          trial: Its number.
+        """
+        done = self._measured.get(trial, _Measured())
+        return done.next * done.cost
+
+    def _measure(self, trial: int, fraction: float, spent: float) -> None:
+        before = self._measured.get(trial, _Measured())
+        part = fraction - before.fraction
+        if part <= 0:
+            return
+        cost, reduction = (spent - before.spent) / part, self.scheduler.reduction
+        # A run to a rung is `reduction` times as long as the one before; without restarts, the rung
+        # is as much further.
+        restarts = self.scheduler.horizon == "rung"
+        following = part * reduction if restarts else fraction * (reduction - 1)
+        # The last rung is the full length, also of a trial that is too short for the others.
+        rung = max(self._keys[trial])
+        rest = 1 - fraction
+        following = rest if rung + 1 == self.scheduler.num_rungs else min(following, rest)
+        self._measured[trial] = _Measured(fraction, spent, cost, following)
+        bisect.insort(self._costs, cost)
+
     def _is_among_best(self, rung: _Rung, key: _Key) -> bool:
         num_best = len(rung.reached) // self.scheduler.reduction
         # A trial that has diverged is not worth a step more, however few are better.
@@ -265,6 +371,7 @@ class Rungs:
 
     def _end(self, trial: int, outcome: str) -> None:
         self._set_next(trial, None)
+        self._num_complete += outcome == "complete"
         has_failed = outcome in ("failed", "infeasible")
         for number, key in self._keys.get(trial, {}).items():
             rung = self._rungs[number]

@@ -12,6 +12,8 @@ import optuna
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
 from luthier.graph import Graph, nearest
+from luthier.graph.paths import is_node
+from luthier.metrics import Selector
 from luthier.study.checks import evaluations_of
 from luthier.study.engines.local import Local
 from luthier.study.gate import ShapeGate
@@ -148,6 +150,32 @@ def _full_name(field: str, name: str, origin: str) -> str:
     return ".".join([*target.__module__.split(".")[:2], target.__name__])
 
 
+def kept_best(base: Graph) -> Selector | None:
+    """Return the selector of `checkpoints.keep_best` of an experiment; None without one.
+
+    Args:
+      base: The experiment's graph; only this part of it is built.
+    """
+    try:
+        node = graphs.get(base, "checkpoints.keep_best")
+        found = graphs.build(node) if is_node(node) else node
+    except BadInput:
+        return None
+    return found if isinstance(found, Selector) else None
+
+
+def objective_note(study: Graph) -> str:
+    """Return a line on an objective that follows from `keep_best`; an empty string for others.
+
+    Args:
+      study: The graph of a study of an experiment.
+    """
+    objectives, kept = graphs.build(graphs.get(study, "objectives")), kept_best(study.base)
+    if kept is None or [getattr(one, "selector", None) for one in objectives] != [kept]:
+        return ""
+    return f"objective: {kept.name} ({kept.direction} is better), from checkpoints.keep_best"
+
+
 def study_of(
     name: str, base: Graph, space: Space, sampler: fdl.Config, packages: Sequence[str]
 ) -> fdl.Config:
@@ -161,7 +189,8 @@ def study_of(
       packages: The user's modules that graphs may name.
 
     Returns:
-      An `fdl.Config` of `Study`, with the first metric of the only evaluation as its objective.
+      An `fdl.Config` of `Study`. Its objective is the metric of the experiment's
+      `checkpoints.keep_best`; without one, the first metric of the only evaluation.
 
     Example:
       >>> import luthier
@@ -177,7 +206,7 @@ def study_of(
         name=name,
         base=base,
         space=fdl.Config(Space, dict(space.dimensions), tuple(space.constraints)),
-        objectives=default_objective(evaluations_of(base)),
+        objectives=default_objective(evaluations_of(base), kept_best(base)),
         sampler=sampler,
         engine=fdl.Config(Local),
         packing=fdl.Config(SharedPrograms, lanes="single"),

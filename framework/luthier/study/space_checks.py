@@ -8,7 +8,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem, ValidationError
-from luthier.graph import Graph, validation
+from luthier.graph import Graph, signatures, validation
 from luthier.graph.overrides import matching
 from luthier.study.space import (
     Assignment,
@@ -231,10 +231,12 @@ class _Checker:
                 changed = self._editing.apply(graph, settings(named.key, named.dimension, value))
                 self._require_record(changed)
             except BadInput as error:
-                problems = [
+                if (bare := _bare_class(graph, named)) is not None:
+                    self._problems.append(bare)
+                    break  # every value fails for this reason
+                self._problems += [
                     dataclasses.replace(p, origin=_origin(named, value)) for p in error.problems
                 ]
-                self._problems += problems
                 # The next probe of a range would fail for the same reason; each option may have a
                 # problem of its own.
                 if not isinstance(named.dimension, Choice | Zipped):
@@ -265,6 +267,25 @@ class _Checker:
                 remedy = "leave out one of them, or put it into the space of an option"
                 self._problems.append(Problem(what, claim.name, "space", remedy))
                 return
+
+
+def _bare_class(graph: Graph, named: Named) -> Problem | None:
+    """Return the problem of a dimension below a class that the graph has without arguments."""
+    # An override of such a path would be answered by a call with that argument, as a suggestion. A
+    # space needs a node whose argument each trial can set.
+    try:
+        *above, name = graphs.parse_path(named.key)
+    except BadInput:
+        return None  # several paths, a pattern or a fiddler
+    place, depth = graphs.locate(graph, tuple(above))
+    target = place.value
+    is_bare = isinstance(target, type) and depth == len(above)
+    if not is_bare or name not in signatures.arguments(target).names:
+        return None
+    at, called = place.path, graphs.display_name(target)
+    what = f"does not exist: {at} is {called} without its arguments"
+    remedy = f"add the override {at}={called}()"
+    return Problem(what, named.key, f"space: {named.name}", remedy)
 
 
 def _origin(named: Named, value: Any) -> str:

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from luthier import environment
+from luthier import environment, project
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, RunError
 from luthier.graph import Graph
@@ -108,7 +108,7 @@ def run(
     # Checks come before anything is written: a study with a mistake leaves no folder behind.
     editing = Editing(tuple(shelves), tuple(packages))
     study = check_study(graph, editing)
-    directory = StudyDirectory(pathlib.Path(study.directory, study.name))
+    directory = StudyDirectory(project.records_folder(study.directory) / study.name)
     _set_aside(directory)
     if directory.exists:
         remedy = (
@@ -242,6 +242,23 @@ def _retry(request: _StudyRequest, journal: Journal) -> None:
     journal.commit()
 
 
+def _reopen(study: studies.Study, directory: StudyDirectory, journal: Journal) -> None:
+    """Write lines by which trials that stayed at a rung may be promoted, in a study that goes on.
+
+    They ended with the study, for want of budget, and not by a decision about them.
+    """
+    ledger = _ledger_of(directory)
+    if study.scheduler is None or not ledger.is_over or _has_nothing_left(study, ledger):
+        return
+    trials = ledger.trials
+    stayed = {t.number for t in trials if t.state == "pruned" and t.is_to_pause}
+    # With those that copied the result of one.
+    for trial in trials:
+        if trial.number in stayed or (trial.state == "pruned" and trial.copy_of in stayed):
+            journal.add("reopened", trial=trial.number)
+    journal.commit()
+
+
 def _union(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
@@ -309,6 +326,7 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
         with contextlib.closing(journal):
             if request.retry is not None:
                 _retry(request, journal)
+            _reopen(study, directory, journal)
             # After `_retry` has written its lines, so that they are read back like any others.
             ledger, suggester, waiting, pruning, rungs = _read_back(study, directory)
             # Nothing is opened or started for a study that is over: workers take seconds to come
@@ -432,6 +450,10 @@ def _read_back(
             violations = ledger.violations_of(setting)
             suggester.record(setting.number, *outcome, reports, violations)
             del waiting[setting.number]
+        elif kind == "reopened":
+            number = ledger.trials[line["trial"]].setting
+            waiting[number] = every[number]
+            suggester.reopen(number)
         elif kind == "retried":
             number = ledger.trials[line["trial"]].setting
             # Several trials of one setting may be retried: the sampler gets it back once.

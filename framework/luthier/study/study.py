@@ -165,7 +165,8 @@ class Study:
       seed: Random seed of the sampler, combined with the number of the trial.
       storage: Storage of Optuna's copy of the study: a file in the study's folder, or an Optuna
         storage URL (`sqlite:///all.db`); None keeps no copy.
-      directory: Root directory of the studies.
+      directory: Root directory of the studies. The default, `studies`, is in the folder of the
+        project; other relative paths are in the working directory.
     """
 
     name: str

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from luthier import graph as graphs
 from luthier import project
 from luthier.errors import BadInput, Problem
+from luthier.facade import root_function
 from luthier.graph import Graph
 from luthier.records import trust
 from luthier.study import samplers, start
@@ -17,6 +18,7 @@ from luthier.study.space_grammar import parse_space
 from luthier.study.views.text import LiveView
 
 
+@root_function("sweep")
 def sweep(
     study: Graph | str,
     space: str | Sequence[str] = (),
@@ -92,15 +94,17 @@ def sweep(
         study = graphs.apply(study, [("name", name)], "name")
     if trials is not None:
         study = graphs.apply(study, [f"budget.trials={trials}"], "trials")
+    if space and (note := samplers.objective_note(study)):
+        print(note)
     built = studies.build(study, own)
     with LiveView.of(built) as view:
         if not resume:
             return start.run(study, packages=own, shelves=known, view=view)
-        folder = recorded.path if recorded else pathlib.Path(built.directory, built.name)
+        folder = recorded.path if recorded else project.records_folder(built.directory) / built.name
         return start.resume(str(folder), study, packages=own, shelves=known, view=view)
 
 
 def _is_recorded(name: str) -> bool:
     """Return whether a study of this name, or in this folder, is recorded."""
-    paths = (pathlib.Path(name), pathlib.Path(STUDIES, name))
+    paths = (pathlib.Path(name), project.records_folder(STUDIES) / name)
     return any(StudyDirectory(path).exists for path in paths)

@@ -46,6 +46,9 @@ class Watcher:
     samples: ClassVar[bool] = False
     """Whether a language model writes a text at the end of the run."""
 
+    bounds_last: bool = False
+    """Whether the evaluation at the end of the run is bounded by `num_batches`, as those before."""
+
     requested: str | None = None
     """Why the run is to be saved and left at its next step: `interrupted`, `preempted`, or None."""
 

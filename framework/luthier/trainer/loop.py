@@ -648,7 +648,10 @@ class Loop:
         if self._divergence is not None:
             self._stop_diverged()
         if not self.position.finished:
-            self._evaluate(dict.fromkeys(self._experiment.evaluations), last=True)
+            bound = self._watcher.bounds_last
+            sets = self._experiment.evaluations.items()
+            last = {name: one.num_batches if bound else None for name, one in sets}
+            self._evaluate(last, last=True)
             self.position.finished = True
             if self.position.progress.steps > self._saved_step:
                 self._write()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from luthier import graph as graphs
+from luthier import project
 from luthier.checkpoint import Store
 from luthier.errors import CheckpointError, LuthierError, Problem, RecordError, RunError
 from luthier.graph import Graph
@@ -134,7 +135,9 @@ def open_run(
         yield Opened(RunDirectory(path), is_new, is_over, notices, record[0])
 
 
-def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirectory:
+def reserve(
+    graph: Graph, root: str | os.PathLike[str], name: str, request: Request
+) -> RunDirectory:
     """Return the directory of the run that a graph names, creating it if necessary.
 
     Args:
@@ -148,13 +151,14 @@ def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirector
     """
     # A queued job has a directory before it runs, so that its logs and its failure to start have a
     # place; `_open` recognizes it by the missing plan.
-    existing = _existing(Path(root), name, graph, request)
+    folder = project.records_folder(root)
+    existing = _existing(folder, name, graph, request)
     if existing is not None:
         return existing
     directory = RunDirectory.create(
-        root,
+        folder,
         name,
-        _new_id(Path(root), name, graph),
+        _new_id(folder, name, graph),
         configuration=configuration(graph),
         source=read_source(request.packages),
     )
@@ -180,7 +184,7 @@ def check_place(graph: Graph, plan: Plan, request: Request) -> str:
       RecordError: The graph holds a secret.
     """
     experiment = plan.program.experiment
-    root, name = experiment.records.directory, experiment.name
+    root, name = project.records_folder(experiment.records.directory), experiment.name
     path = RunDirectory.locate(root, name, run_id(graph))
     configuration(graph).files()
     # Whether it could be written is asked of the nearest folder that exists; nothing is made.
@@ -198,7 +202,7 @@ def check_place(graph: Graph, plan: Plan, request: Request) -> str:
     if existing is not None and experiment.checkpoints is None and _unsaved(existing, request):
         existing = None
     if existing is None:
-        return f"would start a new run in {Path(root) / name}"
+        return f"would start a new run in {root / name}"
     if (writer := existing.writer()) is not None:
         remedy = "wait for it, or start a separate run with --new"
         raise RunError(Problem(f"{existing.path} is being written by {writer}", remedy=remedy))
@@ -215,7 +219,8 @@ def check_place(graph: Graph, plan: Plan, request: Request) -> str:
 def _open(
     graph: Graph, plan: Plan, request: Request, before_new: Callable[[], Any]
 ) -> Iterator[Opened]:
-    root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
+    root = project.records_folder(plan.program.experiment.records.directory)
+    name = plan.program.experiment.name
     existing, unsaved = _existing(root, name, graph, request), []
     keeps_none = plan.program.experiment.checkpoints is None
     # A run without checkpoints has nothing to be continued from. Its record is evidence, so the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import re
 import shlex
@@ -75,6 +76,20 @@ class Result:
         if self.load_model is None:
             raise RunError(Problem(f"the model of {self.directory} cannot be loaded from here"))
         return self.load_model()
+
+    def __getattr__(self, name: str) -> Any:
+        # Python calls this for what the object does not have, and for a property that raises an
+        # `AttributeError` of its own, which is raised again.
+        if name.startswith("__") or hasattr(type(self), name):
+            return object.__getattribute__(self, name)
+        what = f"{type(self).__name__!r} object has no attribute {name!r}"
+        metrics = vars(self).get("metrics", {})
+        places = [f"result.metrics[{at!r}][{name!r}]" for at, own in metrics.items() if name in own]
+        if name in metrics:
+            places = [f"result.metrics[{name!r}]"]
+        near = places or difflib.get_close_matches(name, dir(self))
+        hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
+        raise AttributeError(what + hint, name=name, obj=self)
 
     @property
     def exit_code(self) -> int:

@@ -25,11 +25,12 @@ from luthier.checkpoint import (
 )
 from luthier.data import Synthetic, Verification, left_out, made_plans
 from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Problem
+from luthier.facade import root_function
 from luthier.faults import Fault, classify
 from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
 from luthier.planner import Plan
-from luthier.planner.checks import unsplit
+from luthier.planner.checks import constant_metrics, unsplit, unused_activation_rules
 from luthier.program import Data, Experiment, Program, WarmStart
 from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
@@ -54,6 +55,7 @@ from luthier.trainer.trained import final_sample, load_run, slow_sampling
 from luthier.trainer.watchdog import Watch
 
 
+@root_function("train")
 def run(
     graph: Graph,
     *,
@@ -718,8 +720,8 @@ def _look_at_disk(plan: Plan, directory: Path | None) -> None:
     if experiment.checkpoints is not None:
         # With the one that is being written: it is complete before an older one is deleted.
         copies = experiment.checkpoints.most_kept(experiment.training.steps)
-        place = experiment.records.directory if directory is None else str(directory)
-        require_space(place, plan.state_bytes * copies)
+        place = directory or project.records_folder(experiment.records.directory)
+        require_space(str(place), plan.state_bytes * copies)
 
 
 def _feed(plan: Plan, agreeing: Agreeing | None = None) -> Feed:
@@ -860,9 +862,11 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
             "trained": _trained(plan),
             "state": format_bytes(plan.state_bytes),
             "parallelism": unsplit(plan.program),
+            "rules": unused_activation_rules(plan.program),
             "plan": str(planner.predict(plan)),
             "restored": restored.summary,
             "note": _on_random_tokens(experiment),
+            "metrics": constant_metrics(experiment) if experiment.evaluations else "",
             "checkpoints": _without_guards(experiment),
             "schedule": _ends_early(experiment),
         },

@@ -18,6 +18,7 @@ from luthier.checkpoint import Store
 from luthier.checkpoint.foreign.safetensors_folder import CONFIG
 from luthier.data import Bytes
 from luthier.errors import Problem, RunError, ShardingError
+from luthier.facade import root_function
 from luthier.graph import Graph
 from luthier.models import generate, part_without_cache, transduce
 from luthier.program import Exported, Program, WarmStart, Weights, export, materialize
@@ -171,6 +172,7 @@ def load_weights(graph: Graph, title: str, devices: Sequence[jax.Device] | None 
     return Trained(title, None, plan.program, values, leaves, 0, tokenizer, settings, new, notices)
 
 
+@root_function("evaluate")
 def evaluate_run(
     run: str | os.PathLike[str] | Trained,
     *,

@@ -6,13 +6,16 @@ apart only where there are colors; this is all that `luthier runs --plot` needs.
 
 from __future__ import annotations
 
+import collections
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from luthier.records import Run, RunDirectory, summarize
+from luthier.facade import root_function
+from luthier.records import Run, RunDirectory, UnknownMetric, direction_of, summarize
 from luthier.terminal import cell
 
 COLORS = ("36", "33", "35", "32", "34", "31")
@@ -28,6 +31,7 @@ Curve = tuple[np.ndarray, np.ndarray]
 """Steps and values, of one length."""
 
 
+@root_function("plot")
 def plot(runs: Any, metric: str = "loss", *, width: int = 80) -> str:
     """Return the curves of a metric of runs as a text, to be printed.
 
@@ -42,15 +46,72 @@ def plot(runs: Any, metric: str = "loss", *, width: int = 80) -> str:
       Lines of text without colour, `width` columns wide.
 
     Raises:
-      RunError: A run has no such metric, or its record cannot be read.
+      UnknownMetric: None of the runs has such a metric.
+      RunError: A record cannot be read.
     """
     # A `Result` belongs to the trainer, which is above: of it, only the folder is needed.
     several = runs if isinstance(runs, Sequence) else [runs]
     chosen = [
         run if isinstance(run, Run) else summarize(RunDirectory(run.directory)) for run in several
     ]
-    curves = {f"{run.name}/{run.id}": run.curve(metric) for run in chosen}
-    return "\n".join(lines_of(curves, metric, width=width))
+    curves = curves_of(chosen, metric)
+    better = direction_of(metric, chosen)
+    return "\n".join(lines_of(curves, metric, width=width, notes=notes_of(chosen), better=better))
+
+
+def _labels(runs: Sequence[Run]) -> dict[str, Run]:
+    """Return runs by `NAME/ID`, in their order; by their folders where two have the same."""
+    by_path = {run.directory.path.resolve(): run for run in runs}
+    counts = collections.Counter(f"{run.name}/{run.id}" for run in by_path.values())
+    labels = {}
+    for path, run in by_path.items():
+        name = f"{run.name}/{run.id}"
+        labels[name if counts[name] == 1 else str(path)] = run
+    return labels
+
+
+def curves_of(
+    runs: Sequence[Run], metric: str, report: Callable[[str], None] | None = None
+) -> dict[str, Curve]:
+    """Return the curves of a metric by run, in the order of the runs.
+
+    Args:
+      runs: The runs; one that is listed twice has one curve.
+      metric: As for `plot`.
+      report: Takes a line about each damaged record; None raises.
+
+    Returns:
+      Curves by `NAME/ID`; an empty one for a run without the metric.
+
+    Raises:
+      UnknownMetric: None of the runs has the metric.
+      RunError: A record cannot be read.
+    """
+    curves: dict[str, Curve] = {}
+    missing: UnknownMetric | None = None
+    for label, run in _labels(runs).items():
+        try:
+            curves[label] = run.curve(metric, report)
+        except UnknownMetric as error:
+            missing = missing or error
+            curves[label] = (np.zeros(0, np.int64), np.zeros(0))
+    if missing is not None and not any(len(steps) for steps, _ in curves.values()):
+        raise missing
+    return curves
+
+
+def notes_of(runs: Sequence[Run]) -> dict[str, str]:
+    """Return what tells runs apart: by `NAME/ID`, the overrides that not all of them have.
+
+    Args:
+      runs: The runs.
+    """
+    overrides = {label: run.overrides for label, run in _labels(runs).items()}
+    shared = set.intersection(*map(set, overrides.values())) if overrides else set()
+    return {
+        label: " ".join(shlex.quote(one) for one in own if one not in shared)
+        for label, own in overrides.items()
+    }
 
 
 def lines_of(
@@ -61,6 +122,8 @@ def lines_of(
     height: int = 16,
     has_colors: bool = False,
     has_braille: bool = True,
+    notes: Mapping[str, str] | None = None,
+    better: str = "lower",
 ) -> list[str]:
     """Return the lines of a plot: a title, the axes with the curves, and a legend.
 
@@ -72,11 +135,15 @@ def lines_of(
       has_colors: Whether the output takes SGR colors. Without them, several curves are drawn with
         a sign each.
       has_braille: Whether the output can show Braille.
+      notes: A line below the legend's one of a curve, by label; cut to the width.
+      better: Whether the legend has the `lower` or the `higher` of the extreme values.
     """
+    notes = notes or {}
     finite = {label: _finite(curve) for label, curve in curves.items()}
     drawn = {label: curve for label, curve in finite.items() if len(curve[0])}
     if not drawn:
-        return [cell(title), *(f"  {_legend(label, curve)}" for label, curve in finite.items())]
+        legend = [f"  {_legend(label, curve, better)}" for label, curve in finite.items()]
+        return [cell(title), *legend]
     x_range, y_range = (
         _extent([steps for steps, _ in drawn.values()]),
         _extent([values for _, values in drawn.values()]),
@@ -115,7 +182,10 @@ def lines_of(
     first, last = f"{x_range[0]:,.0f}", f"step {x_range[1]:,.0f}"
     lines.append(f"{'':{indent}}  {first}{last:>{max(1, columns - len(first))}}")
     for label, curve in finite.items():
-        lines.append(f"  {marks.get(label, '  ')} {_legend(label, curve)}")
+        lines.append(f"  {marks.get(label, '  ')} {_legend(label, curve, better)}")
+        if note := cell(notes.get(label, "")):
+            room = max(20, width - 5)
+            lines.append(f"     {note if len(note) <= room else f'{note[: room - 3]}...'}")
     return lines
 
 
@@ -128,12 +198,13 @@ def _extent(arrays: Sequence[np.ndarray]) -> tuple[float, float]:
     return min(float(a.min()) for a in arrays), max(float(a.max()) for a in arrays)
 
 
-def _legend(label: str, curve: Curve) -> str:
+def _legend(label: str, curve: Curve, better: str) -> str:
     steps, values = curve
     if not len(steps):
         return f"{cell(label)}: nothing recorded"
-    lowest = int(np.argmin(values))
-    extent = f"lowest {_number(values[lowest])} at step {steps[lowest]:,}"
+    best = int(np.argmax(values) if better == "higher" else np.argmin(values))
+    extreme = "highest" if better == "higher" else "lowest"
+    extent = f"{extreme} {_number(values[best])} at step {steps[best]:,}"
     return f"{cell(label)}: {_number(values[-1])} at step {steps[-1]:,}, {extent}"
 
 

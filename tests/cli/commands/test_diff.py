@@ -138,6 +138,23 @@ def test_effects_of_experiments_with_components_of_the_project(importable_projec
     assert any(line.startswith("    blocks") and line.endswith("(x2)") for line in out.splitlines())
 
 
+def test_two_names_of_one_config_are_noted(importable_project, capsys):
+    (importable_project / "named_twice").mkdir()
+    (importable_project / "named_twice" / "quickstart.py").write_text(
+        "from luthier.shipped.configs.lm.quickstart import experiment\n"
+    )
+    own, other = "named_twice.quickstart", "named_twice.quickstart:experiment"
+    shipped = "luthier.shipped.configs.lm.quickstart"
+    code, out, err = _run(capsys, own, other)
+    assert (code, out.splitlines()[-1]) == (0, "nothing differs")
+    assert err == (
+        f"note: {own} and {other} are the same config, named_twice/quickstart.py; the one "
+        f"that comes with luthier is {shipped}\n"
+    )
+    assert _run(capsys, own, f"{other} seed=1")[2] == ""
+    assert _run(capsys, own, shipped) == (0, f"- {own}\n+ {shipped}\nnothing differs\n", "")
+
+
 def test_more_than_two_are_a_matrix(project, capsys):
     words = ("trials.tiny", "trials.tiny seed=1", "trials.tiny seed=2 model.dim=32")
     code, out, _ = _run(capsys, *words, "--exit-code")

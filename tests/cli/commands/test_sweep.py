@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import luthier
 from luthier import study as studies
 from luthier.cli import main
 from luthier.errors import BadInput, Problem
@@ -76,6 +77,22 @@ def test_a_study_goes_on_with_a_larger_budget_and_then_changes_nothing(project, 
     journal = (project / "studies/toy/journal.jsonl").read_bytes()
     assert main(["sweep", "--resume", "studies/toy"]) == 0
     assert (project / "studies/toy/journal.jsonl").read_bytes() == journal
+
+
+def test_studies_belong_to_the_project_whichever_folder_the_command_is_in(
+    project, capsys, monkeypatch
+):
+    (project / "scripts").mkdir()
+    monkeypatch.chdir(project / "scripts")
+    assert main(["sweep", STUDY, "--trials", "1"]) == 0
+    assert (project / "studies" / "toy" / "study.json").is_file()
+    assert not list(Path().iterdir())
+    assert main(["sweep", "show", "toy"]) == 0
+    assert main(["sweep", "--resume", "toy", "--trials", "2"]) == 0
+    assert "toy: 2 of 2 trials ended" in capsys.readouterr().out
+    assert main(["show", "study:toy/1"]) == 0
+    assert main(["sweep", STUDY, "--trials", "1", "directory=./studies"]) == 0
+    assert Path("studies/toy/study.json").is_file()
 
 
 def _refused(capsys, *words):
@@ -287,6 +304,26 @@ def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(projec
     assert line.startswith("luthier: budget.trails: does not exist")
 
 
+def test_the_metric_that_selects_checkpoints_is_the_default_objective(project, capsys):
+    toys = ["engine=simulated_engine.InstantEngine()", "gate=None", "packing=None"]
+    kept = "luthier.metrics.Selector('held_out', 'accuracy', direction='higher')"
+    best = f"checkpoints=luthier.checkpoint.Checkpoints(keep_best={kept})"
+    words = ["sweep", "simulated_engine:experiment", *toys, "--trials", "2", best]
+    words += ["--space", "rate=log(1e-4,1e-2)"]
+    assert main(words) == 0
+    note, first = capsys.readouterr().out.splitlines()[:2]
+    assert note == ("objective: held_out/accuracy (higher is better), from checkpoints.keep_best")
+    assert first.startswith("trial 0: complete; held_out/accuracy 0.2;")
+    assert main([*words, "--name", "other", "--objective", "held_out/loss"]) == 0
+    assert capsys.readouterr().out.startswith("trial 0: complete; held_out/loss ")
+    # The same from Python.
+    overrides = [*toys, best]
+    luthier.sweep(
+        "simulated_engine:experiment", words[-1], overrides=overrides, trials=1, name="python"
+    )
+    assert capsys.readouterr().out.splitlines()[0] == note
+
+
 def test_options_describe_the_whole_study_of_an_experiment(project, capsys):
     toys = [
         "engine=simulated_engine.InstantEngine()",
@@ -401,3 +438,49 @@ def test_a_fault_of_the_machine_is_reported_with_a_remedy(project, capsys):
         "or repair the machine, then `luthier sweep --resume studies/toy`: no trial is lost"
     )
     assert main(["sweep", "--resume", "studies/toy", "engine.ends={}"]) == 0
+
+
+SAMPLER = """
+import optuna
+
+
+class Ends(optuna.samplers.BaseSampler):
+    def __init__(self, part: float, table: str = ""):
+        self.part = part
+        if table:
+            open(table)
+
+    def infer_relative_search_space(self, study, trial):
+        return {}
+
+    def sample_relative(self, study, trial, search_space):
+        return {}
+
+    def sample_independent(self, study, trial, name, distribution):
+        done = len(study.get_trials(deepcopy=False))
+        return distribution.high * self.part ** (1 + done % 3)
+"""
+
+
+def test_a_sampler_of_the_users_package_suggests_and_resumes(project, capsys, monkeypatch):
+    (project / "own_samplers.py").write_text(SAMPLER)
+    lines = '[tool.luthier]\npackages = ["simulated_engine", "own_samplers"]\n'
+    (project / "pyproject.toml").write_text(lines)
+    study = [STUDY, "space.dimensions:={'rate': luthier.study.Uniform(low=0.0, high=1.0)}"]
+    words = [*study, "--sampler", "own_samplers.Ends(part=0.5)"]
+    assert main(["sweep", *words, "--trials", "3"]) == 0
+    assert main(["sweep", "--resume", "studies/toy", "--trials", "6"]) == 0
+    # It counts the trials before its own, those of the driver before among them.
+    rates = [row["rate"] for row in studies.load("toy")]
+    assert rates[1:] == [0.125, 0.5, 0.25, 0.125, 0.5]
+    capsys.readouterr()
+
+    # What its constructor refuses is reported before anything is written, and a value that no
+    # resumed study could read back when it is suggested.
+    bad = [*study, "--name", "bad", "--sampler"]
+    assert main(["sweep", *bad, "own_samplers.Ends(part=0.5, table='missing.txt')"]) == 1
+    assert "No such file or directory: 'missing.txt'" in capsys.readouterr().err
+    assert not (project / "studies" / "bad").exists()
+    assert _refused(capsys, *bad, "own_samplers.Ends(part=1.5)") == [
+        "luthier: sampler: suggested 3.375 for rate, which goes from 0.0 to 1.0; mend its code"
+    ]

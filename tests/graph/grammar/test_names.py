@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,6 +80,32 @@ def test_what_is_not_known(name, message):
     with pytest.raises(Unreadable) as caught:
         find_object(name, packages=("graph_toys",))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SquaredRelMlp", "near_names.deep.layers.SquaredReluMlp"),
+        ("SquaredReluMlp", "near_names.deep.layers.SquaredReluMlp"),
+        ("layers.SquaredReluMlp", "near_names.deep.layers.SquaredReluMlp"),
+        ("near_names.deep.layer.SquaredReluMlp", "near_names.deep.layers"),
+        ("Secnds", "Seconds"),
+    ],
+)
+def test_names_of_modules_that_nobody_imported_are_proposed(tmp_path, monkeypatch, name, meant):
+    deep = tmp_path / "near_names" / "deep"
+    deep.mkdir(parents=True)
+    (deep.parent / "__init__.py").write_text("")
+    (deep / "__init__.py").write_text("")
+    (deep / "layers.py").write_text("class SquaredReluMlp:\n  pass\n")
+    (deep / "damaged.py").write_text("class (")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Unreadable) as caught:
+        find_object(name, packages=("near_names",))
+    assert f"; did you mean {meant}?" in str(caught.value)
+    assert "near_names.deep.layers" not in sys.modules
+    monkeypatch.delitem(sys.modules, "near_names.deep", raising=False)
+    monkeypatch.delitem(sys.modules, "near_names", raising=False)
 
 
 def test_dtypes():

@@ -179,7 +179,7 @@ def test_another_process_gets_the_answer_and_reports_nothing(monkeypatch):
 
 
 def test_a_trial_is_described_for_the_others():
-    trial = TrialWork(3, 7, "/studies/a/trials/0003")
+    trial = TrialWork(3, 7, "/studies/a/trials/0003", is_to_rung=True)
     work = Work((trial,), ("seed",), lanes="auto", asks=True)
     assert worker.described(worker.describe(work, trial)) == (
         Work((trial,), ("seed",), asks=True),

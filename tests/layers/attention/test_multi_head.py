@@ -14,11 +14,14 @@ from luthier.layers import (
     EinsumAttention,
     FusedAttention,
     Linear,
+    LoraLinear,
     Normal,
     Rotary,
     Tokens,
 )
+from luthier.parallel import Mesh, Rules, activation_rules, activation_rules_table
 
+SPLIT = Rules(activations=activation_rules_table())
 BIASED = functools.partial(Linear, bias=Normal(1.0))
 
 
@@ -132,3 +135,29 @@ def test_computes_in_its_dtype(draw, apply):
     attention = make(dtype=jnp.bfloat16)
     assert apply(attention, draw(1, 3, 16), Tokens.single(1, 3)).dtype == jnp.bfloat16
     assert attention.init_cache(1, 3).key_BSGK.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_joint_projections_are_the_three_of_their_own(biased, devices, draw, distance):
+    """Results and gradients, by one product; by three where the mesh splits heads, or in LoRA."""
+    sizes = {"num_kv_heads": 2, "projection": BIASED if biased else Linear, "rotary": Rotary()}
+    apart, joint = make(**sizes), make(**sizes, joint=True)
+    x, tokens = draw(2, 6, 16), Tokens.single(2, 6)
+
+    def loss(state, graphdef, x):
+        return jnp.square(nnx.merge(graphdef, state)(x, tokens)).sum()
+
+    found, counts = [], []
+    with activation_rules(Mesh(tensor=devices).arrange(jax.devices()[:devices]), SPLIT):
+        for attention in (apart, joint):
+            graphdef, state = nnx.split(attention)
+            run = functools.partial(loss, graphdef=graphdef)
+            found.append(jax.jit(jax.grad(lambda s, x, run=run: run(s, x=x), (0, 1)))(state, x))
+            text = str(jax.make_jaxpr(lambda s, x, run=run: run(s, x=x))(state, x))
+            counts.append(text.count("concatenate["))
+    for a, b in zip(jax.tree.leaves(found[1]), jax.tree.leaves(found[0]), strict=True):
+        assert distance(a, b) < 1e-6
+    assert (counts[1] > counts[0]) == (devices == 1)
+    adapted = make(projection=functools.partial(LoraLinear, rank=2), joint=True)
+    assert adapted(x, tokens).shape == x.shape

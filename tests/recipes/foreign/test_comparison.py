@@ -1,3 +1,6 @@
+import dataclasses
+from typing import ClassVar
+
 import fiddle as fdl
 import jax
 import pytest
@@ -66,6 +69,40 @@ def test_how_a_model_is_trained_is_no_difference(families):
     tied = config | {"tie_word_embeddings": True}
     assert compare(own, tied, "llama", "weights", taken={"embedding.table"}) == {}
     assert _problems(own, tied, taken={"unembedding.kernel"})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tiled(layers.EinsumAttention):
+    """A user's core with a setting of its own that changes no result."""
+
+    EXECUTION: ClassVar[tuple[str, ...]] = ("tile",)
+    tile: int = 64
+
+
+@pytest.mark.parametrize(
+    "core",
+    [
+        fdl.Config(layers.CudnnAttention, max_documents=1),
+        fdl.Config(layers.RingAttention, order=fdl.Config(layers.Contiguous)),
+        fdl.Config(
+            layers.AllToAllAttention, core=fdl.Config(layers.CudnnAttention, max_documents=1)
+        ),
+        fdl.Config(_Tiled, tile=128),
+    ],
+    ids=["cudnn", "ring", "all_to_all", "own"],
+)
+def test_declared_settings_of_execution_are_no_difference(core, families):
+    model = families["llama"](**SIZES)
+    config = config_of(model)[1]
+    model.block.attention.core = core
+    assert compare(model, config, "llama", "weights") == {}
+    # Its other settings are compared still, at the paths where the graph has them.
+    inside = "core.core" if core.__fn_or_cls__ is layers.AllToAllAttention else "core"
+    change = f"model.block.attention.{inside}.mask=luthier.layers.Window(size=7)"
+    (line,) = _problems(_changed(model, change), config)
+    remedy = line.split("; set ")[1].partition(", or restore.differing=")[0]
+    assert remedy.startswith(f"model.block.attention.{inside}.mask:=")
+    assert compare(_changed(model, change, remedy), config, "llama", "weights") == {}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,10 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
             if number in asked and number not in waiting:
                 suggester.retry(number, asked[number])
                 waiting.add(number)
+        elif line["kind"] == "reopened":
+            number = ledger.trials[line["trial"]].setting
+            suggester.reopen(number)
+            waiting.add(number)
         elif line["kind"] == "reached":
             trial = ledger.trials[line["trial"]]
             suggester.show_rungs(trial.setting, trial.rung_values)

@@ -103,5 +103,5 @@ def test_a_short_study_with_rungs_survives_kills(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("scheduler", ["asha", "successive-halving"])
-def test_ten_kills_of_a_study_with_rungs_leave_the_undisturbed_decisions(tmp_path, scheduler):
-    _check_rungs(tmp_path, scheduler, trials=27, count=10, step_seconds=0.1)
+def test_forty_kills_of_a_study_with_rungs_leave_the_undisturbed_decisions(tmp_path, scheduler):
+    _check_rungs(tmp_path, scheduler, trials=27, count=40, step_seconds=0.3)

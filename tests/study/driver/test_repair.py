@@ -108,9 +108,32 @@ def with_rungs(tmp_path_factory):
     return studies.run(study, packages=toys.PACKAGES, engine=engine).directory
 
 
-@pytest.mark.parametrize("kind", RUNG_KINDS)
+@pytest.fixture(scope="module")
+def with_larger_budget(tmp_path_factory):
+    """A study that was over after nine trials, and was resumed with a budget of 24."""
+    study = toys.make_study("random", directory=str(tmp_path_factory.mktemp("larger")))
+    study.scheduler, study.base.steps = fdl.Config(studies.Asha, num_rungs=3), 9
+    study.budget, engine = fdl.Config(studies.Budget, trials=9), toys.InstantEngine()
+    directory = studies.run(study, packages=toys.PACKAGES, engine=engine).directory
+    study.budget = fdl.Config(studies.Budget, trials=24)
+    studies.resume(str(directory), study, packages=toys.PACKAGES, engine=engine)
+    lines = list(read_journal(directory / "journal.jsonl"))
+    again = [line["kind"] for line in lines].index("reopened")
+    reopened = {line["trial"] for line in lines if line["kind"] == "reopened"}
+    assert reopened & {line["trial"] for line in lines[again:] if line["kind"] == "leased"}
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("study", "kind"),
+    [
+        *(("with_rungs", kind) for kind in RUNG_KINDS),
+        *(("with_larger_budget", kind) for kind in (*RUNG_KINDS, "reopened")),
+    ],
+)
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_lost_line_of_a_study_with_rungs_is_made_again(with_rungs, tmp_path, kind, place):
+def test_a_lost_line_of_a_study_with_rungs_is_made_again(request, tmp_path, study, kind, place):
+    with_rungs = request.getfixturevalue(study)
     path = tmp_path / "toy"
     shutil.copytree(with_rungs, path)
     journal = path / "journal.jsonl"
@@ -123,7 +146,7 @@ def test_a_lost_line_of_a_study_with_rungs_is_made_again(with_rungs, tmp_path, k
 
     def decisions(path):
         lines = read_journal(path / "journal.jsonl")
-        times = ("at", "repaired", "device_seconds")
+        times = ("at", "repaired", "device_seconds", "spent", "fraction")
         return [
             {name: value for name, value in line.items() if name not in times}
             for line in lines

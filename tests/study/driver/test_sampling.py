@@ -231,6 +231,41 @@ def test_settings_at_rungs_are_seen_as_pruned_until_they_end_and_the_best_are_ke
     assert (states.count("COMPLETE"), states.count("PRUNED")) == (1, 200)
 
 
+def test_a_setting_that_is_reopened_is_seen_once_at_the_highest_rung_that_it_gets_to():
+    past = InMemoryStudy(["lower"], most=200)
+    for number in range(3):
+        past.restore(number, Suggestion({"rate": number / 3}), RATE)
+        past.record(number, "pruned", (float(number),), {1: float(number)})
+
+    def seen():
+        trials = past._study.get_trials(deepcopy=False)
+        is_complete = optuna.trial.TrialState.COMPLETE
+        return [
+            (t.state.name, t.values if t.state == is_complete else None, t.intermediate_values)
+            for t in trials
+        ]
+
+    for number in range(3):
+        past.reopen(number)
+    past.show_rungs(0, {1: 0.0, 2: 0.5})
+    past.show_rungs(1, {1: 1.0, 2: 1.5})
+    past.record(1, "complete", (0.25,), {})
+    past.record(2, "pruned", (2.0,), {1: 2.0})
+    expected = [
+        ("PRUNED", None, {1: 0.0, 2: 0.5}),
+        ("COMPLETE", [0.25], {1: 1.0, 2: 1.5}),
+        ("PRUNED", None, {1: 2.0}),
+    ]
+    assert seen() == expected
+    past.record(0, "failed", None, {})
+    assert [state for state, *_ in seen()] == ["FAIL", "COMPLETE", "PRUNED"]
+    # Also after the oldest settings were forgotten: the best is kept, as what it has come to.
+    for number in range(3, 402):
+        past.restore(number, Suggestion({"rate": number / 402}), RATE)
+        past.record(number, "complete", (float(number),), {})
+    assert seen()[0] == expected[1]
+
+
 def test_a_past_without_limit_keeps_all():
     past = InMemoryStudy(["lower"], most=None)
     _fill(past, 450)

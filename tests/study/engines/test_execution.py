@@ -19,7 +19,16 @@ from luthier.errors import (
 )
 from luthier.program import program as programs
 from luthier.records import JsonLines, events
-from luthier.study import Faulted, Reported, TrialEnded, TrialWork, Work, hoisting, read_result
+from luthier.study import (
+    Faulted,
+    Reported,
+    TrialEnded,
+    TrialWork,
+    Work,
+    hoisting,
+    read_result,
+    rerun,
+)
 from luthier.study.engines import (
     EXIT_ORPHANED,
     Answer,
@@ -38,6 +47,7 @@ from luthier.study.engines import (
     why_infeasible,
 )
 from luthier.study.protocol import NAME, TRACEBACK
+from luthier.trainer.evaluate import Evaluator
 
 PEAK = "optimizer.learning_rate.peak"
 
@@ -75,6 +85,28 @@ def test_a_result_that_was_lost_is_written_again_from_the_record(tiny, write_tri
     (tmp_path / "trials" / "0000" / NAME).unlink()
     again = _run(plans, Work([trial]), trial)
     assert again == before
+
+
+@pytest.mark.full
+def test_a_run_to_a_rung_does_not_evaluate_whole_sets(tiny, write_trial, tmp_path, monkeypatch):
+    asked, evaluate = [], Evaluator.__call__
+
+    def count(self, values, leaves, num_batches=None):
+        asked.append(num_batches)
+        return evaluate(self, values, leaves, num_batches)
+
+    monkeypatch.setattr(Evaluator, "__call__", count)
+    devices = jax.devices()[:1]
+    whole = write_trial(tmp_path, 0, tiny())
+    to_rung = dataclasses.replace(write_trial(tmp_path, 1, tiny()), is_to_rung=True)
+    found = [_run(Plans(devices), Work([trial]), trial) for trial in (whole, to_rung)]
+    # At step 5, and at the end, at step 10.
+    assert asked == [2, None, 2, 2]
+    first, second = (ended.result["series"] for ended in found)
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+    again = rerun(to_rung.directory, tmp_path / "again" / "0001", devices=devices)
+    assert again.result["series"] == second
 
 
 def test_user_code_that_exits_fails_its_trial_and_not_the_worker(

@@ -40,6 +40,18 @@ def test_a_path_that_does_not_exist_is_reported_with_the_nearest():
     ]
 
 
+def test_a_setting_of_a_bare_class_needs_a_call_of_it():
+    base = fdl.Config(toys.Toy, extra=toys.Adaptive)
+    (line,) = _lines({"extra.decay": Choice((0.5, 0.9))}, base)
+    called = "simulated_engine.Adaptive"
+    assert line == (
+        f"extra.decay: does not exist: extra is {called} without its arguments "
+        f"[set by space: extra.decay]; add the override extra={called}()"
+    )
+    base = EDITING.apply(base, [line.partition("add the override ")[2]])
+    assert _lines({"extra.decay": Choice((0.5, 0.9))}, base) == []
+
+
 def test_a_value_that_does_not_fit_the_annotation_is_reported():
     assert _lines({"width": Uniform(8, 64)}) == [
         "width: 25.82535362629228 is not an int [set by space: width, at 25.82535362629228]"

@@ -1,14 +1,19 @@
 import io
+import math
 
 import fiddle as fdl
 import simulated_engine as toys
 
 from luthier import study as studies
+from luthier.cli import main
+from luthier.metrics import Selector
 from luthier.study import SliceInfo
 from luthier.study.driver import Ledger, ParameterSet, Trial
 from luthier.study.views import (
     LiveView,
     StudyStatus,
+    best_lines,
+    describe,
     ended_line,
     headline,
     lines_of,
@@ -146,3 +151,52 @@ def test_on_a_terminal_slices_and_the_best_are_a_table():
     assert "█▁" in shown
     assert "toy: 3 of 3 trials ended" in shown
     assert "best" in shown
+
+
+def test_a_target_that_is_never_reached_is_reported_so_and_ranks_last(tmp_path, capsys):
+    def run(target, name):
+        loss = fdl.Config(studies.Measured, fdl.Config(Selector, "held_out", "loss"))
+        objective = fdl.Config(studies.StepsTo, loss, target)
+        study = toys.make_study(name=name, directory=str(tmp_path), objectives=[objective])
+        return studies.run(study, packages=toys.PACKAGES, engine=toys.InstantEngine()).directory
+
+    some, none = run(0.7, "some"), run(0.001, "none")
+    status = read_status(some)
+    unreached = {t.number for t in status.ledger.trials if t.values == (math.inf,)}
+    (best,) = status.best()
+    assert 0 < len(unreached) < 12
+    assert best.number not in unreached
+    lines = list(lines_of(status))
+    assert sum(" not reached " in line for line in lines) == len(unreached)
+    assert not any("inf" in line.split() for line in lines)
+    ranked = [row["trial"] for row in studies.load(str(some)).sorted(status.metrics[0])]
+    assert set(ranked[-len(unreached) :]) == unreached
+
+    status = read_status(none)
+    assert status.best() == []
+    assert studies.load(str(none)).best == []
+    line = "no complete trial reached held_out/loss<=0.001"
+    assert list(lines_of(status))[-1] == line
+    assert list(best_lines(status)) == [line]
+    ended = ended_line(status, status.ledger.trials[0])
+    assert ended.startswith("trial 0: complete; steps_to(held_out/loss<=0.001) not reached; ")
+    page = describe(none)
+    assert (page["best"], page["why_no_best"]) == ([], line)
+    assert {tuple(trial["values"]) for trial in page["trials"]} == {("not reached",)}
+    assert main(["sweep", "best", str(none)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"luthier: {none}: {line}; `luthier sweep show {none}` lists its trials"
+    ]
+
+
+def test_why_no_trial_is_the_best():
+    standing = _standing()
+    first = standing.ledger.trials[0]
+    for state, values, violations, why in [
+        ("pruned", (2.0,), (), "no trial is complete"),
+        ("complete", (2.0,), (0.5,), "no complete trial meets the constraints"),
+        ("complete", (math.inf,), (), "no complete trial has a finite loss"),
+    ]:
+        first.state, first.values, first.violations = state, values, violations
+        assert standing.best() == []
+        assert standing.why_no_best() == why

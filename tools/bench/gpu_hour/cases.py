@@ -9,6 +9,7 @@ SIZES = {  # as in the experiment, which is not imported here: no parent holds a
     True: {"name": "toy", "vocab": 512, "length": 64, "heads": 2},
 }
 CUDNN = "model.block.attention.core:=luthier.layers.CudnnAttention(max_documents={})"
+EINSUM = "model.block.attention.core:=luthier.layers.EinsumAttention()"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +36,20 @@ class Case:
         return f"{self.name}#{self.round}"
 
 
-BASE = ("fiddler:bf16", "model.stack:=luthier.layers.Unrolled()")
+BASE = ("fiddler:gpu",)
 VARIANTS = (  # one override each, the most telling first
-    ("unroll=12", "model.stack:=luthier.layers.Scanned(unroll=12)"),
+    ("float32 logits", "model.unembedding.logits_dtype=float32"),
+    ("three projections", "model.block.attention.joint=False"),
     ("max_documents=16", CUDNN.format(16)),
     ("64 rows", "training.global_batch_size=64"),
     ("no latency hiding", "compiler.gpu.xla_gpu_enable_latency_hiding_scheduler:=False"),
     ("guard", "training.guard:=luthier.optim.Guard()"),
     ("16 rows", "training.global_batch_size=16"),
-    ("einsum attention", "model.block.attention.core:=luthier.layers.EinsumAttention()"),
+    ("einsum attention", EINSUM),
     ("scanned", "model.stack:=luthier.layers.Scanned()"),
     ("no Triton products", "compiler.gpu.xla_gpu_enable_triton_gemm:=False"),
     ("no command buffers", "compiler.gpu.xla_gpu_enable_command_buffer:=''"),
+    ("unrolled", "model.stack:=luthier.layers.Unrolled()"),
     ("chunked loss", "task.chunking:=luthier.losses.Chunked(256)"),
     ("uniform tokens", "data:=luthier.data.Synthetic({vocab}, {length})"),
 )

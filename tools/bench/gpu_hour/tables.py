@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from luthier.planner import targets
+
 LUTHIER, TORCH = "luthier, 300 steps", "nanoGPT, 300 steps"
 Records = Sequence[Mapping[str, Any]]
 
@@ -123,13 +125,19 @@ def curves(ours: Sequence[float], theirs: Sequence[float], width: int = 72, rows
 
 def _one_change(records: Records) -> str:
     own = [r for r in records if r["stage"] == 2]
-    names = [n for n in dict.fromkeys(r["case"] for r in own) if _found(own, n) and n != "profile"]
+    names = [
+        n
+        for n in dict.fromkeys(r["case"] for r in own)
+        if _found(own, n) and not n.startswith("profile")
+    ]
     if "base" not in names:
         return ""
     speed: dict[str, float] = {}
     columns = ["124M, one change each", "ms a step", "spread %", "tokens/s", "of base", "GiB"]
-    columns.append("of the fastest product %")
+    columns += ["MFU %", "of the fastest product %"]
     best = next((c["square"] for c in _found(records, "ceilings")), None)
+    chip = next((c for c in targets.CHIPS.values() if c.device_kind == records[0]["chip"]), None)
+    peak = chip.peak("bfloat16") if chip else None
     base = _found(own, "base")[0]
     rows = []
     for name in ["base", *(n for n in names if n != "base")]:
@@ -139,7 +147,7 @@ def _one_change(records: Records) -> str:
         tokens = found[0].get("tokens_per_step", base["tokens_per_step"])
         speed[name] = tokens / median
         flops = base["flops_per_step"] / base["tokens_per_step"]
-        share = 100 * flops * speed[name] / best if best else None
+        shares = [100 * flops * speed[name] / of if of else None for of in (peak, best)]
         spread = 100 * (max(each) - min(each)) / median
         rows.append(
             [
@@ -149,13 +157,17 @@ def _one_change(records: Records) -> str:
                 speed[name],
                 speed[name] / speed["base"],
                 _gib(found[0]),
-                share,
+                *shares,
             ]
         )
     profile = _found(own, "profile")
     shares = [f"{k} {100 * v:.1f} %" for p in profile for k, v in p["shares"].items()]
     where = f"\n\nWhere the time of the base goes: {', '.join(shares)}." if shares else ""
-    return _table(columns, rows) + where
+    note = ""
+    if chip:
+        note = f"\n\nMFU is of the {peak / 1e12:.0f} TFLOP/s of dense bfloat16 that are published "
+        note += f"for {chip.device_kind}; FLOPs are 3 x the forward pass, attention over all pairs."
+    return _table(columns, rows) + note + where
 
 
 def _packed(records: Records) -> str:

@@ -16,6 +16,7 @@ NAMES = (
     "debug",
     "scale_width",
     "scale_depth",
+    "scale_length",
     "scale_to",
     "freeze",
     "train_only",

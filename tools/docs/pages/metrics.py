@@ -106,7 +106,11 @@ METRICS = {
     "accuracy": ("", "Fraction of targets that the model predicts as the most likely class."),
     "exact_match": ("", "Fraction of texts in which every target is predicted correctly."),
     "nats_per_example": ("nats", "Mean cross-entropy per example."),
-    "top_5_accuracy": ("", "Fraction of targets among the five most likely classes."),
+    "top_5_accuracy": (
+        "",
+        "Fraction of targets among the five most likely classes; always 1 with five classes or "
+        "fewer, so it is then refused as an objective.",
+    ),
     "mean_squared_error": ("squared unit of the data", "Mean squared error of the point forecast."),
     "mean_absolute_error": ("unit of the data", "Mean absolute error of the point forecast."),
     "mean_absolute_scaled_error": (

@@ -92,7 +92,8 @@ a note. `tensor` and the other axes need names. There are three ways to give the
 
 A name is looked up in the rules. One that has no rule and is a mesh axis means this mesh axis, and
 `None` keeps a dimension whole: `(None, None)` replicates a matrix. With explicit axes, parameters
-without names stay whole.
+without names stay whole. A rule that is not one of the defaults, for an axis that no parameter
+has, is an error; such a rule for activations is noted by `plan` and `train`.
 
 ## Explicit sharding
 

@@ -49,7 +49,9 @@ which yield tables of overrides, and tries all combinations.
 
 `--sampler NAME` also accepts arguments of the sampler: `--sampler 'tpe(n_startup_trials=6)'`. The
 equivalent override of a study is `sampler=tpe(n_startup_trials=6)`. You can also use any other
-Optuna sampler as a node: `sampler=optuna.samplers.GPSampler()`.
+Optuna sampler, or a subclass of `optuna.samplers.BaseSampler` in a package of your project, by its
+full name: `--sampler 'my_package.samplers.Halton(offset=3)'`. It is built anew for each setting,
+with the argument `seed` if it has one, so it must take all that it needs from the study.
 
 `--pruner NAME` stops bad trials early: `--pruner 'median(n_startup_trials=3)'`. Available pruners:
 {pruners}.
@@ -63,7 +65,8 @@ pauses trials at fractions of their length, and continues the best from their ch
 
 ## Objectives
 
-`--objective WORD`:
+`--objective WORD`. Without it, the metric of `checkpoints.keep_best` is the objective, and the
+sweep prints a line that names it; without `keep_best`, it is the first metric of the only evaluation.
 
 | word | objective |
 | --- | --- |
@@ -77,9 +80,10 @@ pauses trials at fractions of their length, and continues the best from their ch
 | `maximize(held_out/accuracy - 1e-9 * parameters)` | the same, maximized |
 
 Expressions can contain numbers, `+ - * / **`, parentheses and `min`, `max`, `abs`, `sqrt`, `exp`,
-`log`. If a trial never reaches the value of `steps_to`, its objective is `inf`. Seconds count
-training only, without compilation and evaluations. A pruner needs `EVALUATION/METRIC`. With several
-objectives, the result is a Pareto front.
+`log`. If a trial never reaches the value of `steps_to`, its objective is `inf`: it is shown as `not
+reached`, ranks last and is never the best. Seconds count training only, without compilation and
+evaluations. A pruner needs `EVALUATION/METRIC`. With several objectives, the result is a Pareto
+front.
 
 `--constraint 'peak_bytes<=8GiB'` bounds any of these (`<=` or `>=`; K, M, B, KiB, MiB, GiB). It is
 checked when a trial ends: a trial that violates it is complete, but cannot be the best, and TPE,

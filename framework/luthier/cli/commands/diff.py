@@ -19,6 +19,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import sys
 
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import report_damage
@@ -134,6 +135,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     operands = words.read_all(arguments.operands, problems)
     report_damage(o.metrics_path for o in operands if o.metrics_path is not None)
     if len(operands) == 2:
+        if note := words.same_config(*arguments.operands):
+            print(f"note: {note}", file=sys.stderr)
         differs = differences.show(operands[0], operands[1], arguments)
     else:
         _check_matrix(arguments)

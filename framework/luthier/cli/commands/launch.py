@@ -252,7 +252,8 @@ def _submit(
     # again, but never one that existed before or that another process writes.
     graph, packages = experiment
     request = opening.Request(arguments.run, arguments.new, arguments.extend, packages)
-    root, name = graphs.get(graph, "records.directory"), graphs.get(graph, "name")
+    root = project.records_folder(graphs.get(graph, "records.directory"))
+    name = graphs.get(graph, "name")
     # Render the scripts once before any folder is made, since this may raise for bad settings.
     engine.files([_group(words, graph, Path(root, name).absolute())], str(Path(root).absolute()))
     known = set(Path(root, name).glob("*"))

@@ -198,7 +198,8 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="EVALUATION/METRIC",
         help="the metric to optimize: held_out/loss, train/loss:mean100, step_time, "
-        "steps_to(held_out/loss<=2), or an expression (may be repeated)",
+        "steps_to(held_out/loss<=2), or an expression (may be repeated); the default is that of "
+        "checkpoints.keep_best, or the first metric of the only evaluation",
     )
     search.add_argument(
         "--constraint",
@@ -319,7 +320,7 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     # study.
     from luthier import graph as graphs
     from luthier.records import trust
-    from luthier.study import start
+    from luthier.study import samplers, start
     from luthier.study import study as studies
     from luthier.study.driver.directory import find_study
     from luthier.study.views.text import LiveView
@@ -336,6 +337,10 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     # Built for the view, which needs the objectives before the driver starts.
     view = LiveView.of(studies.build(described))
     settings: dict[str, Any] = {"packages": own.packages, "shelves": own.shelves}
+    # An experiment, whose study `samplers.study_of` describes.
+    is_wrapped = bool(arguments.space or arguments.sweep)
+    if is_wrapped and not arguments.objective and (note := samplers.objective_note(graph)):
+        print(note)
     with view:
         if directory is not None:
             outcome = start.resume(
@@ -566,7 +571,10 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         return EXIT_DONE
     best = standing.best()
     if not best:
-        raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
+        if not standing.ledger.count("complete"):
+            raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
+        remedy = f"`luthier sweep show {arguments.words[0]}` lists its trials"
+        raise BadInput(Problem(f"{directory.path}: {standing.why_no_best()}", remedy=remedy))
     for trial in best:
         if len(best) > 1:
             print(f"# trial {trial.number}")
@@ -639,7 +647,9 @@ def _rerun(arguments: argparse.Namespace, problems: Problems) -> int:
     if trial.copy_of is not None:
         remedy = f"luthier sweep rerun {name}/{trial.copy_of}"
         raise BadInput(Problem(f"trial {number} has the result of another", remedy=remedy))
-    folder = directory.trial_path(trial.number)
+    folder = own_folder = directory.trial_path(trial.number)
+    if trial.state == "pruned":  # with `horizon="rung"`, its last run is that to its rung
+        folder = directory.work_path(trial.number, trial.rung)
     before = read_result(folder)
     if before is None or trial.state not in ("complete", "pruned"):
         what = f"trial {number} of {name} is {trial.state}, and has no result to repeat"
@@ -657,7 +667,9 @@ def _rerun(arguments: argparse.Namespace, problems: Problems) -> int:
     if edited := edited_packages(directory.path):
         print(f"notice: the source of {', '.join(edited)} was edited since the study began")
     into = (
-        Path(arguments.into) if arguments.into else _free_folder(directory.path / "reruns", folder)
+        Path(arguments.into)
+        if arguments.into
+        else _free_folder(directory.path / "reruns", own_folder)
     )
     from luthier.study import rerun
 

@@ -159,17 +159,31 @@ def _listing(folder: str) -> Iterator[list[str]]:
 
 def runs() -> Iterator[Candidate]:
     """Yield the ids of the runs below runs/, by name."""
-    for name in _folders(RUNS):
-        for run in _folders(os.path.join(RUNS, name)):
-            if os.path.isfile(os.path.join(RUNS, name, run, "config.json")):
+    root = _records_folder(RUNS)
+    for name in _folders(root):
+        for run in _folders(os.path.join(root, name)):
+            if os.path.isfile(os.path.join(root, name, run, "config.json")):
                 yield Candidate(run, name)
 
 
 def studies() -> Iterator[Candidate]:
     """Yield the names of the studies below studies/."""
-    for name in _folders(STUDIES):
-        if os.path.isfile(os.path.join(STUDIES, name, "study.json")):
+    root = _records_folder(STUDIES)
+    for name in _folders(root):
+        if os.path.isfile(os.path.join(root, name, "study.json")):
             yield Candidate(name)
+
+
+def _records_folder(name: str) -> str:
+    """Return the folder of the project's runs or studies (see `luthier.project.records_folder`)."""
+    # Again here, because a Tab does not wait for the imports of that module.
+    at = os.getcwd()
+    while not os.path.isfile(os.path.join(at, "pyproject.toml")):
+        above = os.path.dirname(at)
+        if above == at:
+            return name
+        at = above
+    return os.path.join(at, name)
 
 
 def pages() -> Iterator[Candidate]:
@@ -333,7 +347,11 @@ def sources(reference: str) -> list[str]:
         import glob
 
         run = glob.escape(reference.removeprefix(RUN))
-        files = [] if run in ("", "last") else glob.glob(f"{RUNS}/*/{run}*/config.json")
+        files = (
+            []
+            if run in ("", "last")
+            else glob.glob(f"{_records_folder(RUNS)}/*/{run}*/config.json")
+        )
     else:
         module = reference.partition("(")[0].partition(":")[0]
         files = [f"{module.replace('.', os.sep)}.py", os.path.join(reference, "config.json")]

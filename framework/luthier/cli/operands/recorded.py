@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from luthier import project
 from luthier.cli import experiments
 from luthier.cli.operands.operand import Operand, Record, ResultOperand, of_record
 from luthier.errors import BadInput, LuthierError, Problem, RecordError, RunError, UnknownReference
@@ -324,7 +325,7 @@ def _numbers(study: Path) -> list[int]:
 
 
 def _find_study(name: str) -> Path:
-    for path in (Path(name), Path(STUDIES, name)):
+    for path in (Path(name), project.records_folder(STUDIES) / name):
         if (path / "study.json").is_file():
             return path
     from luthier.study.driver.directory import find_study  # which knows the nearest names

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luthier import project
+from luthier import folders, project
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
+from luthier.cli.listing import DEFAULT_FUNCTION
 from luthier.cli.operands import recorded, revisions
 from luthier.cli.operands.operand import Operand, of_graph
 from luthier.errors import BadInput, Problem
@@ -67,6 +68,47 @@ def _read(word: str, packages: Sequence[str]) -> list[Operand]:
         of = name if record.run is not None else str(record.path)
         return [_load(of, overrides, word, packages)]
     return [recorded.read(record, packages)]
+
+
+def same_config(first: str, second: str) -> str:
+    """Return a note if two operands name one experiment in two ways; else an empty string.
+
+    In a project with a `quickstart` of its own, `quickstart` and `configs.quickstart` are that one,
+    and the one that comes with luthier has another name.
+
+    Args:
+      first: The word of an operand that could be read.
+      second: Another one.
+    """
+    from luthier import graph as graphs
+    from luthier.graph.origins import short_file
+
+    if any(recorded.find_all(w) or Path(w).exists() or w == "-" for w in (first, second)):
+        return ""
+    (a, *changes), (b, *others) = _split(first), _split(second)
+    if changes != others or recorded.find(a) or recorded.find(b):
+        return ""
+    (name, _, function), (other, _, another) = a.partition(":"), b.partition(":")
+    if (function or DEFAULT_FUNCTION) != (another or DEFAULT_FUNCTION) or "(" in name + other:
+        return ""
+    try:
+        module, same = graphs.load_module(name), graphs.load_module(other)
+    except BadInput:
+        return ""  # a revision, or hf:DIR
+    if module is not same:
+        return ""
+    file = Path(str(module.__file__))
+    note = f"{first} and {second} are the same config, {short_file(str(file))}"
+    last = module.__name__.rpartition(".")[2]
+    shipped = [
+        ".".join([folders.SHIPPED, *path.relative_to(folder.parent).with_suffix("").parts])
+        for folder in map(Path, folders.shipped_folders())
+        for path in folder.rglob(f"{last}.py")
+        if not path.samefile(file)
+    ]
+    if len(shipped) == 1:
+        note += f"; the one that comes with luthier is {shipped[0]}"
+    return note
 
 
 def _split(word: str) -> list[str]:

@@ -13,15 +13,18 @@ import enum
 import functools
 import importlib
 import importlib.util
+import itertools
 import os
 import pathlib
+import pkgutil
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import luthier
+from luthier import project
 from luthier.errors import BadInput, Problem
 from luthier.facade import exported_names
 from luthier.graph import entry_points, public_names
@@ -86,7 +89,7 @@ def find_object(
     if any(part.startswith("__") for part in (head, *rest)):
         raise Unreadable(f"{name!r} is private")
     allowed = (*packages, *_packages_at_hand(annotation, near))
-    value = _find(name, head, rest, annotation, near, allowed)
+    value = _find(name, head, rest, annotation, near, allowed, packages)
     # The members of a listed enum are allowed with it and have no lines of their own.
     home = public_names.home(value)
     if isinstance(value, enum.Enum) and public_names.may_name(type(value), allowed):
@@ -110,6 +113,7 @@ def _find(
     annotation: Any,
     near: Sequence[Any],
     allowed: Sequence[str],
+    packages: Sequence[str],
 ) -> Any:
     # From near to far: what is at hand at the place, luthier, what distributions register, then any
     # full name. So nothing that is installed changes the meaning of a name of luthier.
@@ -132,7 +136,8 @@ def _find(
     # Nothing of ours has this name, so it is looked up as an import. A bare word is never a module:
     # `steps=abc` does not mean Python's abc.
     if len(full) == 1 or importlib.util.find_spec(full[0]) is None:
-        close = nearest(head, _names_in_reach(annotation, near))
+        at_hand = set(_names_in_reach(annotation, near))
+        close = _nearest_of_packages(name, packages, at_hand) or nearest(head, at_hand)
         close = close or nearest(head, _bare_names(rooms))
         remedy = "give its full name (package.module.Name), or quote it if it is text"
         remedy = "" if close else remedy
@@ -151,6 +156,23 @@ def _find(
         return public_names.load_object(".".join(full), allowed)
     except BadInput as error:
         raise Unreadable(error.problems[0]) from error
+
+
+def _nearest_of_packages(name: str, packages: Sequence[str], at_hand: Set[str]) -> list[str]:
+    """Return the nearest names of what the user's packages define, imported or not.
+
+    Args:
+      name: The unknown name.
+      packages: The packages.
+      at_hand: Names that are enough at the place; the others are written in full.
+    """
+    # By as many of their last parts as the name has: `layers.MyMlp` may mean `my.layers.MyMlp`.
+    num_parts = name.count(".") + 1
+    known: dict[str, list[str]] = {}
+    for full in itertools.chain.from_iterable(project.defined_names(packages).values()):
+        known.setdefault(".".join(full.split(".")[-num_parts:]), []).append(full)
+    known |= {bare: [bare] for bare in at_hand}
+    return [full for one in nearest(name, known, loosest=0.75) for full in known[one]][:3]
 
 
 def _bare_names(rooms: Sequence[str]) -> Iterator[str]:
@@ -238,7 +260,10 @@ def _follow(value: Any, at: str, rest: Sequence[str]) -> Any:
         try:
             value = getattr(value, part)
         except AttributeError:
-            close = nearest(part, [other for other in dir(value) if not other.startswith("_")])
+            names = [other for other in dir(value) if not other.startswith("_")]
+            # Modules of a package that nobody has imported are no attributes of it.
+            names += [m.name for m in pkgutil.iter_modules(getattr(value, "__path__", ()))]
+            close = nearest(part, names)
             close = [f"{at}.{other}" for other in close]
             raise Unreadable(Problem(f"{at} has no {part!r}", nearest=close)) from None
         at = name

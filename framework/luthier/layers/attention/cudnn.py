@@ -59,6 +59,7 @@ class CudnnAttention:
       product attention".
     """
 
+    EXECUTION: ClassVar[tuple[str, ...]] = ("max_documents",)
     RANGES: ClassVar[dict[str, str]] = {"max_documents": "1 <= x"}
 
     mask: AttentionMask = Causal()

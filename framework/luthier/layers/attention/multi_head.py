@@ -16,7 +16,7 @@ from luthier.layers.attention.cores import Core, EinsumAttention
 from luthier.layers.attention.masks import SameDocument
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.initializers import Initializer, Zeros
-from luthier.layers.linear import Linear
+from luthier.layers.linear import Linear, jointly
 from luthier.layers.norms import RMSNorm
 from luthier.layers.parameters import DType, Template, create, value_of, vector, wide
 from luthier.layers.positions import Rotary, Tokens
@@ -228,6 +228,8 @@ class Attention(nnx.Module):
       core: The attention implementation, such as `EinsumAttention`, which also holds the mask.
       query_key: Template of a transformation of queries and keys before rotation, such as
         `HeadNorms`; None means none.
+      joint: Whether queries, keys and values come from one product, with their three kernels side
+        by side (see `jointly`). The parameters are the same, and the results are to rounding.
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
@@ -250,6 +252,7 @@ class Attention(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    EXECUTION: ClassVar[tuple[str, ...]] = ("joint",)
     RANGES: ClassVar[dict[str, str]] = {
         "num_heads": "1 <= x",
         "num_kv_heads": "1 <= x",
@@ -271,6 +274,7 @@ class Attention(nnx.Module):
         rotary: Rotary | None = None,
         core: Core = EinsumAttention(),
         query_key: Template | None = None,
+        joint: bool = False,
         *,
         dim: int,
         dtype: DType = jnp.float32,
@@ -291,6 +295,7 @@ class Attention(nnx.Module):
         self.dtype = dtype
         self.rotary = rotary
         self.core = core
+        self.joint = joint
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         heads = {"outputs": (num_heads, head_dim), "output_axes": ("heads", "head_dim")}
         kv_heads = {
@@ -298,8 +303,9 @@ class Attention(nnx.Module):
             "output_axes": ("kv_heads", "head_dim"),
         }
         embed = {"inputs": (dim,), "input_axes": ("embed",)}
-        # Three products and not one of D x (H + 2 G) K: under a mesh axis on heads, a fused kernel
+        # Three kernels and not one of D x (H + 2 G) K: under a mesh axis on heads, a fused kernel
         # would have to be split in three places at once, and query and key heads differ in number.
+        # `joint` puts them side by side in the step.
         # The order in which the four are made decides the keys that they are drawn with.
         self.query = create(projection, **embed, **heads, **kinds)
         self.key = create(projection, **embed, **kv_heads, **kinds)
@@ -392,7 +398,11 @@ class Attention(nnx.Module):
     def _project(self, x_BLD: jax.Array, tokens: Tokens) -> tuple[jax.Array, ...]:
         # Constrained where they are made, so that attention runs on sharded heads whatever the
         # core. The names are for policies of remat.
-        query_BLHK, key_BLGK, value_BLGK = self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
+        projections = (self.query, self.key, self.value)
+        if self.joint:
+            query_BLHK, key_BLGK, value_BLGK = jointly(projections, x_BLD)
+        else:
+            query_BLHK, key_BLGK, value_BLGK = (project(x_BLD) for project in projections)
         query_BLHK, key_BLGK = self._placed(query_BLHK, key_BLGK, tokens)
         return (
             checkpoint_name(constrain(query_BLHK, QUERY_AXES), "query"),

@@ -20,7 +20,7 @@ from luthier.errors import CheckpointError, Problem
 from luthier.graph import Graph
 from luthier.recipes.fine_tuning import has_lora, without_lora
 from luthier.recipes.foreign.conversion import described_by
-from luthier.recipes.foreign.essence import essence
+from luthier.recipes.foreign.essence import essence, unwrapped
 from luthier.recipes.foreign.settings import value_at
 
 # Sizes of tensors are compared with the tensors themselves; `essence` leaves out settings that do
@@ -261,11 +261,10 @@ class _Comparison:
         # An essence lists all layers; a graph has one block, or one for each kind that alternates.
         match = re.match(r"block\[(\d+)\](.*)", path)
         if not match:
-            return path
+            return unwrapped(model, path)
         block = graphs.get(model, "block")
-        if isinstance(block, list | tuple):
-            return f"block[{int(match[1]) % len(block)}]{match[2]}"
-        return f"block{match[2]}"
+        kind = f"[{int(match[1]) % len(block)}]" if isinstance(block, list | tuple) else ""
+        return unwrapped(model, f"block{kind}{match[2]}")
 
 
 def _is_below(path: str, blamed: Sequence[str]) -> bool:

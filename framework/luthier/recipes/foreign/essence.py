@@ -2,7 +2,8 @@
 
 Two graphs with the same essence are one function of their parameters: shared values are evaluated,
 defaults are filled in, and settings that only change initial values, noise in training, dtypes or
-the schedule of the computation are left out.
+the schedule of the computation are left out. A layer declares such settings of its own in the
+class attribute `EXECUTION`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import fiddle as fdl
 from luthier import graph as graphs
 from luthier import layers
 from luthier.graph import signatures
+from luthier.recipes.foreign.settings import value_at
 
 _EVERYWHERE = frozenset(
-    {"dtype", "param_dtype", "product", "rngs", "dropout", "stack", "pad_to_multiple"}
-    | {"dispatch", "jitter"}
+    {"dtype", "param_dtype", "product", "rngs", "dropout", "stack", "dispatch", "jitter"}
 )
 _INITIALIZERS: Mapping[Any, frozenset[str]] = {
     layers.Linear: frozenset({"kernel"}),
@@ -30,6 +31,8 @@ _INITIALIZERS: Mapping[Any, frozenset[str]] = {
     layers.RMSNorm: frozenset({"scale"}),
 }
 _SAME = {layers.FusedAttention: layers.EinsumAttention}
+# Nodes that compute what one of their arguments computes, on other devices.
+_WRAPPERS = {layers.AllToAllAttention: "core"}
 
 Essence = Mapping[str, Any]
 
@@ -72,6 +75,24 @@ def differences(ours: Essence, theirs: Essence) -> list[tuple[str, Any, Any]]:
     ]
 
 
+def unwrapped(model: fdl.Buildable, path: str) -> str:
+    """Return the path in a graph of a path of its essence, which has no wrappers.
+
+    Args:
+      model: The graph.
+      path: A path, such as `block.attention.core.mask`.
+
+    Returns:
+      The path through the wrappers, such as `block.attention.core.core.mask`.
+    """
+    found = ""
+    for part in path.split("."):
+        found = f"{found}.{part}" if found else part
+        wrapped = _WRAPPERS.get(_target(value_at(model, found)))
+        found = f"{found}.{wrapped}" if wrapped else found
+    return found
+
+
 def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     value = graphs.evaluate(value) if graphs.is_value_node(value) else value
     if isinstance(value, list | tuple):
@@ -81,6 +102,9 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     settings = _settings(value)
     if settings is None:
         yield path, _plain(value)
+        return
+    if wrapped := _WRAPPERS.get(_target(value)):
+        yield from _flat(path, settings[wrapped])
         return
     yield path, _plain(_target(value))
     for name, inside in settings.items():
@@ -99,6 +123,7 @@ def _settings(value: Any) -> Any:
     else:
         return None
     hidden = _EVERYWHERE | _INITIALIZERS.get(target, frozenset())
+    hidden |= frozenset(getattr(target, "EXECUTION", ()))
     kept = {name: inside for name, inside in given.items() if name not in hidden}
     if _target(given.get("stack")) is layers.Shared:  # other stacks compute the same function
         kept["stack"] = given["stack"]

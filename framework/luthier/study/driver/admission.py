@@ -10,9 +10,11 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.graph import Graph
+from luthier.recipes import scale_length
 from luthier.records.weights_and_biases import OUTCOME, SUMMARY_RUN, Wandb
 from luthier.study.driver.mirror import shown_dimension, shown_value
 from luthier.study.protocol import SliceInfo
+from luthier.study.rungs import rung_fractions
 from luthier.study.space import settings
 from luthier.study.space_checks import Editing, violated
 from luthier.study.study import CopyResult, Packed, Study
@@ -166,6 +168,45 @@ class Admission:
         if first != trial:
             return ValidatedTrial(trial, graph, copy_of=first)
         return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
+
+    def at_rung(self, graph: Graph, rung: int) -> Graph | None:
+        """Return the graph of a trial's run to a rung, with schedules that end there.
+
+        Args:
+          graph: The trial's graph.
+          rung: The rung, from 1.
+
+        Returns:
+          The graph; None for the full length.
+        """
+        number, fractions = self._rungs_of(graph)
+        # The last one is the full length; so is one that rounding puts there.
+        if rung >= len(fractions) or round(fractions[rung - 1] * (number or 2)) == number:
+            return None
+        short = scale_length(graph, fractions[rung - 1])
+        with contextlib.suppress(BadInput):  # of a graph without W&B
+            name = graphs.get(short, "records.wandb.name")
+            if isinstance(name, str):
+                # Beside the run of the full length, which has the trial's own name.
+                graphs.set_value(short, "records.wandb.name", f"{name} rung {rung}")
+        return short
+
+    def done_at_rung(self, graph: Graph, rung: int) -> float:
+        """Return the part of a trial's steps that its runs up to a rung take, of those of all runs.
+
+        Args:
+          graph: The trial's graph.
+          rung: The rung, from 1.
+        """
+        _, fractions = self._rungs_of(graph)
+        return sum(fractions[:rung]) / sum(fractions)
+
+    def _rungs_of(self, graph: Graph) -> tuple[int | None, list[float]]:
+        """Return the steps of a trial, where they are a number, and the fractions of its rungs."""
+        assert self._study.scheduler is not None
+        steps = graphs.evaluate(graphs.get(graph, "training.steps"))
+        number = None if graphs.is_deferred(steps) else steps
+        return number, rung_fractions(self._study.scheduler, number)
 
     def place(self, trial: int, graph: Graph) -> ValidatedTrial:
         """Return on which kinds of slices a graph runs, and how.

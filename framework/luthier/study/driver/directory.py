@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import graph as graphs
+from luthier import project
 from luthier.errors import Problem, RunError, UnknownReference, listed
 from luthier.graph import Graph, nearest
 from luthier.records import redaction, trust
@@ -146,6 +147,23 @@ class StudyDirectory:
         """Return the folder of a trial."""
         return self.path / "trials" / f"{trial:04d}"
 
+    def rung_path(self, trial: int, rung: int) -> pathlib.Path:
+        """Return the folder of a trial's run to a rung, where its schedule ends at that rung."""
+        return self.trial_path(trial) / "rungs" / str(rung)
+
+    def work_path(self, trial: int, rung: int) -> pathlib.Path:
+        """Return the folder in which a trial trains towards a rung.
+
+        Args:
+          trial: Its number.
+          rung: The rung, from 1.
+
+        Returns:
+          The folder of its run to that rung, where it has one; else its own.
+        """
+        path = self.rung_path(trial, rung)
+        return path if (path / "config.json").is_file() else self.trial_path(trial)
+
     def create(self) -> None:
         """Make the folder.
 
@@ -196,21 +214,34 @@ class StudyDirectory:
           **asked: What the journal says of its setting, and what else its line can be made again
             from where it is lost: `assignment`, `notes`, `copy_of`.
         """
-        # Before the journal is asked: a driver that was paused must not write into the trials of
-        # the one that has taken over.
-        fence(self.path / "lock")()
-        path = self.trial_path(trial)
-        history = json.dumps(graphs.history_record(graph), default=str)
         assignment = json.dumps(
             {"format": ASSIGNMENT_FORMAT, "trial": trial, "words": list(words), **asked}
         )
+        files = {"assignment.json": assignment + "\n"}
+        self._write_graph(self.trial_path(trial), graph, files)
+
+    def write_rung(self, trial: int, rung: int, graph: Graph) -> None:
+        """Write the folder of a trial's run to a rung, before it runs.
+
+        Args:
+          trial: Its number.
+          rung: The rung, from 1.
+          graph: The trial's graph, with a schedule that ends at the rung.
+        """
+        path = self.rung_path(trial, rung)
+        if not (path / "config.json").is_file():
+            self._write_graph(path, graph, {})
+
+    def _write_graph(self, path: pathlib.Path, graph: Graph, files: Mapping[str, str]) -> None:
+        # Before the journal is asked: a driver that was paused must not write into the trials of
+        # the one that has taken over.
+        fence(self.path / "lock")()
+        history = json.dumps(graphs.history_record(graph), default=str)
         try:
-            path.mkdir(exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             # Not synced: the journal knows all of it, and a history can be done without.
-            text = redaction.redact(history)
-            (path / "config.history.json").write_text(text, encoding="utf-8")
-            text = redaction.redact(assignment)
-            (path / "assignment.json").write_text(text + "\n", encoding="utf-8")
+            for name, text in {"config.history.json": history, **files}.items():
+                (path / name).write_text(redaction.redact(text), encoding="utf-8")
         except OSError as error:
             raise run_error("write", path, error) from error
         # Last and atomically: a trial's folder with this file is complete (`read_trial`).
@@ -274,10 +305,10 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
     Raises:
       UnknownReference: There is none; the problem holds the nearest names.
     """
-    for path in (pathlib.Path(name), pathlib.Path(directory, name)):
+    root = project.records_folder(directory)
+    for path in (pathlib.Path(name), root / name):
         if name and StudyDirectory(path).exists:
             return StudyDirectory(path)
-    root = pathlib.Path(directory)
     found = [entry.name for entry in root.iterdir()] if root.is_dir() else []
     # Folders without `study.json` are not offered: they are of starts that were interrupted, or of
     # something else.

@@ -228,6 +228,7 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "lost": {"trial": int, "counts": int},
     "ended": {"trial": int, "outcome": str, "reason": str, "device_seconds": _NUMBER},
     "retried": {"trial": int},
+    "reopened": {"trial": int},
     "closed": {"over": bool},
     "noted": {"notice": str},
     "opened": {"slices": list},
@@ -238,6 +239,9 @@ _OPTIONAL: dict[str, Any] = {
     "stopped": str,
     "stopped_by": str,
     "notes": dict,
+    "restarts": bool,
+    "fraction": _NUMBER,
+    "spent": _NUMBER,
 }
 
 

@@ -41,12 +41,14 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from luthier.errors import RecordError, RunError, VersionError
 from luthier.faults import Fault
+from luthier.graph import Graph
 from luthier.study import protocol
 from luthier.study.driver import directory as directories
 from luthier.study.driver.admission import Admission, ValidatedTrial, kind_of
@@ -157,6 +159,11 @@ class _Slice:
         del self.leased[trial]
         return self._shares.pop(trial)
 
+    def spent_by(self, trial: int) -> float:
+        """Return devices times seconds that a trial on it has had so far."""
+        self._share()
+        return self._shares[trial]
+
     def spent(self) -> float:
         """Return devices times seconds that the trials on it have had so far."""
         self._share()
@@ -234,6 +241,7 @@ class _Trials:
         self._verdicts: list[tuple[int, int, int, Verdict]] = []  # answers that are to be sent
         self._left = self._time_left_behind()
         self._limits = Limits(parts.study, parts.ledger)
+        self._last: int | None = None  # the trial that the rest of the device time is for
         self._driven_before = parts.ledger.driven_seconds
         self.stopped = ""
         self.stopped_by: Literal["", "failures", "place"] = ""
@@ -283,8 +291,7 @@ class _Trials:
                     self._copy(trial, state.copy_of)
                 elif graph is not None:
                     # A promoted trial was about to be leased before all others.
-                    is_first = state.promoted > 0
-                    self._queue_placed(self._parts.admission.place(trial, graph), is_first)
+                    self._queue_placed(self._place(state, graph), is_first=state.promoted > 0)
                 else:
                     self._admit(trial, suggestion, repeat)
         self._waiting.clear()
@@ -366,7 +373,28 @@ class _Trials:
         # ends at once, without a line `admitted`.
         if admitted.mark:
             self._note("admitted", trial=trial, mark=admitted.mark)
+            if self._restarts and not admitted.reason:
+                admitted = self._place(self._ledger.trials[trial], admitted.graph)
         self._queue_placed(admitted)
+
+    @property
+    def _restarts(self) -> bool:
+        """Whether trials are trained from their first step to each rung (`horizon="rung"`)."""
+        rungs = self._parts.rungs
+        return rungs is not None and rungs.scheduler.horizon == "rung"
+
+    def _place(self, trial: Trial, graph: Graph) -> ValidatedTrial:
+        """Validate the next run of a trial that was admitted before; write the graph of a rung."""
+        rung = trial.rung + 1
+        if self._restarts and (short := self._parts.admission.at_rung(graph, rung)) is not None:
+            # The same folder and graph whenever this is asked: a resumed driver finds the run.
+            self._parts.directory.write_rung(trial.number, rung, short)
+            graph = short
+        return self._parts.admission.place(trial.number, graph)
+
+    def _folder(self, trial: Trial) -> pathlib.Path:
+        """Return the folder of the run that a trial was, or will be, leased for."""
+        return self._parts.directory.work_path(trial.number, trial.rung + 1)
 
     def _queue_placed(self, admitted: ValidatedTrial, is_first: bool = False) -> None:
         if admitted.reason:
@@ -381,7 +409,21 @@ class _Trials:
         self._copy_if_ended(first)
 
     def _is_spent(self) -> bool:
-        return bool(self._limits.reached(sum(slice.spent() for slice in self._slices)))
+        """Return whether no trial may start any more, but the one that is finished last."""
+        spent = sum(slice.spent() for slice in self._slices)
+        return bool(self._limits.reached(spent)) or self._last_trial() is not None
+
+    def _last_trial(self) -> int | None:
+        """Return the trial that the rest of the device time is reserved for; None for no such."""
+        if self._parts.rungs is None:
+            return None
+        spent = sum(slice.spent() for slice in self._slices)
+        found = self._limits.reserves(self._parts.rungs, spent)
+        # The same one until it has ended, although another may turn out to be better meanwhile:
+        # there is time for one.
+        if found is None or self._last is None or self._ledger.trials[self._last].state in ENDED:
+            self._last = found
+        return self._last
 
     def _finish(self, event: TrialEnded) -> None:
         """Process the end of a trial, from its worker's message or from its `result.json`."""
@@ -393,13 +435,17 @@ class _Trials:
         # Put into the facts before the objectives are evaluated: `DeviceHours` reads it from there.
         facts["device_seconds"] = seconds = float(facts.get("device_seconds") or seconds)
         result = {**event.result, "facts": facts}
-        folder = self._parts.directory.trial_path(event.trial)
+        state = self._ledger.trials[event.trial]
+        folder = self._folder(state)
         judged = judge(self._study.objectives, self._study.space.bounds, result, folder)
         # A misspelt objective shows at the first trial, as a failure, instead of a study that
         # optimizes nothing.
         if outcome == "complete" and judged.missing:
             outcome, reason = "failed", f"its result lacks {', '.join(judged.missing)}"
             fault = Fault.CODE.value
+        elif outcome == "complete" and folder != self._parts.directory.trial_path(event.trial):
+            assert judged.values is not None
+            return self._reach(state, int(event.result["steps"]), judged.values[0], seconds)
         elif outcome == "complete":
             reason = judged.violated
         # A pruned trial keeps the values that it reached, for tables and reports. A failed one has
@@ -407,6 +453,17 @@ class _Trials:
         values = judged.values if outcome in ("complete", "pruned") else None
         violations = judged.violations if outcome == "complete" else ()
         self._end(event.trial, outcome, reason, values, seconds, fault, violations)
+
+    def _reach(self, trial: Trial, step: int, value: float, device_seconds: float) -> None:
+        """Record the end of a trial's run to a rung, where it waits for its promotion."""
+        at_rung = {"trial": trial.number, "step": step, "rung": trial.rung + 1, "value": value}
+        graph = self._parts.directory.read_trial(trial.number)
+        done = self._parts.admission.done_at_rung(graph, trial.rung + 1)
+        spent = round(trial.device_seconds + device_seconds, 6)
+        self._note("reached", **at_rung, fraction=done, spent=spent)
+        self._parts.suggester.show_rungs(trial.setting, trial.rung_values or {})
+        # Also one that is promoted next: its run has ended, and the next one needs a lease.
+        self._note("paused", **at_rung, device_seconds=round(device_seconds, 6))
 
     def _end(
         self,
@@ -536,7 +593,7 @@ class _Trials:
     def _take_result(self, trial: Trial) -> bool:
         """End a trial by the result that its last worker wrote; return whether there is one."""
         try:
-            ended = protocol.read_result(self._parts.directory.trial_path(trial.number))
+            ended = protocol.read_result(self._folder(trial))
         except VersionError:
             raise
         except RunError as error:  # torn: of one trial, which runs again, and not of the study
@@ -578,8 +635,8 @@ class Driver(_Trials):
             for event in self._engine.events(0.0):
                 self._handle(event)  # some slices may be away yet
             is_over = self._work()
-            if is_over and (notice := self._limits.reached()) not in ("", *self._ledger.notices):
-                self._note("noted", notice=notice)
+            if is_over:
+                self._note_limits()
         finally:
             # Closing waits until running trials are saved; only then is it known which of them have
             # results (`_release`), and the last line of the journal can say how the study stands.
@@ -593,6 +650,14 @@ class Driver(_Trials):
             self._parts.journal.commit()
             self._show()
         return is_over
+
+    def _note_limits(self) -> None:
+        """Note the limit that has ended the study, and that no trial is complete, each once."""
+        rungs = self._parts.rungs
+        notices = [self._limits.reached(), self._limits.none_complete(rungs) if rungs else ""]
+        for notice in notices:
+            if notice not in ("", *self._ledger.notices):
+                self._note("noted", notice=notice)
 
     def _work(self) -> bool:
         while not self.stop_asked and not self.stopped:
@@ -643,13 +708,19 @@ class Driver(_Trials):
         """Return whether there is a trial for a group that is away, or rests after a fault."""
         # Asking here may put a trial into the queue although no group is free: the study must not
         # end while one that is away could still take it.
-        return not self._is_spent() and (
-            bool(self._queue) or any(True for _ in self._promotable()) or self._ask()
-        )
+        if any(True for _ in self._promotable()):
+            return True
+        last = self._last_trial()
+        if self._is_spent():
+            return any(waiting.trial == last for waiting in self._queue)
+        return bool(self._queue) or self._ask()
 
     def _promotable(self) -> Iterator[int]:
         """Yield the paused trials that are to be promoted."""
-        if self._parts.rungs is not None:
+        if (last := self._last_trial()) is not None:
+            if self._ledger.trials[last].state == "paused":
+                yield last
+        elif self._parts.rungs is not None and not self._is_spent():
             yield from self._parts.rungs.promotable(may_ask=self._may_ask())
 
     def _end_paused(self) -> None:
@@ -665,10 +736,14 @@ class Driver(_Trials):
 
     def _complete_result(self, trial: Trial, reason: str) -> None:
         """Write the result of a paused trial whose worker was killed before it could."""
-        folder, series = self._parts.directory.trial_path(trial.number), trial.series or {}
+        directory, series = self._parts.directory, trial.series or {}
+        folder = directory.trial_path(trial.number)
         with contextlib.suppress(RunError):  # a damaged one is replaced
-            found = protocol.read_result(folder)
+            found = protocol.read_result(directory.work_path(trial.number, trial.rung))
             if found is not None and found.fence == trial.fence:
+                if self._restarts:  # of its run to the rung, which has ended
+                    found = dataclasses.replace(found, outcome="pruned", reason=reason)
+                    protocol.write_result(folder, found)
                 return
         # As far as the journal knows: the metric of the objective at each evaluation.
         name = self._study.objectives[0].name
@@ -733,11 +808,17 @@ class Driver(_Trials):
                 work,
                 packed.hoist,
                 packed.lanes,
-                asks=self._parts.pruning is not None or self._parts.rungs is not None,
+                asks=self._asks,
                 spare_lanes=packed.num_lanes - len(work),
                 num_expected=max(len(work), self._num_left() // len(self._slices)),
             ),
         )
+
+    @property
+    def _asks(self) -> bool:
+        """Whether trials wait for an answer after each evaluation."""
+        has_rungs = self._parts.rungs is not None and not self._restarts
+        return self._parts.pruning is not None or has_rungs
 
     def _num_left(self) -> int:
         """Return how many trials have not ended, with those that `budget.trials` lets come."""
@@ -751,10 +832,10 @@ class Driver(_Trials):
           slice: Where it will run.
           key: The program that it must share; None takes any, the one that ran there before first.
         """
-        if self._is_spent():
-            return None
         if (promoted := self._take_promoted(slice, key)) is not None:
             return promoted
+        if self._is_spent():
+            return None
         kind = kind_of(slice.info)
         while True:
             fitting = [a for a in self._queue if kind in a.packed and not self._shuns(a, slice)]
@@ -786,8 +867,11 @@ class Driver(_Trials):
         if self._parts.rungs is None:
             return None
         # First those that were lost on their way: they had been leased before any of the others.
+        is_spent, last = self._is_spent(), self._last_trial()
         for left in self._queue:
             if self._ledger.trials[left.trial].fence == 0 or self._shuns(left, slice):
+                continue
+            if is_spent and left.trial != last:
                 continue
             packed = left.packed.get(kind_of(slice.info))
             if packed is not None and key in (None, packed.key):
@@ -796,11 +880,12 @@ class Driver(_Trials):
         for trial in itertools.islice(self._promotable(), MAX_LOOKED_AT):
             if trial not in self._placed:
                 graph = self._parts.directory.read_trial(trial)
-                self._placed[trial] = self._parts.admission.place(trial, graph).packed
+                self._placed[trial] = self._place(self._ledger.trials[trial], graph).packed
             packed = self._placed[trial].get(kind_of(slice.info))
             if packed is None or key not in (None, packed.key):
                 continue
-            self._note("promoted", **_at_rung(self._ledger.trials[trial]))
+            restarts = {"restarts": True} if self._restarts else {}
+            self._note("promoted", **_at_rung(self._ledger.trials[trial]), **restarts)
             return ValidatedTrial(trial, None, packed=self._placed.pop(trial))
         return None
 
@@ -833,7 +918,9 @@ class Driver(_Trials):
         fence, trial = self._ledger.fence + 1, admitted.trial
         self._note("leased", trial=trial, slice=slice.info.index, fence=fence)
         slice.lease(trial)
-        return TrialWork(trial, fence, str(self._parts.directory.trial_path(trial)))
+        folder = self._folder(self._ledger.trials[trial])
+        is_to_rung = folder != self._parts.directory.trial_path(trial)
+        return TrialWork(trial, fence, str(folder), is_to_rung)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Back):
@@ -907,7 +994,7 @@ class Driver(_Trials):
         graph = self._parts.directory.read_trial(trial)
         # Placed again, because the group that it ran on may be excluded by now, and a resumed study
         # may have other groups.
-        placed = self._parts.admission.place(trial, graph)
+        placed = self._place(self._ledger.trials[trial], graph)
         if placed.reason:
             self._end(trial, "infeasible", placed.reason)
         else:
@@ -927,9 +1014,9 @@ class Driver(_Trials):
             if value is not None and pruning is not None:
                 is_good = pruning.report(trial.number, event.step, value)
                 verdict = "continue" if is_good else "prune"
-            if value is not None and self._parts.rungs is not None:
+            if value is not None and self._parts.rungs is not None and not self._restarts:
                 verdict = self._judge_at_rung(trial, event, value, self._parts.rungs)
-        if pruning is not None or self._parts.rungs is not None:
+        if self._asks:
             # Answered in any case where somebody judges, also without the metric: the worker blocks
             # until it has an answer (`TrialWatcher.evaluated`).
             self._verdicts.append((event.slice, trial.number, event.fence, verdict))
@@ -939,9 +1026,17 @@ class Driver(_Trials):
         # A trial that was promoted may resume from before its rung, and reports it once more.
         if rung <= trial.rung:
             return "continue"
-        self._note("reached", trial=trial.number, step=event.step, rung=rung, value=value)
+        spent = trial.device_seconds + self._slices[event.slice].spent_by(trial.number)
+        measured = {"fraction": round(event.fraction, 6), "spent": round(spent, 6)}
+        at_rung = {"trial": trial.number, "step": event.step, "rung": rung, "value": value}
+        self._note("reached", **at_rung, **measured)
         self._parts.suggester.show_rungs(trial.setting, trial.rung_values or {})
-        if not rungs.promotes_at_once(trial.number, rung):
+        if (last := self._last_trial()) is not None:
+            continues = trial.number == last
+        else:
+            is_left = not self._limits.is_used_up(sum(slice.spent() for slice in self._slices))
+            continues = is_left and rungs.promotes_at_once(trial.number, rung)
+        if not continues:
             return "pause"
         self._note("promoted", **_at_rung(trial))
         return "continue"
@@ -1023,8 +1118,8 @@ class Driver(_Trials):
 def _at_rung(trial: Trial) -> dict[str, Any]:
     """Return the fields of a line about a trial at its highest rung."""
     values = trial.rung_values or {}
-    step = max(trial.series or {0: 0.0})
-    return {"trial": trial.number, "step": step, "rung": trial.rung, "value": values[trial.rung]}
+    at_rung = {"step": trial.rung_step, "rung": trial.rung, "value": values[trial.rung]}
+    return {"trial": trial.number, **at_rung}
 
 
 def grid_notice(study: Study) -> str:

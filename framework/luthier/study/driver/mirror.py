@@ -58,6 +58,7 @@ def study_facts(study: Study) -> dict[str, Any]:
         "directions": [objective.direction for objective in study.objectives],
         "metrics": [objective.name for objective in study.objectives],
         "rungs": None if study.scheduler is None else study.scheduler.num_rungs,
+        "horizon": None if study.scheduler is None else study.scheduler.horizon,
         "constraints": [constraint.name for constraint in study.space.bounds],
         # In Optuna's own format, so that the mirror and the importance in reports need not build
         # the space.
@@ -198,7 +199,10 @@ def update_mirror(directory: pathlib.Path) -> int:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.set_metric_names(facts["metrics"])
     ended = 0
-    for setting in _started_settings(directory):
+    # A trial that restarts for each rung reports the same steps again, which Optuna refuses: its
+    # values at the rungs are the comparable ones.
+    kind = "reached" if facts.get("horizon") == "rung" else "reported"
+    for setting in _started_settings(directory, kind):
         trial = known.get((setting["setting"], setting["retries"]))
         if trial is None:
             study.add_trial(_as_trial(setting, facts))
@@ -263,8 +267,13 @@ def _mend(path: pathlib.Path) -> None:
         path.with_name(f"{path.name}.lock").unlink()  # of a mirror that was killed: ours counts
 
 
-def _started_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the settings that run or were reported to the sampler, with reports and outcomes."""
+def _started_settings(directory: pathlib.Path, report: str) -> list[dict[str, Any]]:
+    """Return the settings that run or were reported to the sampler, with reports and outcomes.
+
+    Args:
+      directory: The study's folder.
+      report: The kind of the lines of the journal that are reports.
+    """
     from luthier.study.driver.trial_table import Ledger
 
     ledger = Ledger()
@@ -286,7 +295,7 @@ def _started_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
             asked[line["setting"]] = line
         elif kind == "leased":
             entry(ledger.trials[line["trial"]].setting, line["at"])
-        elif kind == "reported":
+        elif kind == report:
             setting = entry(ledger.trials[line["trial"]].setting, line["at"])
             setting["reports"].setdefault(line["trial"], {})[line["step"]] = line["value"]
         elif kind == "told":

@@ -24,7 +24,7 @@ from luthier.study import study as studies
 from luthier.study.driver.admission import mark_of
 from luthier.study.driver.directory import ASSIGNMENT_FORMAT, StudyDirectory, find_study
 from luthier.study.driver.journal import encode_line, load_journal
-from luthier.study.driver.trial_table import ENDED, Ledger
+from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.objectives import judge
 from luthier.study.protocol import TrialEnded
 from luthier.study.space_checks import Editing, locate
@@ -104,8 +104,9 @@ class _Repair:
         # How often each trial is tried again in lines that were not taken in yet.
         # A trial has one result.json, that of its last lease. So whether a result may stand for an
         # end depends on how often the trial is still to be retried in lines that follow.
-        self._retries = collections.Counter(
-            line["trial"] for line in whole if line["kind"] == "retried"
+        self._retries, self._reopenings = (
+            collections.Counter(line["trial"] for line in whole if line["kind"] == kind)
+            for kind in ("retried", "reopened")
         )
         self._ledger = Ledger()
         self._at = 0.0
@@ -151,6 +152,12 @@ class _Repair:
             # Counted down: the last lease of the trial, which `result.json` is of, comes only after
             # the last line `retried`.
             self._retries[line["trial"]] -= 1
+        elif kind == "reopened":
+            # Only a trial that had ended at its rung is reopened.
+            self._end_paused(line["trial"])
+            self._reopenings[line["trial"]] -= 1
+        elif kind == "promoted":
+            self._reopen(ledger.trials[line["trial"]])
         elif kind in ("leased", "ended"):
             self._try_again(line["trial"], line.get("fence"), line.get("outcome"))
         # Made again already, from a folder, because a later line stood before this one; or written
@@ -281,6 +288,8 @@ class _Repair:
                 how = (first.fault, first.violations)
                 self._end_line(trial, first.state, reason, first.values, 0.0, *how)
             return
+        if self._reopenings[trial] > 0:  # it had ended at its rung
+            return self._end_paused(trial)
         if self._retries[trial] > 0:
             # Its result is that of a later lease now; only trials that failed are tried again.
             self._end_line(trial, "failed", "how it failed is lost", None, 0.0)
@@ -329,13 +338,29 @@ class _Repair:
         ended = None if state.copy_of is not None else results_of(self._directory, trial)
         # A lease of a trial that has ended can only follow a retry; so can another outcome of a
         # copy.
-        if fence is not None or (state.copy_of is not None and outcome not in (None, state.state)):
+        is_later = fence is not None or (
+            ended is not None and ended.fence > state.fence and not self._is_of_pause(ended)
+        )
+        if is_later and self._reopen(state):
+            if fence is None:  # nor are the lines of its promotion and its lease there
+                self._reach({"kind": "leased", "trial": trial})
+                self._lease(trial)
+        elif fence is not None or (
+            state.copy_of is not None and outcome not in (None, state.state)
+        ):
             self._made("retried", trial=trial)
         # The result of a trial that paused is no later end than that at its rung: only the line of
         # its lease is lost.
-        elif ended is not None and ended.fence > state.fence and not self._is_of_pause(ended):
+        elif is_later:
             self._made("retried", trial=trial)
             self._lease(trial)
+
+    def _reopen(self, state: Trial) -> bool:
+        """Add that a trial which had ended at its rung was reopened, before its promotion."""
+        if self._study.scheduler is None or state.state != "pruned" or state.copy_of is not None:
+            return False
+        self._made("reopened", trial=state.number)
+        return True
 
     def _is_of_pause(self, ended: TrialEnded) -> bool:
         """Return whether a result is of a trial that paused; with rungs nothing else is pruned."""
@@ -357,8 +382,10 @@ class _Repair:
             # Only one that was promoted is leased after it had reached a rung.
             if state.is_to_pause:
                 values = state.rung_values or {}
-                step = max(state.series or {0: 0.0})
-                at_rung = {"step": step, "rung": state.rung, "value": values[state.rung]}
+                at_rung = {"step": state.rung_step, "rung": state.rung}
+                is_restarted = self._study.scheduler and self._study.scheduler.horizon == "rung"
+                restarts = {"restarts": True} if is_restarted else {}
+                at_rung |= {"value": values[state.rung], **restarts}
                 self._made("promoted", trial=state.number, **at_rung)
         elif state.rung < line["rung"]:
             at_rung = {name: line[name] for name in ("step", "rung", "value")}

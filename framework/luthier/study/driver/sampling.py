@@ -24,6 +24,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from luthier import graph as graphs
+from luthier.errors import BadInput, Problem
 from luthier.study.space import (
     TAIL,
     Choice,
@@ -105,13 +106,14 @@ class InMemoryStudy:
         self._directions = [as_direction(direction) for direction in directions]
         self._most = most
         self._running: dict[int, int] = {}  # setting -> number in Optuna's study
+        self._pruned: dict[int, int] = {}  # the same, of those that may be reopened
         self._begin()
 
     def _begin(self) -> None:
         # The storage is driven directly where Optuna's `Study` has no method: attributes that
         # samplers write are not reachable otherwise.
         self._storage = _Storage()
-        with _quiet():
+        with quiet_optuna():
             self._study = optuna.create_study(storage=self._storage, directions=self._directions)
         self._size = 0
 
@@ -197,6 +199,15 @@ class InMemoryStudy:
         shown.state, shown.intermediate_values = TrialState.PRUNED, dict(values)
         self._storage.shown[number] = shown
 
+    def reopen(self, setting: int) -> None:
+        """Take back the outcome of a setting that was pruned at a rung: it may get further.
+
+        Args:
+          setting: The number of the setting; one that was forgotten or never asked is ignored.
+        """
+        if (number := self._pruned.pop(setting, None)) is not None:
+            self._running[setting] = number
+
     def record(
         self,
         setting: int,
@@ -212,7 +223,6 @@ class InMemoryStudy:
           state: Its outcome.
           values: Of the objectives.
           series: Value by step, or by rung, of a setting that was pruned.
-          series: Value by step, of a setting that was pruned.
           violations: Amounts by which a complete one violates the study's constraints.
         """
         number = self._running.pop(setting, None)
@@ -220,11 +230,23 @@ class InMemoryStudy:
         # it.
         if number is None:
             return
+        if state == "pruned":
+            self._pruned[setting] = number
+        id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+        if (stored := self._storage.get_trial(id)).state.is_finished():
+            # It was reopened. Optuna changes no trial that has ended: from here on it is shown as
+            # what it has come to (`_Storage`).
+            shown = self._storage.shown[number] = copy.copy(self._storage.shown.get(number, stored))
+            if state == "complete" and values and not any(map(math.isnan, values)):
+                shown.state, shown.values = TrialState.COMPLETE, list(values)
+                shown.system_attrs = {**shown.system_attrs, **_violations(state, violations)}
+            elif state == "failed":
+                shown.state = TrialState.FAIL
+            return
         self._storage.shown.pop(number, None)
         # `Study.tell` calls `after_trial` of the study's sampler, and that one belongs to another
         # setting by now. A random sampler does nothing there.
         self._study.sampler = optuna.samplers.RandomSampler()
-        id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
         if state in ("complete", "infeasible"):
             # An infeasible setting is a violated constraint, so that constrained samplers
             # move away from it; a failure would be passed over and suggested again.
@@ -232,10 +254,8 @@ class InMemoryStudy:
             # all of them. It reads no pruned ones, and TPE takes those without one for feasible.
             # As `Trial.set_constraint` does; there is no handle of a trial that was read back.
             # Before `tell`, after which Optuna refuses attributes.
-            key = f"constraints:{_CANNOT_RUN}"
-            self._storage.set_trial_system_attr(id, key, float(state == "infeasible"))
-            for index, amount in enumerate(violations):
-                self._storage.set_trial_system_attr(id, f"constraints:{index}", amount)
+            for key, amount in _violations(state, violations).items():
+                self._storage.set_trial_system_attr(id, key, amount)
         # `Study.tell` rejects NaN; such a trial has FAIL below, which samplers ignore.
         if state == "complete" and values and not any(map(math.isnan, values)):
             self._study.tell(number, list(values))
@@ -257,6 +277,7 @@ class InMemoryStudy:
         trials, shown = self._storage.stored_trials(self._id), self._storage.shown
         attributes = self._storage.get_study_system_attrs(self._id)
         running = {number: setting for setting, number in self._running.items()}
+        pruned = {number: setting for setting, number in self._pruned.items()}
         # A setting that waits at a rung is a result, too, of which a long study has thousands. One
         # that is forgotten, and was promoted, is not reported at its end.
         ended = [shown.get(t.number, t) for t in trials]
@@ -265,17 +286,23 @@ class InMemoryStudy:
         # Trial numbers are those of the new study from here on: running ones get theirs below, in
         # the order in which they are added.
         self._running.clear()
+        self._pruned.clear()
         for key, value in attributes.items():
             self._storage.set_study_system_attr(self._id, key, value)
         for trial in trials:
             if trial.number not in kept and (trial.number in shown or trial.number not in running):
                 continue
-            self._study.add_trial(trial)
             if trial.number in running:
+                self._study.add_trial(trial)
                 setting = running[trial.number]
                 self._running[setting] = self._size
                 if trial.number in shown:
                     self.show_rungs(setting, shown[trial.number].intermediate_values)
+            else:
+                # One that was reopened is stored as pruned, and shown as what it has come to.
+                self._study.add_trial(shown.get(trial.number, trial))
+                if trial.number in pruned:
+                    self._pruned[pruned[trial.number]] = self._size
             self._size += 1
 
     def _choose_kept(self, ended: Sequence[Any]) -> set[int]:
@@ -289,15 +316,22 @@ class InMemoryStudy:
         complete = [t for t in ended if t.state == TrialState.COMPLETE]
         best = sorted(complete, key=lambda t: (sign * t.values[0], t.number))
         # Then those at the highest rungs: few trials of a study with rungs are complete.
-        at_rungs = [t for t in ended if t.number in self._storage.shown]
+        shown = self._storage.shown
+        at_rungs = [t for t in ended if t.number in shown and t.state == TrialState.PRUNED]
 
         def rank(trial: Any) -> tuple[float, ...]:
-            rung, value = max(trial.intermediate_values.items())
+            rung, value = max(trial.intermediate_values.items(), default=(0, math.nan))
             return -rung, math.inf if math.isnan(value) else sign * value, trial.number
 
         best += sorted(at_rungs, key=rank)
         rest = [trial.number for trial in best if trial.number not in newest]
         return newest | set(rest[:_BEST])
+
+
+def _violations(state: str, amounts: Sequence[float]) -> dict[str, float]:
+    """Return the attributes by which Optuna knows the constraints of a trial."""
+    found = {f"constraints:{index}": amount for index, amount in enumerate(amounts)}
+    return {f"constraints:{_CANNOT_RUN}": float(state == "infeasible"), **found}
 
 
 def _lasting(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,6 +365,9 @@ class Suggester(Protocol):
 
     def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Add a setting that runs again after its failure was reported."""
+
+    def reopen(self, setting: int) -> None:
+        """Take back that a setting has ended at a rung: it may get further."""
 
     def show_rungs(self, setting: int, values: Mapping[int, float]) -> None:
         """Take in the value by rung of a setting that has not ended."""
@@ -373,6 +410,9 @@ class GridSuggester:
 
     def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Do nothing: its point was suggested before."""
+
+    def reopen(self, setting: int) -> None:
+        """Do nothing: a grid does not look back."""
 
     def show_rungs(self, setting: int, values: Mapping[int, float]) -> None:
         """Do nothing: a grid does not look back."""
@@ -455,7 +495,7 @@ class OptunaSuggester:
         # every trial has.
         if self._is_a("TPESampler") and self._space.is_conditional:
             values |= {"multivariate": True, "group": True}
-        with _quiet():
+        with quiet_optuna():
             made = graphs.build(self._node, values)
         return _WholeSpace(made, self._all) if self._is_a("QMCSampler") else made
 
@@ -466,7 +506,7 @@ class OptunaSuggester:
         def choose(trial: Any) -> dict[str, Stored]:
             return self._space.choose(lambda name, dim: _suggest(trial, name, dim, exact))
 
-        with _quiet():
+        with quiet_optuna():
             suggestion = self._past.ask(setting, self._sampler(setting), choose)
         if not exact:
             return suggestion
@@ -480,13 +520,17 @@ class OptunaSuggester:
             name: exact[name] if name in exact else _as_asked(self._dimensions[name], stored)
             for name, stored in suggestion.assignment.items()
         }
-        with _quiet():
+        with quiet_optuna():
             own = dataclasses.replace(suggestion, assignment=asked)
             self._past.restore(setting, own, distributions)
 
     def retry(self, setting: int, suggestion: Suggestion) -> None:
         """Add a setting that runs again; samplers ignore the failure that was reported."""
         self.restore(setting, suggestion)
+
+    def reopen(self, setting: int) -> None:
+        """Take back that a setting has ended at a rung: it may get further."""
+        self._past.reopen(setting)
 
     def show_rungs(self, setting: int, values: Mapping[int, float]) -> None:
         """Take in the value by rung of a setting that has not ended."""
@@ -501,7 +545,7 @@ class OptunaSuggester:
         violations: Sequence[float] = (),
     ) -> None:
         """Record the outcome of a setting."""
-        with _quiet():
+        with quiet_optuna():
             self._past.record(setting, state, values, series, violations)
 
 
@@ -580,19 +624,24 @@ def _as_asked(dimension: Any, stored: Stored) -> Stored:
 def _suggest(trial: Any, name: str, dimension: Any, exact: dict[str, float]) -> Stored:
     """Ask a trial of Optuna for a choice; what cannot be computed from it goes into `exact`."""
     found = _asked(dimension)
-    if isinstance(dimension, Gaussian):
-        exact[name] = trial.suggest_float(name, found.low, found.high)
-        return dimension.quantile(exact[name])
+    if isinstance(found, optuna.distributions.CategoricalDistribution):
+        return trial.suggest_categorical(name, found.choices)
     if isinstance(found, optuna.distributions.FloatDistribution):
-        return trial.suggest_float(name, found.low, found.high, log=found.log)
-    if isinstance(found, optuna.distributions.IntDistribution):
+        number = trial.suggest_float(name, found.low, found.high, log=found.log)
+    else:
         number = trial.suggest_int(name, found.low, found.high, step=found.step, log=found.log)
-        return dimension.at(number) if isinstance(dimension, Uniform) else number
-    return trial.suggest_categorical(name, found.choices)
+    # Optuna does not look: a study with such a trial could not be read back.
+    if not found.low <= number <= found.high:
+        what = f"suggested {number!r} for {name}, which goes from {found.low} to {found.high}"
+        raise BadInput(Problem(what, "sampler", remedy="mend its code"))
+    if isinstance(dimension, Gaussian):
+        exact[name] = number
+        return dimension.quantile(number)
+    return dimension.at(number) if isinstance(dimension, Uniform) and dimension.step else number
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_optuna() -> Iterator[None]:
     """Run a block without Optuna's log of new studies and its warnings of experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(max(before, logging.WARNING))
@@ -625,7 +674,7 @@ class Pruning:
 
     def _begin(self) -> None:
         self._storage = optuna.storages.InMemoryStorage()
-        with _quiet():
+        with quiet_optuna():
             self._study = optuna.create_study(
                 storage=self._storage, direction=self._direction, study_name=self._name
             )

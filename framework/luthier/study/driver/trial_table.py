@@ -34,6 +34,7 @@ class Trial:
       rung: The highest rung that it has reached; 0 where it has reached none.
       promoted: The highest rung from which it was promoted.
       rung_values: The objective's value by rung, at the rungs that it has reached.
+      rung_step: Optimizer steps at which it reached its highest rung.
       violations: Amounts by which it violates the study's constraints (`Constraint.violation`).
     """
 
@@ -55,6 +56,7 @@ class Trial:
     rung: int = 0
     promoted: int = 0
     rung_values: dict[int, float] | None = None
+    rung_step: int = 0
     violations: tuple[float, ...] = ()
 
     @property
@@ -151,7 +153,7 @@ class Ledger:
     def _count_driven(self, kind: str, at: float) -> None:
         """Add the time since the driver's line before; a driver that was killed has no `closed`."""
         # Lines of these kinds are also written before `opened`, long after the last driver.
-        if kind in ("noted", "retried"):
+        if kind in ("noted", "retried", "reopened"):
             return
         if kind != "opened" and self._driven_until is not None:
             self.driven_seconds += max(0.0, at - self._driven_until)
@@ -170,13 +172,15 @@ class Ledger:
         elif kind == "reported":
             trial.series = {**(trial.series or {}), line["step"]: line["value"]}
         elif kind == "reached":
-            trial.rung = line["rung"]
+            trial.rung, trial.rung_step = line["rung"], line["step"]
             trial.rung_values = {**(trial.rung_values or {}), trial.rung: line["value"]}
         elif kind == "paused":
             trial.state = "paused"
             self._spend(trial, line)
         elif kind == "promoted":
             trial.promoted = line["rung"]
+            if line.get("restarts"):
+                trial.series = None  # of its run to the rung; the next one starts at step 0
             # One that was promoted when it reached the rung keeps its place, and runs.
             if trial.state == "paused":
                 trial.state = "waiting"
@@ -207,7 +211,13 @@ class Ledger:
         elif kind == "retried":
             trial.state, trial.reason, trial.fault = "waiting", "", ""
             trial.values, trial.violations, trial.losses, trial.lost = None, (), 0, ""
-            trial.rung, trial.promoted, trial.rung_values = 0, 0, None
+            trial.rung, trial.promoted, trial.rung_values, trial.rung_step = 0, 0, None, 0
+            self.settings[trial.setting].is_reported = False
+        # The study was over, and has a larger budget now: a trial that stayed at its rung may be
+        # promoted again. A copy waits for the end of the trial whose result it has.
+        elif kind == "reopened":
+            trial.state = "paused" if trial.copy_of is None else "waiting"
+            trial.reason, trial.values = "", None
             self.settings[trial.setting].is_reported = False
 
     def _spend(self, trial: Trial, line: Mapping[str, Any]) -> None:

@@ -128,6 +128,8 @@ def ended(
         return None
     reason = "" if result.status == FINISHED else f"{result.status} after step {result.step}"
     facts = {"parameters": plan.parameters, "peak_bytes": peak_bytes}
+    # With what `reruns` repeats it by.
+    mode = {**mode, "is_to_rung": True} if work.is_to_rung else mode
     found = summary(result.directory / "metrics.jsonl", mode)
     found["facts"] |= facts
     event = _written(
@@ -502,6 +504,7 @@ class Execution:
         self, plan: planner.Plan, step: TrainStep, work: TrialWork, watcher: TrialWatcher
     ) -> contextlib.AbstractContextManager[Session]:
         """Return the session of a trial, to be entered."""
+        watcher.bounds_last = work.is_to_rung
         request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
         return open_session(plan.program.graph, plan, step, request, watcher)
 

@@ -23,7 +23,7 @@ from luthier.study.driver.journal import load_journal
 from luthier.study.driver.mirror import read_facts, shown_value
 from luthier.study.driver.sampling import as_direction
 from luthier.study.driver.trial_table import Trial
-from luthier.study.views.text import StudyStatus, headline, read_status
+from luthier.study.views.text import StudyStatus, headline, read_status, value_text
 from luthier.study.views.timeline import Timeline, seconds_of, timeline_of
 from luthier.view.page import document
 
@@ -182,6 +182,7 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
         "metrics": list(standing.metrics),
         "directions": list(standing.directions),
         "best": best,
+        "why_no_best": "" if best else standing.why_no_best(),
         "device_seconds": standing.ledger.device_seconds,
         "seconds": timeline.seconds,
         "study": _reference(directory, standing.name),
@@ -256,13 +257,19 @@ def _trial(standing: StudyStatus, trial: Trial, seconds: dict[int, float]) -> di
     return {
         "number": trial.number,
         "state": trial.state,
-        "values": None if trial.values is None else list(trial.values),
+        "values": None if trial.values is None else _shown_values(standing, trial.values),
         "reason": trial.reason,
         "words": standing.words(trial),
         "copy_of": trial.copy_of,
         "losses": trial.losses,
         "seconds": seconds.get(trial.number),
     }
+
+
+def _shown_values(standing: StudyStatus, values: Sequence[float]) -> list[float | str]:
+    """Return values for the page, which shows what is not a finite number as it is."""
+    named = zip(standing.metrics, values, strict=False)
+    return [value if math.isfinite(value) else value_text(name, value) for name, value in named]
 
 
 def _link(trial: Trial, way: str) -> str:
@@ -396,7 +403,10 @@ def _matrix(
         {
             "name": name,
             "direction": direction,
-            "values": [t.values[i] if t.values and i < len(t.values) else None for t in trials],
+            "values": [
+                _shown_values(standing, t.values)[i] if t.values and i < len(t.values) else None
+                for t in trials
+            ],
         }
         for i, (name, direction) in enumerate(
             zip(standing.metrics, standing.directions, strict=True)

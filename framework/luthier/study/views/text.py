@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -61,11 +62,12 @@ class StudyStatus:
     def best(self) -> list[Trial]:
         """Return the best complete trial; with several objectives, those that none beats.
 
-        One that violates a constraint of the study is none of them.
+        Only trials count that violate no constraint of the study, and whose values are numbers: not
+        one that diverged, or never reached the target of a `StepsTo`.
         """
         complete = [t for t in self.ledger.trials if t.state == "complete" and t.copy_of is None]
-        judged = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
-        ranked = [trial for trial in judged if trial.is_feasible]
+        judged = [trial for trial in complete if trial.values and trial.is_feasible]
+        ranked = [t for t in judged if all(map(math.isfinite, t.values or ()))]
         # All objectives are turned into ones to be minimized.
         signs = [1.0 if direction == "lower" else -1.0 for direction in self.directions]
         keys = {
@@ -82,6 +84,37 @@ class StudyStatus:
             if not any(_beats(keys[other.number], key) for other in front):
                 front.append(trial)
         return front
+
+    def why_no_best(self) -> str:
+        """Return why `best` has no trial."""
+        complete = [trial for trial in self.ledger.trials if trial.state == "complete"]
+        if not complete:
+            return "no trial is complete"
+        if not any(trial.is_feasible for trial in complete):
+            return "no complete trial meets the constraints"
+        for index, metric in enumerate(self.metrics):
+            values = [t.values[index] for t in complete if t.values and t.is_feasible]
+            if not any(map(math.isfinite, values)):
+                target = _TO_TARGET.fullmatch(metric)
+                end = f"reached {target[1]}" if target else f"has a finite {metric}"
+                return f"no complete trial {end}"
+        return "no complete trial has finite values of all objectives"
+
+
+_TO_TARGET = re.compile(r"(?:steps|tokens|seconds)_to\((.*)\)")
+"""The name of a `StepsTo` objective."""
+
+
+def value_text(metric: str, value: float) -> str:
+    """Return the value of an objective as text.
+
+    Args:
+      metric: The name of the objective.
+      value: Its value; infinite for a `StepsTo` whose target was never reached.
+    """
+    if math.isinf(value) and _TO_TARGET.fullmatch(metric):
+        return "not reached"
+    return f"{value:.6g}"
 
 
 def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
@@ -176,17 +209,19 @@ def trial_lines(standing: StudyStatus, trial: Trial, directory: pathlib.Path) ->
 
 
 def best_lines(standing: StudyStatus) -> Iterator[str]:
-    """Yield the best trials; nothing where none is complete.
+    """Yield the best trials, or why none of the complete ones is; nothing where none is complete.
 
     Args:
       standing: The status of the study.
     """
     best = standing.best()
+    if not best and standing.ledger.count("complete"):
+        yield cell(standing.why_no_best())
     if best:
         yield "best:" if len(best) == 1 else f"{len(best)} trials that no other beats:"
         for trial in best[:12]:
             values = ", ".join(
-                f"{name} {value:.6g}"
+                f"{name} {value_text(name, value)}"
                 for name, value in zip(standing.metrics, trial.values or (), strict=True)
             )
             yield cell(f"  trial {trial.number}: {values}; {standing.words(trial)}")
@@ -219,7 +254,7 @@ def ended_line(standing: StudyStatus, trial: Trial) -> str:
       standing: The status of the study.
     """
     values = ", ".join(
-        f"{name} {value:.6g}"
+        f"{name} {value_text(name, value)}"
         for name, value in zip(standing.metrics, trial.values or (), strict=False)
     )
     parts = [
@@ -233,7 +268,7 @@ def ended_line(standing: StudyStatus, trial: Trial) -> str:
 def _values(standing: StudyStatus, trial: Trial) -> list[str]:
     if trial.values is None:
         return ["" for _ in standing.metrics]
-    return [f"{value:.6g}" for value in trial.values]
+    return [value_text(*pair) for pair in zip(standing.metrics, trial.values, strict=True)]
 
 
 def _overrides_and_reason(standing: StudyStatus, trial: Trial) -> str:
@@ -371,7 +406,7 @@ class LiveView:
                 words = standing.words(trial)
                 table.add_row(info.name, str(trial.number), "running", bars, words)
         for trial in standing.best()[:3]:
-            value = f"{(trial.values or (0.0,))[0]:.6g}"
+            value = value_text(standing.metrics[0], (trial.values or (0.0,))[0])
             table.add_row("best", str(trial.number), trial.state, value, standing.words(trial))
         table.caption = self._time_left(standing)
         return table

@@ -83,7 +83,7 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
         # driver wrote a line after it, or if it is the end of the journal.
         if kind == "retried":
             found.reports.pop(line["trial"], None)  # of the attempt that failed
-        if kind in ("noted", "retried"):
+        if kind in ("noted", "retried", "reopened"):
             is_driven = is_driven and kind == "noted"
             noted = at
             continue
@@ -104,6 +104,8 @@ def timeline_of(lines: Iterable[Mapping[str, Any]]) -> Timeline:
         elif kind == "reported":
             # A trial that was lost reports the steps after its checkpoint once more.
             found.reports.setdefault(line["trial"], {})[line["step"]] = line["value"]
+        elif kind == "promoted" and line.get("restarts"):
+            found.reports.pop(line["trial"], None)  # of its run to the rung
         elif kind == "reached":
             found.rungs.setdefault(line["rung"], set()).add(line["step"])
         # A trial that never ran, or that ends while it is paused, has no span that is open.

@@ -8,6 +8,7 @@ import pytest
 
 from luthier.cli import main
 from luthier.cli.commands.recorded import runs
+from luthier.records import Run
 
 
 def test_a_folder_without_runs(tmp_path, monkeypatch, capsys):
@@ -222,7 +223,7 @@ def test_a_wrong_question_about_several_runs(tmp_path, monkeypatch, capsys, word
     assert f"luthier: {text}" in capsys.readouterr().err
 
 
-def _plain_run(name, id, scores, root="kept"):
+def _plain_run(name, id, scores, root="kept", better="lower"):
     """Record a run of a few steps with an evaluation at each of them."""
     from luthier import records
 
@@ -232,9 +233,9 @@ def _plain_run(name, id, scores, root="kept"):
     sink = records.JsonLines(run.metrics_path)
     for step, score in enumerate(scores, 1):
         sink.emit(records.Step(step, {"loss": 4.0 / step}))
-        sink.emit(records.Evaluation(step, "held_out", {"score": score}, {"score": "lower"}))
+        sink.emit(records.Evaluation(step, "held_out", {"score": score}, {"score": better}))
     sink.close()
-    evaluations = {"held_out": {"score": scores[-1]}}
+    evaluations = {"held_out": {"score": scores[-1]}} if scores else {}
     run.write_status(records.Status(status="finished", step=len(scores), evaluations=evaluations))
     return run
 
@@ -322,8 +323,35 @@ def test_curves_are_plotted_with_axes_and_a_legend(kept, monkeypatch, capsys):
     ]
     assert main([*words, "los"]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert errors[0] == "luthier: lm/aa11 has no metric 'los'; did you mean loss?"
-    assert len(errors) == 2
+    assert errors == ["luthier: lm/aa11 has no metric 'los'; did you mean loss?"]
+
+
+def test_selected_runs_are_plotted_with_what_tells_them_apart(kept, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    made = {"aa11": ["seed=1", "model.dim=8"], "bb22": ["seed=2", "model.dim=8"]}
+    monkeypatch.setattr(Run, "overrides", property(lambda run: made.get(run.id, ["model.dim=8"])))
+    words = ["runs", "--directory", "kept", "--plot", "held_out/score"]
+    assert main([*words, "--sort", "held_out/score", "--name", "lm"]) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "  ** lm/bb22: 2 at step 2, lowest 2 at step 2",
+        "     seed=2",
+        "  ++ lm/aa11: 3 at step 3, lowest 3 at step 3",
+        "     seed=1",
+    ]
+    # A run without the metric is listed; one that is named twice has one curve.
+    _plain_run("vision", "dd44", [])
+    _plain_run("vision", "ee55", [2.0, 7.0, 3.0], better="higher")
+    words = ["runs", "dd44", "ee55", "vision/ee55", *words[1:]]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "     vision/dd44: nothing recorded",
+        "  ━━ vision/ee55: 3 at step 3, highest 7 at step 2",
+    ]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [(run["id"], len(run["steps"])) for run in found] == [("dd44", 0), ("ee55", 3)]
+    assert main(["runs", "--directory", "kept", "--name", "other", "--plot"]) == 2
+    assert capsys.readouterr().err == "luthier: --plot: no matching runs in kept/\n"
 
 
 def test_the_console_of_a_run_is_kept(trained, monkeypatch, capsys):

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="loss",
         metavar="METRIC",
-        help="plot a metric of one or more runs in the terminal (default: loss)",
+        help="plot a metric of runs, of those named or selected, in the terminal (default: loss)",
     )
     shown.add_argument("--log", action="store_true", help="print the console output of a run")
     shown.add_argument("--diff", action="store_true", help="compare two or more runs")
@@ -113,11 +113,12 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     # The default folder may be missing: a new project has no runs yet.
     if arguments.directory != DIRECTORY and not Path(arguments.directory).is_dir():
         raise BadInput(Problem(f"there is no folder {arguments.directory!r}", "--directory"))
+    arguments.directory = str(project.records_folder(arguments.directory))
+    if arguments.plot:
+        return _plot(arguments)
     if not arguments.runs:
         selected = {name: getattr(arguments, name) for name in _SELECTING}
         return _list(records.list_runs(arguments.directory, **selected), arguments)
-    if arguments.plot:
-        return _plot(arguments)
     if arguments.diff:
         return _diff(arguments)
     directory = records.find(arguments.directory, arguments.runs[0])
@@ -147,6 +148,8 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
             f"--{showing[0]} and --{showing[1]} cannot be combined", remedy="leave out one"
         )
     for name in showing:
+        if name == "plot" and any(getattr(arguments, one) is not None for one in _SELECTING):
+            continue  # of the runs that are selected
         if not arguments.runs and name != "diff":
             value = " wandb" if name == "sync" else ""
             remedy = f"write `luthier runs ID --{name}{value}`"
@@ -172,29 +175,40 @@ def _plot(arguments: argparse.Namespace) -> int:
     from luthier import records
     from luthier.view import plot
 
-    metric, problems, curves = arguments.plot, Problems(), {}
-    found = []
+    metric, problems = arguments.plot, Problems()
+    found = {}  # by folder: a run may be named in two ways
     for name in arguments.runs:
         with problems.collected():
             run = records.summarize(records.find(arguments.directory, name))
-            curves[f"{run.name}/{run.id}"] = run.curve(metric, notice)
-            found.append(run)
+            found[run.directory.path.resolve()] = run
     problems.raise_any()
+    if not arguments.runs:
+        selected = {name: getattr(arguments, name) for name in _SELECTING}
+        listed = records.list_runs(arguments.directory, **selected)
+        found = {run.directory.path: run for run in listed}
+    if not found:
+        raise BadInput(Problem(f"no matching runs in {arguments.directory}/", "--plot"))
+    runs = list(found.values())
+    curves = plot.curves_of(runs, metric, notice)
     if arguments.json:
         points = [
             {"id": run.id, "name": run.name, "steps": steps.tolist(), "values": values.tolist()}
-            for run, (steps, values) in zip(found, curves.values(), strict=True)
+            for run, (steps, values) in zip(runs, curves.values(), strict=True)
         ]
         print_json({"metric": metric, "runs": points})
         return EXIT_DONE
     columns, rows = shutil.get_terminal_size((80, 24))
+    notes = plot.notes_of(runs)
+    num_lines = len(curves) + sum(map(bool, notes.values()))
     lines = plot.lines_of(
         curves,
         metric,
         width=columns,
-        height=max(8, min(20, rows - len(curves) - 5)),
+        height=max(8, min(20, rows - num_lines - 5)),
         has_colors=has_colors(),
         has_braille=can_print("\u28ff"),
+        notes=notes,
+        better=records.direction_of(metric, runs),
     )
     print("\n".join(lines))
     return EXIT_DONE

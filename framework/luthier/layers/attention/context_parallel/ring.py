@@ -520,6 +520,7 @@ class RingAttention(EinsumAttention):
     Source: Liu, Zaharia and Abbeel 2023, arXiv 2310.01889, algorithm 1.
     """
 
+    EXECUTION: ClassVar[tuple[str, ...]] = ("order",)
     RANGES: ClassVar[dict[str, str]] = EinsumAttention.RANGES
     order: RingOrder = Zigzag()
 

@@ -42,7 +42,7 @@ function tiles() {
   const best = report.best.length === 1 ? report.trials[report.best[0]] : null;
   return el("dl", { class: "tiles" },
     best ? tile(`Best ${report.metrics[0]}`, formatNumber(best.values[0]), `trial ${best.number}`)
-      : tile("Best", report.best.length ? plural(report.best.length, "trial") : "–", report.best.length ? "not dominated by another" : "no trial is complete"),
+      : tile("Best", report.best.length ? plural(report.best.length, "trial") : "–", report.best.length ? "not dominated by another" : report.why_no_best),
     tile("Complete", count("complete").toLocaleString("en"), others.join(", ") || "nothing else"),
     tile("Driver time", secondsText(report.seconds), plural(report.slices.length, "device group")),
     tile("Device time", secondsText(report.device_seconds), "of all devices together"));
