@@ -2,8 +2,8 @@
 
 * driver, sampler: processor time a trial, of the driver without the sampler, and of the sampler.
 * driver, a decision at the end: the same over the last tenth of the trials, divided by the settings
-  that were suggested and the rungs that were reached in it; sampler, a trial at the end: that of the
-  sampler, divided by the settings.
+  that were suggested and the rungs that were reached in it.
+* sampler, a trial at the end: its processor time over the last tenth, divided by the settings.
 * memory: of the driver's process, after a tenth of the trials and at their end.
 * journal: the file in which the driver writes down all that it decides.
 * `luthier sweep show` of the study: processor time, start included.
