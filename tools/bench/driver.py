@@ -3,6 +3,7 @@
 * driver, sampler: processor time a trial, of the driver without the sampler, and of the sampler.
 * driver, a decision at the end: the same over the last tenth of the trials, divided by the settings
   that were suggested and the rungs that were reached in it.
+* sampler, a trial at the end: its processor time over the last tenth, divided by the settings.
 * memory: of the driver's process, after a tenth of the trials and at their end.
 * journal: the file in which the driver writes down all that it decides.
 * `luthier sweep show` of the study: processor time, start included.
@@ -48,6 +49,7 @@ UNITS = {
     "driver, a trial": "ms",
     "sampler, a trial": "ms",
     "driver, a decision at the end": "ms",
+    "sampler, a trial at the end": "ms",
     "memory after a tenth": "MiB",
     "memory at the end": "MiB",
     "journal": "MiB",
@@ -83,6 +85,7 @@ def drive(trials: int, sampler: str, slices: int, scheduler: str = "") -> dict[s
             "driver, a trial": 1e3 * (spent - by_sampler) / trials,
             "sampler, a trial": 1e3 * by_sampler / trials,
             "driver, a decision at the end": 1e3 * view.seconds_of_decision(),
+            "sampler, a trial at the end": 1e3 * view.seconds_of_suggestion(),
             "memory after a tenth": view.memory[0],
             "memory at the end": view.memory[-1],
             "journal": (outcome.directory / "journal.jsonl").stat().st_size / 2**20,
@@ -117,6 +120,7 @@ class _Progress:
         self.every, self.memory = every, list[float]()
         self._spent_by, self._ledger = spent_by, None
         self._seconds, self._decisions = list[float](), list[int]()
+        self._sampler_seconds, self._settings = list[float](), list[int]()
 
     def update(self, ledger: Any, slices: Any) -> None:
         self._ledger = ledger
@@ -127,14 +131,22 @@ class _Progress:
             self._look()
 
     def _look(self) -> None:
-        self._seconds.append(time.process_time() - sum(spent[0] for spent in self._spent_by))
+        by_sampler = sum(spent[0] for spent in self._spent_by)
+        self._seconds.append(time.process_time() - by_sampler)
+        self._sampler_seconds.append(by_sampler)
         assert self._ledger is not None
+        self._settings.append(len(self._ledger.settings))
         self._decisions.append(sum(1 + trial.rung for trial in self._ledger.trials))
 
     def seconds_of_decision(self) -> float:
         """Return the time of the driver for each decision of the last tenth."""
         seconds, decisions = self._seconds[-2:], self._decisions[-2:]
         return (seconds[1] - seconds[0]) / (decisions[1] - decisions[0])
+
+    def seconds_of_suggestion(self) -> float:
+        """Return the time of the sampler for each setting of the last tenth."""
+        seconds, settings = self._sampler_seconds[-2:], self._settings[-2:]
+        return (seconds[1] - seconds[0]) / (settings[1] - settings[0])
 
 
 def rows(taken: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:

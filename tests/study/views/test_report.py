@@ -2,6 +2,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 import time
 
 import fiddle as fdl
@@ -455,6 +456,30 @@ def test_the_report_is_written_while_the_study_runs(tmp_path, study):
         assert "journal.jsonl" in live.problem
     report.write(folder.parent / "toy", tmp_path / "last.html")
     assert '"live":null' in (tmp_path / "last.html").read_text()
+
+
+@pytest.mark.full
+def test_the_report_of_a_long_journal_is_written_by_another_process(tmp_path, study, monkeypatch):
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    for name in ("facts.json", "journal.jsonl"):
+        shutil.copy(study / name, folder / name)
+    monkeypatch.setattr(report, "LONG_BYTES", 0)
+    monkeypatch.setattr(report, "write", None)  # it would fail in this process
+    with report.LiveReport(folder, seconds=0.1, first_seconds=0.0) as live:
+        deadline = time.monotonic() + 120
+        while not (folder / "report.html").is_file():
+            assert time.monotonic() < deadline
+            assert not live.problem
+            time.sleep(0.05)
+        assert '"live":{"seconds":' in (folder / "report.html").read_text()
+    (folder / "facts.json").write_text("{")
+    with report.LiveReport(folder, first_seconds=0.0) as live:
+        while not live.problem:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert live.problem.startswith("the report was not written: ")
+    assert "facts.json" in live.problem
 
 
 def test_a_study_that_ended_has_a_report_that_stays(study):

@@ -155,6 +155,23 @@ What the driver of a sweep takes, where trials take no time:
 {table}
 """
 
+DRIVER_RUNGS_FEW = """
+The same with rungs (`Asha`), where TPE learns from every rung, for 1,000 trials:
+
+    {command}
+
+{table}
+"""
+
+DRIVER_RUNGS = """
+And for 10,000. TPE looks back on at most 2,000 settings, the newest and the best of them, so that
+the time of a suggestion does not grow any further:
+
+    {command}
+
+{table}
+"""
+
 GPU_HOUR = """
 ## On a GPU
 
@@ -184,6 +201,8 @@ runs of 400 seconds, which is all the time on a GPU that this project has had.
 
 UNMEASURED = "Not measured yet: no table of this command is on record."
 
+_RUNGS = "python tools/bench/driver.py --scheduler asha"
+
 SECTIONS = (
     ("cpu_peers", "python tools/bench/peers.py", CPU_PEERS + WHY),
     ("startup", "python tools/bench/startup.py", STARTUP),
@@ -195,6 +214,8 @@ SECTIONS = (
     ("checkpoint", "python tools/bench/checkpoint.py", CHECKPOINT),
     ("sweep", "python tools/bench/sweep.py", SWEEP),
     ("driver", "python tools/bench/driver.py", DRIVER),
+    ("driver.rungs.few", f"{_RUNGS} --trials 1000", DRIVER_RUNGS_FEW),
+    ("driver.rungs", _RUNGS, DRIVER_RUNGS),
 )
 
 

@@ -8,6 +8,8 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from luthier.errors import LuthierError
+from luthier.errors import LuthierError, Problem, RunError
 from luthier.storage import write_atomically
 from luthier.study.driver.directory import STUDIES
 from luthier.study.driver.journal import NAME as JOURNAL
@@ -198,11 +200,17 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
     }
 
 
+LONG_BYTES = 2 * 2**20
+"""The size of a journal, about that of a thousand trials, whose report takes long."""
+
+
 class LiveReport:
     """Keeps the report of a study up to date while it is driven, as a context manager.
 
     A thread of the driver's process, because the report is made of the journal's file alone and
-    another process would start for each study, however short. It writes after `first_seconds`, and
+    another process would start for each study, however short. That of a long journal is written by
+    a process for itself: it takes a hundred megabytes, and the interpreter's lock for seconds. It
+    writes after `first_seconds`, and
     then at most every `seconds`, or more rarely where a report of many trials takes long: at most
     a twentieth of the time goes into it.
 
@@ -242,15 +250,28 @@ class LiveReport:
                 now = os.stat(self._directory / JOURNAL).st_size
                 if now == size:
                     continue
-                start = time.thread_time()
-                write(self._directory, live_seconds=max(self._seconds, pause))
-                size = now
-                pause = max(self._seconds, 20 * (time.thread_time() - start))
+                seconds = self._write(now, max(self._seconds, pause))
+                size, pause = now, max(self._seconds, 20 * seconds)
             except (OSError, LuthierError) as error:
                 # A full disk, say. The study goes on, and its last report is written by the driver,
                 # which raises what is still wrong then.
                 self.problem = str(error)
                 pause = max(self._seconds, pause)
+
+    def _write(self, size: int, live_seconds: float) -> float:
+        """Write the report of a journal of a size; return the seconds that it took."""
+        if size < LONG_BYTES:
+            start = time.thread_time()
+            write(self._directory, live_seconds=live_seconds)
+            return time.thread_time() - start
+        start = time.monotonic()
+        words = [str(self._directory), str(live_seconds)]
+        command = [sys.executable, "-m", "luthier.study.views.report", *words]
+        made = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        if made.returncode:
+            lines = made.stderr.splitlines() or [f"exit code {made.returncode}"]
+            raise RunError(Problem(f"the report was not written: {lines[-1]}"))
+        return time.monotonic() - start
 
 
 def _trial(standing: StudyStatus, trial: Trial, seconds: dict[int, float]) -> dict[str, Any]:
@@ -504,3 +525,10 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+if __name__ == "__main__":  # `LiveReport._write`
+    try:
+        write(sys.argv[1], live_seconds=float(sys.argv[2]))
+    except LuthierError as error:
+        sys.exit(str(error))
