@@ -132,7 +132,7 @@ def test_tokens_of_zipf_are_the_same_for_both_sides_and_uneven(tmp_path):
 
 def record(case, stage, result, status="ok", **more):
     made = {"case": case, "key": f"{case}#0", "stage": stage, "status": status, "round": 0}
-    made |= {"toy": False, "result": result, "command": [], "chip": "NVIDIA H100"}
+    made |= {"toy": False, "result": result, "command": [], "chip": "NVIDIA H200"}
     return made | {"versions": {"jax": "0.11.2"}, "date": "2026-11-23T00:00:00+00:00"} | more
 
 
@@ -161,16 +161,16 @@ def test_the_first_table_shows_both_sides_over_the_same_batches(tmp_path):
     assert first[3] == "| nanoGPT | 300 | 100 | 35 | 11 | 8.01 | - |"
     assert "at most 0.5 apart" in text
     assert text.count("*") > 50  # the curves lie over each other, all but at step 8
-    assert "| 64 rows | 100 | 0 | 655,360 | 1.6 | 16 | 80 |" in text
+    assert "| 64 rows | 100 | 0 | 655,360 | 1.6 | 16 | 64.69 | 80 |" in text
     assert "einsum attention#0: RESOURCE_EXHAUSTED" in text
     assert "| copy_bytes | 3000 | GB/s |" in text
-    assert "NVIDIA H100, 2026-11-23; jax 0.11.2." in text
+    assert "NVIDIA H200, 2026-11-23; jax 0.11.2." in text
 
 
 def test_tables_are_of_one_chip_and_no_toy_is_published(tmp_path, capsys):
     lines = tmp_path / "stage1.jsonl"
     gpu_hour.append(lines, record("versions", 1, {}))
-    gpu_hour.append(lines, record("versions", 1, {}, chip="NVIDIA H200"))
+    gpu_hour.append(lines, record("versions", 1, {}, chip="NVIDIA H100 80GB HBM3"))
     assert gpu_hour.main(["merge", str(lines), "--results", str(tmp_path)]) == 2
     assert "of one chip" in capsys.readouterr().err
     toy = tmp_path / "toy.jsonl"
