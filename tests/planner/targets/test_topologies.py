@@ -59,7 +59,9 @@ def described(monkeypatch, tmp_path):
     for name in ("libtpu", "jax_plugins/xla_cuda13"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "__init__.py").touch()
-    monkeypatch.delitem(sys.modules, "jax_plugins", raising=False)
+    # First set and then taken away, so that what the search imports does not outlive the test.
+    monkeypatch.setitem(sys.modules, "jax_plugins", sys)
+    monkeypatch.delitem(sys.modules, "jax_plugins")
     monkeypatch.syspath_prepend(tmp_path)
     found = []
 
