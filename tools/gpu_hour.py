@@ -260,6 +260,11 @@ class Stage:
         result |= {"resumed_same": same, "killed_after": max(before)}
         return result | {"train_seconds": time.monotonic() - start}
 
+    def _packed(self, case: Case, folder: Path) -> dict[str, Any]:
+        size = "packed-toy" if self.toy else "packed"
+        command = ["-m", "tools.bench.gpu_hour.packed", size, *case.overrides]
+        return self.result_of(command, folder / "log")
+
     def _sweep(self, case: Case, folder: Path) -> dict[str, Any]:
         number, lanes = case.overrides
         size = "packed-toy" if self.toy else "packed"

@@ -72,6 +72,9 @@ def of_stage(stage: int, toy: bool) -> list[Case]:
         return [
             Case("one trial", "sweep", ("1", "single"), seconds=120),
             Case("16 packed trials", "sweep", ("16", "vmap"), seconds=180),
+            # Without loops, loaders and records: what the two above lose on the host.
+            Case("step of 16 packed trials", "packed", ("16",)),
+            Case("step of one trial", "packed", ("1",)),
         ]
     first, second = (
         [Case("base", "bare", round=turn), Case("nanoGPT", "torch", round=turn)] for turn in (0, 1)

@@ -179,6 +179,10 @@ def _packed(records: Records) -> str:
         [name, 1e3 * r["step_seconds"], r["trial_steps_per_second"], r["wall_seconds"]]
         for name, (r,) in (("one", one), ("16 packed", many))
     ]
+    for case in ("step of one trial", "step of 16 packed trials"):
+        for r in _found(records, case)[-1:]:
+            seconds = r["step_seconds"]
+            rows.append([f"{case}, alone", 1e3 * seconds, r["trials"] / seconds, None])
     return _table(columns, rows)
 
 
