@@ -198,7 +198,9 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     if found:
         names = sorted(f"{run.name}/{run.id}" for run in found)
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        remedy = "give more of the id, or `last`"
+        # Of one config under two names the ids are equal, and no more of them can be given.
+        is_one_id = len({run.id for run in found}) == 1
+        remedy = "write NAME/ID" if is_one_id else "give more of the id, or `last`"
         raise RunError(Problem(f"{text!r} may mean {shown}", remedy=remedy))
     if not runs:
         raise UnknownReference(Problem(f"no run {text!r}: there are no runs in {os.fspath(root)}"))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import re
 import sys
 import textwrap
@@ -301,17 +302,21 @@ def _of_settings_or_own(name: str, packages: Sequence[str], fiddlers: Mapping[st
 
     if found := names.settings(name):
         return _settings_text(name, found)
-    if "." in name and not name.startswith("luthier.") and not names.is_field(name.split(".")[0]):
-        target = load_object(name, packages)
+    own = project.defined_names(packages)  # by their source: no module is imported for it
+    full_name = own[name][0] if len(own.get(name, ())) == 1 else name
+    is_full = "." in full_name and not full_name.startswith("luthier.")
+    if is_full and not names.is_field(full_name.split(".")[0]):
+        target = load_object(full_name, packages)
         if callable(target):
-            return entries.entry(name, target, paging.width())
-        raise BadInput(Problem(f"{name} is not a class or function"))
+            return entries.entry(full_name, target, paging.width())
+        raise BadInput(Problem(f"{full_name} is not a class or function"))
     from luthier.cli import command_line
 
-    full = list(names.all_names())
+    full = [*names.all_names(), *itertools.chain.from_iterable(own.values())]
     known = [*pages(), *command_line.COMMANDS, *fiddlers]
     known += full if "." in name else [each.rpartition(".")[2] for each in full]
     near = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.6)
+    near = own.get(name, near)[:3]  # the same name in several of the user's modules
     what = f"there is no topic and no object {name!r}"
     raise BadInput(Problem(what, remedy="`luthier help` lists the topics", nearest=near))
 
