@@ -783,9 +783,7 @@ def _abstract_batch(
     return entries
 
 
-def _check_entry(
-    data: Data, path: str, name: str, entry: Any, task: Task, num_rows: int
-) -> None:
+def _check_entry(data: Data, path: str, name: str, entry: Any, task: Any, num_rows: int) -> None:
     """Refuse an entry of a `batch_spec` that the task cannot read."""
     # Here and not in the first layer that reads the batch, where nothing would name the data.
     axes, remedy = task.batch_axes[name], ""
@@ -799,8 +797,8 @@ def _check_entry(
         if axes is not None and len(shape) != len(axes):
             what += f", and the task reads it as ({', '.join(map(str, axes))})"
             if name == "inputs" and shape and hasattr(task, "input_axes"):
-                remedy = f"set task.input_axes={[None] * (len(shape) - 1)}, a name or None for each"
-                remedy += " dimension of the inputs after the rows"
+                nones = [None] * (len(shape) - 1)
+                remedy = f"set task.input_axes={nones}, an axis for each dimension after the rows"
         elif not shape or shape[0] != num_rows:
             what += f", whose first dimension is not the {num_rows} rows of a batch"
         else:
@@ -808,6 +806,6 @@ def _check_entry(
     component = type(data)
     if user_code.is_users_component(component):
         details = user_code.definition(component, "batch_spec")
-        what = f"{component.__qualname__}.{what}"
-        raise UserCodeError(Problem(what, path, remedy=remedy), details)
+        problem = Problem(f"{component.__qualname__}.{what}", path, remedy=remedy)
+        raise UserCodeError(problem, details)
     raise ValidationError(Problem(what, path, remedy=remedy))

@@ -303,13 +303,13 @@ def _of_settings_or_own(name: str, packages: Sequence[str], fiddlers: Mapping[st
     if found := names.settings(name):
         return _settings_text(name, found)
     own = project.defined_names(packages)  # by their source: no module is imported for it
-    full_name = own[name][0] if len(own.get(name, ())) == 1 else name
-    is_full = "." in full_name and not full_name.startswith("luthier.")
-    if is_full and not names.is_field(full_name.split(".")[0]):
-        target = load_object(full_name, packages)
+    if len(own.get(name, ())) == 1:
+        (name,) = own[name]
+    if "." in name and not name.startswith("luthier.") and not names.is_field(name.split(".")[0]):
+        target = load_object(name, packages)
         if callable(target):
-            return entries.entry(full_name, target, paging.width())
-        raise BadInput(Problem(f"{full_name} is not a class or function"))
+            return entries.entry(name, target, paging.width())
+        raise BadInput(Problem(f"{name} is not a class or function"))
     from luthier.cli import command_line
 
     full = [*names.all_names(), *itertools.chain.from_iterable(own.values())]
