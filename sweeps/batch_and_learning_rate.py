@@ -16,7 +16,7 @@ from . import lm_learning_rate
 
 
 def study() -> fdl.Config[studies.Study]:
-    """Search 24 evenly spread settings; a batch twice as large takes half the steps."""
+    """Search 24 evenly spread settings; doubling the batch size halves the steps."""
     graph = lm_learning_rate.study()
     graph.name = "batch_and_learning_rate"
     # 960 sequences in every trial, so that what differs is not the number of tokens.

@@ -87,7 +87,7 @@ def experiment() -> fdl.Config[program.Experiment]:
 
 
 def italy_power_demand() -> fdl.Config[program.Experiment]:
-    """Classify 67 days of Italy's demand of power, of 24 hours, in 2 seasons; 1,029 are held out.
+    """Classify days of Italian power demand into 2 seasons: 67 days for training, 1,029 held out.
 
     Command: luthier train configs.series.ucr:italy_power_demand
     Parameters: 15,042.

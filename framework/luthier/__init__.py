@@ -5,8 +5,8 @@
     result = luthier.train(graph)
 
 Each command of the command line is a function here; the components of a graph are in the packages.
-Both are imported when they are first named: `import luthier` costs nothing. Type checkers and
-editors find the signatures in `__init__.pyi`.
+Both are imported on first use, so `import luthier` is fast. Type checkers and editors find the
+signatures in `__init__.pyi`.
 """
 
 from __future__ import annotations

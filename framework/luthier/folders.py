@@ -42,6 +42,41 @@ def manual_pages() -> dict[str, str]:
     return dict(sorted(pages.items()))
 
 
+def project_folder(start: str) -> str | None:
+    """Return the folder of the project that a folder belongs to.
+
+    The nearest pyproject.toml decides, and counts only if it has `[tool.luthier]`, or if `configs`
+    or `sweeps` is beside it. Without one, the folder belongs to no project: a scratch folder below
+    somebody else's repository keeps its own runs.
+
+    Args:
+      start: The folder, as an absolute path.
+
+    Returns:
+      The folder of the project, or None.
+    """
+    at = start
+    while not os.path.isfile(os.path.join(at, "pyproject.toml")):
+        above = os.path.dirname(at)
+        if above == at:
+            return None
+        at = above
+    beside = any(os.path.isdir(os.path.join(at, name)) for name in EXPERIMENT_FOLDERS)
+    return at if beside or _has_our_table(os.path.join(at, "pyproject.toml")) else None
+
+
+def _has_our_table(path: str) -> bool:
+    """Return whether a pyproject.toml has `[tool.luthier]`; a file that cannot be read may."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            tool = tomllib.load(file).get("tool")
+    except (OSError, ValueError):
+        return True  # `luthier.project.find` reports the error
+    return isinstance(tool, dict) and "luthier" in tool
+
+
 def is_experiment(name: str) -> bool:
     """Return whether a full name is that of an experiment or study, or of a part of one."""
     return without_prefix(name).split(".")[0] in EXPERIMENT_FOLDERS

@@ -19,6 +19,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from luthier import folders
 from luthier.errors import BadInput, Problem
 
 EXAMPLES = {"packages": "my_package", "fiddlers": "my_package.fiddlers"}
@@ -85,7 +86,7 @@ def importable(directory: Path | None = None) -> Iterator[None]:
 
 
 def find(start: Path | None = None) -> Project:
-    """Read the nearest pyproject.toml at or above a folder.
+    """Read the pyproject.toml of the project that a folder belongs to (see `root`).
 
     Args:
       start: The folder to start in; None is the working directory.
@@ -105,16 +106,17 @@ def find(start: Path | None = None) -> Project:
 
 
 def root(start: Path | None = None) -> Path:
-    """Return the folder of the nearest pyproject.toml; the folder of the start without any.
+    """Return the folder of the project; the folder of the start without any.
+
+    A project has a pyproject.toml with `[tool.luthier]`, or with `configs` or `sweeps` beside it.
+    The nearest pyproject.toml decides: a package inside of a project does not get the packages of
+    the outer one.
 
     Args:
       start: The folder to start in; None is the working directory.
     """
-    # The nearest file decides, even if it has no [tool.luthier]: a project inside of another one
-    # does not get the packages of the outer one.
     start = (start or Path.cwd()).resolve()
-    found = (at for at in (start, *start.parents) if (at / "pyproject.toml").is_file())
-    return next(found, start)
+    return Path(folders.project_folder(str(start)) or start)
 
 
 def records_folder(directory: str | os.PathLike[str]) -> Path:
@@ -134,6 +136,23 @@ def records_folder(directory: str | os.PathLike[str]) -> Path:
     start = Path.cwd().resolve()
     own = root(start)
     return Path(directory) if own == start else own / directory
+
+
+def described(folder: str | os.PathLike[str]) -> str:
+    """Return the project as text, for those who look for their runs in the working directory.
+
+    Args:
+      folder: The folder of a run or of a study.
+
+    Returns:
+      The folder of the project and why it is the project; empty if that is the working directory,
+      or if `folder` is not in the project's `runs` or `studies`.
+    """
+    own = root()
+    is_within = any(Path(folder).resolve().is_relative_to(own / name) for name in RECORDS)
+    if own == Path.cwd().resolve() or not is_within:
+        return ""
+    return f"{own}, from its pyproject.toml"
 
 
 def packages_of(given: Sequence[str] | None) -> tuple[str, ...]:

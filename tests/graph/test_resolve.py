@@ -163,6 +163,9 @@ def test_experiments_and_studies_of_luthier_are_found_everywhere(empty):
     assert resolve("quickstart").name == "quickstart"
     assert resolve("configs.lm.pax_c4:decoder_2b").name == "pax-2b"  # which has moved
     assert resolve("lm_learning_rate:study").base.name == "quickstart"
+    assert resolve("lm.quickstart").name == "quickstart"
+    assert resolve("lm.families:gpt2").name == "gpt2"
+    assert "did you mean vision.digits?" in message("vision.digts")
     assert "configs.lm.quickstart?" in message("configs.lm.quikstart")
     assert "did you mean quickstart?" in message("quikstart")
     assert "configs.lm.quickstart:experiment?" in message("configs.lm.quickstart:experimnt")
@@ -173,6 +176,7 @@ def test_an_experiment_of_the_project_comes_before_one_of_luthier(own):
     assert resolve("configs.lm.quickstart").name == "own"
     assert resolve("quickstart").name == "own"
     assert resolve("configs.lm.families:gpt2").name == "gpt2"
+    assert resolve("lm.quickstart").name == "own"
     assert message("twice") == (
         "'twice' is ambiguous: it may mean configs.lm.twice or configs.vision.twice; "
         "write the full name"

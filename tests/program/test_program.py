@@ -81,6 +81,14 @@ def test_a_batch_that_cannot_be_divided_names_the_multiple():
         _make("training.global_batch_size=8", "training.accumulation=2", num_devices=8)
 
 
+def test_inputs_of_another_rank_name_the_axes_to_write():
+    graph = graphs.apply(graphs.resolve("digits"), ["task.input_axes=[None]"])
+    with pytest.raises(ValidationError) as caught:
+        programs.make(graph, jax.devices()[:1])
+    assert "(64, 8, 8, 1), and the task reads it as (batch, None)" in str(caught.value)
+    assert "set task.input_axes=[None, None, None], an axis for each" in str(caught.value)
+
+
 def test_a_parameter_that_cannot_be_divided_is_named_with_its_rule():
     with pytest.raises(ShardingError, match=r"blocks.*heads.*tensor"):
         _make("parallelism.mesh.tensor=4", num_devices=4)

@@ -197,8 +197,8 @@ def _stepped(model, restore=None):
         (Network, {"norm": flax_norm}, "nnx.BatchNorm in norm", "use luthier.layers.BatchNorm"),
         (Network, {"norm": frozen_norm}, "nnx.BatchNorm in norm", "use luthier.layers.BatchNorm"),
         (Network, {"norm": own_norm}, "statistics in norm", "observe()"),
-        (Network, {"dropout": seeded_dropout}, "dropout of Flax in dropout", "layers.Dropout("),
-        (Network, {"dropout": flax_dropout}, "'params' only, not 'dropout'", "layers.Dropout("),
+        (Network, {"dropout": seeded_dropout}, "dropout of Flax in dropout", "drop(x, dropout)"),
+        (Network, {"dropout": flax_dropout}, "'params' only, not 'dropout'", "drop(x, dropout)"),
     ],
 )
 def test_state_that_a_layer_keeps_and_no_step_updates_is_refused(model, parts, what, remedy):

@@ -74,6 +74,8 @@ def test_several_runs_are_named(root, reference):
     with pytest.raises(RunError, match=r"may mean .*quickstart/aa11") as caught:
         find(root, reference)
     assert "\n" not in str(caught.value)
+    remedy = "write NAME/ID" if reference == "aa11" else "give more of the id, or `last`"
+    assert str(caught.value).endswith(f"; {remedy}")
 
 
 def test_an_unknown_run_has_near_names(root):

@@ -300,6 +300,12 @@ def test_what_is_not_known_is_left_out():
     assert rows == {"steps": "10", "resumed at step": "5", "devices": "1 x cpu"}
 
 
+def test_the_project_is_below_the_run():
+    notes = {"note": "new", "project": "/a, from its pyproject.toml"}
+    header = Header("x", run_directory="/a/runs/x/1", devices="1 x cpu", notes=notes)
+    assert [label for label, _ in header_rows(header)] == ["run", "project", "devices", "note"]
+
+
 def test_many_data_sets_are_beside_each_other_in_lines_that_are_not_too_long():
     sets = {f"set {number}": {"documents": number, "mixture": {"a": 1}} for number in range(6)}
     rows = header_rows(Header("x", data={"documents": 9_999}, evaluations=sets))

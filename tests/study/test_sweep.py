@@ -20,8 +20,14 @@ def test_a_study_is_one_call_that_shows_its_trials(tmp_path, monkeypatch, capsys
     again = luthier.sweep(toys.study(), resume=True)
     assert again.is_over
     assert again.best == outcome.best
+    assert "project: " not in capsys.readouterr().out
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
     longer = luthier.sweep("toy", overrides=["budget.trials=13"], resume=True)
     assert len(longer.ledger.trials) == 13
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"project: {tmp_path}, from its pyproject.toml"
+    monkeypatch.chdir(tmp_path)
     assert luthier.sweep("studies/toy", resume=True).is_over
     with pytest.raises(BadInput, match="space: an experiment has no search space"):
         luthier.sweep("simulated_engine:experiment")

@@ -95,7 +95,7 @@ def diff(a: Graph | Document | Run | str, b: Graph | Document | Run | str) -> Di
       The difference; empty, and so false, if and only if nothing differs.
 
     Raises:
-      BadInput: There is nothing of such a name, or it is not a config.
+      BadInput: The reference does not exist, or the argument is not a config.
       RecordError: A graph contains a cycle, or is nested too deeply.
 
     Example:

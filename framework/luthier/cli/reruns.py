@@ -37,7 +37,7 @@ def choose_run(recorded: RunDirectory, graph: Graph) -> tuple[str | None, bool]:
     number = _number(recorded.id, base)
     if number == 0 or recorded.name != name:
         return None, False
-    # The list ends with the run that was written to last, which is the one to resume.
+    # The list ends with the most recently updated run, which is the one to resume.
     for summary in reversed(records.list_runs(root)):
         run = summary.directory
         later = run.name == name and _number(run.id, base) > number

@@ -128,11 +128,12 @@ def find_module(name: str) -> types.ModuleType:
     """Return a module, imported.
 
     Modules below `configs` and `sweeps` that the project does not have are looked for among those
-    that come with luthier (`luthier.shipped`). The last part of their names is enough where no
-    other module is called so, and only one experiment or study is.
+    that come with luthier (`luthier.shipped`). The last parts of their names, `quickstart` or
+    `lm.quickstart`, are enough where no other module is called so, and only one experiment or study
+    is.
 
     Args:
-      name: Its full name, or the last part of it.
+      name: Its full name, or the last parts of it.
 
     Raises:
       Unreadable: There is none of this name, or its code fails.
@@ -140,13 +141,8 @@ def find_module(name: str) -> types.ModuleType:
     # A package of experiments may say where its modules went: `MOVED = {old name: new name}`.
     # Scripts, shell histories and papers keep naming the old ones.
     missing: list[_Missing] = []
-    if "." not in name and _is_folder_at_most(name):
-        candidates = _by_last_part(name)
-        if len(candidates) == 1:
-            return find_module(candidates[0])
-        if candidates:
-            what = f"{name!r} is ambiguous: it may mean {' or '.join(candidates)}"
-            raise Unreadable(Problem(what, remedy="write the full name"))
+    if "." not in name and _is_folder_at_most(name) and (full := _full_name(name)):
+        return find_module(full)
     for prefix in _prefixes(name):
         found = _walk(prefix, name)
         if isinstance(found, str):
@@ -154,6 +150,9 @@ def find_module(name: str) -> types.ModuleType:
         if isinstance(found, types.ModuleType):
             return found
         missing.append(found)
+    # After the search: a folder `lm` of the project comes before the experiments of `configs.lm`.
+    if "." in name and name.split(".")[0] not in EXPERIMENT_FOLDERS and (full := _full_name(name)):
+        return find_module(full)
     _raise_no_module(name, missing)
 
 
@@ -171,7 +170,7 @@ class _Missing:
 
 
 def _is_folder_at_most(name: str) -> bool:
-    """Return whether there is no module of this name, but for a folder without an `__init__.py`."""
+    """Return whether no module has this name, but for a folder without an `__init__.py`."""
     # Such a folder, `digits` with images, is a package to Python, and to nobody else.
     try:
         spec = importlib.util.find_spec(name)
@@ -222,15 +221,28 @@ def _walk(prefix: str, name: str) -> types.ModuleType | str | _Missing:
     return sys.modules[prefix + name]
 
 
-def _by_last_part(name: str) -> list[str]:
-    """Return the full names of the experiments and studies whose last part is `name`."""
+def _full_name(name: str) -> str:
+    """Return the full name of the experiment or study that ends with `name`; empty without any.
+
+    Raises:
+      Unreadable: There are several.
+    """
+    candidates = _by_last_parts(name)
+    if len(candidates) > 1:
+        what = f"{name!r} is ambiguous: it may mean {' or '.join(candidates)}"
+        raise Unreadable(Problem(what, remedy="write the full name"))
+    return candidates[0] if candidates else ""
+
+
+def _by_last_parts(name: str) -> list[str]:
+    """Return the full names of the experiments and studies that end with the parts of `name`."""
     # By their files, so that no other experiment is imported. One of the project hides those that
     # come with luthier, as it does under its full name.
     for places in (_project_folders(), _shipped_folders()):
         found = {
             ".".join(path.relative_to(folder.parent).with_suffix("").parts)
             for folder in places
-            for path in folder.rglob(f"{name}.py")
+            for path in folder.rglob(f"{name.replace('.', '/')}.py")
         }
         if found:
             return sorted(found)
@@ -267,8 +279,8 @@ def _raise_no_module(name: str, missing: Sequence[_Missing]) -> NoReturn:
     near = [
         ".".join([*parts[: depth - 1], other, *parts[depth:]]) for other in nearest(absent, known)
     ]
-    if len(parts) == 1:  # perhaps the last part of the name of an experiment
-        near += nearest(name, _last_parts())
+    if depth == 1:  # perhaps the last parts of the name of an experiment
+        near += nearest(name, _last_parts(len(parts)))
     remedy = ""
     if depth == 1 and not near:
         remedy = "run from the folder that contains it, or install its package"
@@ -277,11 +289,12 @@ def _raise_no_module(name: str, missing: Sequence[_Missing]) -> NoReturn:
     raise Unreadable(Problem(f"there is no module {name!r}", nearest=near, remedy=remedy))
 
 
-def _last_parts() -> set[str]:
-    """Return the last parts of the names of all experiments and studies."""
+def _last_parts(number: int) -> set[str]:
+    """Return the last parts, so many of each, of the names of all experiments and studies."""
     places = (*_project_folders(), *_shipped_folders())
     paths = (path for folder in places for path in folder.rglob("*.py"))
-    return {path.stem for path in paths if path.stem[:1] != "_"}
+    names = (path.with_suffix("").parts for path in paths if path.stem[:1] != "_")
+    return {".".join(parts[-number:]) for parts in names}
 
 
 def _own_modules() -> list[str]:

@@ -774,7 +774,7 @@ def _abstract_batch(
         )
     entries = {}
     for name in task_axes:  # entries that the task does not read are not sent to the devices
-        _check_entry(data, at, name, spec[name], task_axes[name], global_batch_size)
+        _check_entry(data, at, name, spec[name], experiment.task, global_batch_size)
         shape, dtype = spec[name]
         info = {name: ArrayInfo(shape, jnp.dtype(dtype), task_axes[name])}
         placed = place(info, table, sizes, path="parallelism.rules.activations")
@@ -783,11 +783,10 @@ def _abstract_batch(
     return entries
 
 
-def _check_entry(
-    data: Data, path: str, name: str, entry: Any, axes: Sequence[Any] | None, num_rows: int
-) -> None:
+def _check_entry(data: Data, path: str, name: str, entry: Any, task: Any, num_rows: int) -> None:
     """Refuse an entry of a `batch_spec` that the task cannot read."""
     # Here and not in the first layer that reads the batch, where nothing would name the data.
+    axes, remedy = task.batch_axes[name], ""
     try:
         shape, dtype = entry
         shape, dtype = tuple(shape), jnp.dtype(dtype)
@@ -797,6 +796,9 @@ def _check_entry(
         what = f"batch_spec has {name} of shape {shape}"
         if axes is not None and len(shape) != len(axes):
             what += f", and the task reads it as ({', '.join(map(str, axes))})"
+            if name == "inputs" and shape and hasattr(task, "input_axes"):
+                nones = [None] * (len(shape) - 1)
+                remedy = f"set task.input_axes={nones}, an axis for each dimension after the rows"
         elif not shape or shape[0] != num_rows:
             what += f", whose first dimension is not the {num_rows} rows of a batch"
         else:
@@ -804,5 +806,6 @@ def _check_entry(
     component = type(data)
     if user_code.is_users_component(component):
         details = user_code.definition(component, "batch_spec")
-        raise UserCodeError(Problem(f"{component.__qualname__}.{what}", path), details)
-    raise ValidationError(Problem(what, path))
+        problem = Problem(f"{component.__qualname__}.{what}", path, remedy=remedy)
+        raise UserCodeError(problem, details)
+    raise ValidationError(Problem(what, path, remedy=remedy))

@@ -27,7 +27,7 @@ _NUM_SHOWN = 8
 
 DROPOUT_REMEDY = (
     "use luthier.layers.Dropout(rate), and pass it the keys that the model is called with: "
-    "def __call__(self, x, *, dropout=None)"
+    "def __call__(self, x, *, dropout=None), and in it self.drop(x, dropout)"
 )
 """How to replace the dropout of Flax, for errors."""
 

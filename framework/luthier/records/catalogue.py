@@ -70,7 +70,7 @@ def list_runs(
     best: int | None = None,
     last: int | None = None,
 ) -> list[Run]:
-    """Return the runs under `root`, the one that was written to last at the end.
+    """Return the runs under `root`, ordered by their last update, the latest at the end.
 
         runs = luthier.runs()
         best = luthier.runs(name="quickstart*", sort="held_out/loss", best=5)
@@ -81,8 +81,8 @@ def list_runs(
       status: Only runs of this status, such as `finished`.
       sort: Order by the last value of this metric, the best run first, and runs without a value
         at the end: `loss` for one of the training steps, `held_out/loss` for one of an evaluation.
-      best: Only so many of the best, by `sort`.
-      last: Only so many of those that were written to last.
+      best: The maximum number of runs, the best by `sort`.
+      last: The maximum number of runs, the most recently updated ones.
 
     Returns:
       The runs, each with its directory, status and last metrics.
@@ -163,7 +163,7 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     Args:
       root: Where runs are kept.
       reference: A run's directory; its id, `name/id`, or the beginning of either; the name of an
-        experiment that has one run; or `last` for the one that was written to last.
+        experiment that has one run; or `last` for the most recently updated one.
 
     Returns:
       The directory of the run.
@@ -198,7 +198,9 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     if found:
         names = sorted(f"{run.name}/{run.id}" for run in found)
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        remedy = "give more of the id, or `last`"
+        # Of one config under two names the ids are equal, and no more of them can be given.
+        is_one_id = len({run.id for run in found}) == 1
+        remedy = "write NAME/ID" if is_one_id else "give more of the id, or `last`"
         raise RunError(Problem(f"{text!r} may mean {shown}", remedy=remedy))
     if not runs:
         raise UnknownReference(Problem(f"no run {text!r}: there are no runs in {os.fspath(root)}"))

@@ -29,6 +29,7 @@ _MOST_SETS = 4
 # Notes of the header that are not shown: other numbers about the memory, for people who compare
 # the prediction with the measurement. `luthier runs ID` shows both.
 _IN_RUNS = ("plan", "state")
+_NO_ROWS = (*_IN_RUNS, "project")  # the project has its row below that of the run
 _NATS_OF = {"nats_per_byte": 1.0, "bits_per_byte": math.log(2.0)}
 
 
@@ -179,6 +180,7 @@ def header_rows(header: events.Header) -> list[tuple[str, str]]:
     memory, flops = header.memory_bytes_per_device, header.flops_per_step
     rows = [
         ("run", header.run_directory),
+        ("project", str(header.notes.get("project", ""))),
         ("steps", f"{header.total_steps:,}" if header.total_steps else ""),
         ("resumed at step", f"{header.step:,}" if header.step else ""),
         ("parameters", "" if header.parameters is None else f"{header.parameters:,}"),
@@ -190,7 +192,7 @@ def header_rows(header: events.Header) -> list[tuple[str, str]]:
         ),
         ("FLOPs per step", "" if flops is None else format_count(flops).replace("B", "G")),
         *_data_rows(header),
-        *((str(name), str(text)) for name, text in header.notes.items() if name not in _IN_RUNS),
+        *((str(name), str(text)) for name, text in header.notes.items() if name not in _NO_ROWS),
     ]
     return [(cell(label), cell(text)) for label, text in rows if text.strip()]
 

@@ -229,7 +229,8 @@ class Records:
 
     Args:
       directory: Root directory of the runs. The default, `runs`, is in the folder of the project
-        (of the nearest pyproject.toml); other relative paths are in the working directory.
+        (of the nearest pyproject.toml with `[tool.luthier]`, or beside `configs` or `sweeps`);
+        other relative paths are in the working directory.
       console: Console output while training; None shows nothing.
       wandb: The mirror in Weights & Biases; None makes none.
       histograms: Distributions of parameters; None shows none.

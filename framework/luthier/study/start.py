@@ -245,7 +245,7 @@ def _retry(request: _StudyRequest, journal: Journal) -> None:
 def _reopen(study: studies.Study, directory: StudyDirectory, journal: Journal) -> None:
     """Write lines by which trials that stayed at a rung may be promoted, in a study that goes on.
 
-    They ended with the study, for want of budget, and not by a decision about them.
+    They ended because the budget of the study was used up, and not by a decision about them.
     """
     ledger = _ledger_of(directory)
     if study.scheduler is None or not ledger.is_over or _has_nothing_left(study, ledger):

@@ -150,7 +150,7 @@ class Study:
       space: The search space.
       objectives: The objectives; with several, no single trial is the best.
       sampler: A sampler of Optuna, or `Grid`.
-      pruner: A pruner of Optuna; None ends no trial early.
+      pruner: A pruner of Optuna that stops bad trials early; None lets all trials finish.
       scheduler: `Asha` or `SuccessiveHalving`, which pause trials at rungs and promote the best;
         None trains every trial in one go. A study has a pruner or a scheduler.
       budget: Limits of the study; the first that is reached ends it.

@@ -97,10 +97,12 @@ def sweep(
     if space and (note := samplers.objective_note(study)):
         print(note)
     built = studies.build(study, own)
+    folder = recorded.path if recorded else project.records_folder(built.directory) / built.name
+    if text := project.described(folder):
+        print(f"project: {text}")
     with LiveView.of(built) as view:
         if not resume:
             return start.run(study, packages=own, shelves=known, view=view)
-        folder = recorded.path if recorded else project.records_folder(built.directory) / built.name
         return start.resume(str(folder), study, packages=own, shelves=known, view=view)
 
 

@@ -345,9 +345,9 @@ def misfits(
     # stand together.
     for name in sorted(set(arrays) | set(wanted)):
         if name not in wanted:
-            problems.append(Problem(f"is {run}, and not {here}", name))
+            problems.append(Problem(f"is only {run}", name))
         elif name not in arrays:
-            problems.append(Problem(f"is {here}, and not {run}", name))
+            problems.append(Problem(f"is only {here}", name))
         else:
             saved, asked = _form(arrays[name]), _form(wanted[name])
             if saved != asked:

@@ -859,6 +859,7 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
             name: _describe(evaluation.data) for name, evaluation in experiment.evaluations.items()
         },
         notes={
+            "project": project.described(opened.directory.path),
             "trained": _trained(plan),
             "state": format_bytes(plan.state_bytes),
             "parallelism": unsplit(plan.program),

@@ -157,7 +157,7 @@ def test_the_slices_of_a_study_run_where_the_command_line_and_the_files_say(tmp_
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "pyproject.toml").write_text("[tool.luthier]\n")
     (tmp_path / "launch.toml").write_text('[slurm]\naccount = "lab"\nnodes = 8\nslices = 3\n')
     study = fdl.Config(studies.Study, name="toy", engine=fdl.Config(studies.Local, 2))
     assert launch.with_engine(study, None) is study

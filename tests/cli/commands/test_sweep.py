@@ -52,6 +52,17 @@ def test_a_study_is_driven_and_shown_with_its_best_trial(project, capsys):
     assert json.loads(capsys.readouterr().out)["format"] == "luthier.graph"
 
 
+def test_the_project_of_a_folder_below_it_is_printed_before_the_trials(
+    project, capsys, monkeypatch
+):
+    (project / "below").mkdir()
+    monkeypatch.chdir(project / "below")
+    assert main(["sweep", STUDY, "--trials", "1"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"project: {project}, from its pyproject.toml"
+    assert (project / "studies" / "toy").is_dir()
+
+
 def test_a_module_of_a_study_may_import_its_experiment(project, capsys):
     (project / "study_of_toys.py").write_text(
         "from simulated_engine import experiment, study as make\n\n"

@@ -23,6 +23,19 @@ def test_it_trains_and_says_what_is_next(trained, monkeypatch, capsys):
     assert len(list((trained / "runs" / "tiny").iterdir())) == 1
 
 
+@pytest.mark.full
+def test_a_run_below_the_project_names_it_in_its_header(importable_project, monkeypatch, capsys):
+    (importable_project / "pyproject.toml").write_text("[tool.luthier]\n")
+    (importable_project / "below").mkdir()
+    (importable_project / "text.txt").rename(importable_project / "below" / "text.txt")
+    monkeypatch.chdir(importable_project / "below")
+    words = ["records.console=luthier.records.Console()", "checkpoints=None", "evaluations={}"]
+    assert main(["train", TINY, *words, "training.steps=2", "--wandb", "off"]) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1][1].startswith(f"{importable_project}/runs/tiny/")
+    assert lines[2] == ["project", f"{importable_project}, from its pyproject.toml"]
+
+
 def test_dry_run_writes_nothing(project, capsys):
     assert main(["train", TINY, "--dry-run"]) == 0
     out = capsys.readouterr().out

@@ -29,7 +29,19 @@ def test_a_record_may_be_one_of_the_two():
     graph = graphs.resolve("configs.lm.quickstart")
     record = compare.read(graphs.to_json(graph), "recorded")
     assert not luthier.diff(record, graph)
-    assert str(luthier.diff(record, graph)) == "- recorded\n+ the second\nnothing differs"
+    assert str(luthier.diff(record, graph)) == "- recorded\n+ quickstart\nnothing differs"
+
+
+def test_configs_are_headed_by_their_names_where_these_differ():
+    graph = graphs.resolve("configs.lm.quickstart")
+    waves = graphs.apply(graph, ["name=waves"])
+    assert str(luthier.diff(waves, graph)).splitlines()[:2] == ["- waves", "+ quickstart"]
+    found = luthier.diff(waves, "configs.lm.quickstart")
+    assert str(found).splitlines()[:2] == ["- waves", "+ configs.lm.quickstart"]
+    found = luthier.diff(graph, graphs.apply(graph, ["seed=1"]))
+    assert str(found).splitlines()[:2] == ["- the first", "+ the second"]
+    parts = luthier.diff(waves.optimizer, graph.optimizer)
+    assert str(parts).splitlines()[:2] == ["- the first", "+ the second"]
 
 
 def _data(text):

@@ -137,11 +137,18 @@ def test_another_size_fits_no_checkpoint_and_is_another_program(graph, facts):
     first, second, *_, last = checkpoint.text.splitlines()
     assert first == "no: a checkpoint of the first does not fit the second:"
     assert second == (
-        "- parameters/blocks.attention.key.kernel: is float32[1, 128, 2, 32] before, "
-        "float32[2, 128, 2, 32] after"
+        "- parameters/blocks.attention.key.kernel: is float32[1, 128, 2, 32] in the first, "
+        "float32[2, 128, 2, 32] in the second"
     )
     assert last == "- and 24 more"
     assert recompile.text.splitlines()[0] == "yes: the shapes in the step differ:"
+
+
+def test_an_array_of_one_side_is_listed_with_the_name_of_that_side(graph, facts):
+    more = {"parameters/extra": {"shape": [2], "dtype": "float32", "spec": ""}}
+    wider = dataclasses.replace(facts, arrays={**facts.arrays, **more})
+    text = checkpoint((graph, graph), (facts, wider), ("lm.small", "lm.wide")).text
+    assert text.splitlines()[1:] == ["- parameters/extra: is only in lm.wide"]
 
 
 def test_another_seed_cannot_be_continued_with(graph, facts):

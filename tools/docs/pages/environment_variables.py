@@ -40,12 +40,12 @@ VARIABLES = {
         "processes of its run.",
     },
     "Terminal": {
-        "NO_COLOR": "Any value but an empty one switches colors off.",
-        "FORCE_COLOR": "Any value but an empty one switches colors on, also in a pipe.",
-        "LUTHIER_PAGER": "The pager of `luthier help`; an empty value switches it off. Without it, "
-        "`PAGER` counts.",
+        "NO_COLOR": "Turns colors off if it is set to a non-empty value.",
+        "FORCE_COLOR": "Turns colors on, also in a pipe, if it is set to a non-empty value.",
+        "LUTHIER_PAGER": "The pager of `luthier help`; an empty value turns paging off. If it is "
+        "not set, `PAGER` is used.",
         "PAGER": "The pager of `luthier help`, by default `less`.",
-        "TERM": "`dumb` switches off colors, and lines that are redrawn.",
+        "TERM": "`dumb` turns off colors, and lines that are redrawn.",
     },
     "Folders": {
         "XDG_CACHE_HOME": "The folder of caches, by default `~/.cache`. luthier uses `luthier/` "

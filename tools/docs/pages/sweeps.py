@@ -50,8 +50,9 @@ which yield tables of overrides, and tries all combinations.
 `--sampler NAME` also accepts arguments of the sampler: `--sampler 'tpe(n_startup_trials=6)'`. The
 equivalent override of a study is `sampler=tpe(n_startup_trials=6)`. You can also use any other
 Optuna sampler, or a subclass of `optuna.samplers.BaseSampler` in a package of your project, by its
-full name: `--sampler 'my_package.samplers.Halton(offset=3)'`. It is built anew for each setting,
-with the argument `seed` if it has one, so it must take all that it needs from the study.
+full name: `--sampler 'my_package.samplers.Halton(offset=3)'`. A new sampler is built for each
+setting, with the argument `seed` if its constructor has one. It cannot keep state between settings,
+so it must derive everything that it needs from the trials of the study.
 
 `--pruner NAME` stops bad trials early: `--pruner 'median(n_startup_trials=3)'`. Available pruners:
 {pruners}.

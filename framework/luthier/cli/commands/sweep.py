@@ -335,12 +335,16 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
             graph = launch.with_engine(graph or directory.read_study(), arguments.on)
     described = directory.read_study() if graph is None and directory is not None else graph
     # Built for the view, which needs the objectives before the driver starts.
-    view = LiveView.of(studies.build(described))
+    study = studies.build(described)
+    view = LiveView.of(study)
     settings: dict[str, Any] = {"packages": own.packages, "shelves": own.shelves}
     # An experiment, whose study `samplers.study_of` describes.
     is_wrapped = bool(arguments.space or arguments.sweep)
     if is_wrapped and not arguments.objective and (note := samplers.objective_note(graph)):
         print(note)
+    root = directory.path if directory else project.records_folder(study.directory) / study.name
+    if text := project.described(root):
+        print(f"project: {text}")
     with view:
         if directory is not None:
             outcome = start.resume(

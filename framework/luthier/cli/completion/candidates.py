@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import luthier
+from luthier import folders
 from luthier.cli.completion import index
 from luthier.cli.completion.index import LIST, NODE, Candidate, Entry, Index
 
@@ -131,8 +132,6 @@ RUNS, STUDIES = "runs", "studies"
 
 def experiments() -> Iterator[Candidate]:
     """Yield experiments and studies; a file is parsed again only after it has changed."""
-    from luthier import folders
-
     own = [os.path.join(os.getcwd(), name) for name in folders.EXPERIMENT_FOLDERS]
     found: dict[str, Candidate] = {}
     for folder in (*own, *folders.shipped_folders()):
@@ -177,28 +176,20 @@ def studies() -> Iterator[Candidate]:
 def _records_folder(name: str) -> str:
     """Return the folder of the project's runs or studies (see `luthier.project.records_folder`)."""
     # Again here, because a Tab does not wait for the imports of that module.
-    at = os.getcwd()
-    while not os.path.isfile(os.path.join(at, "pyproject.toml")):
-        above = os.path.dirname(at)
-        if above == at:
-            return name
-        at = above
-    return os.path.join(at, name)
+    return os.path.join(folders.project_folder(os.getcwd()) or "", name)
 
 
 def pages() -> Iterator[Candidate]:
     """Yield the pages of the manual."""
-    from luthier import folders
-
     for name in folders.manual_pages():
         yield Candidate(name)
 
 
 def _python_files(folder: str) -> list[str]:
     found = []
-    for where, folders, names in os.walk(folder):
+    for where, below, names in os.walk(folder):
         # Only what can be imported: `sweeps/` may hold results as well.
-        folders[:] = [name for name in folders if name.isidentifier() and name[:2] != "__"]
+        below[:] = [name for name in below if name.isidentifier() and name[:2] != "__"]
         found += [os.path.join(where, name) for name in names if name.endswith(".py")]
     return sorted(found)
 

@@ -92,8 +92,17 @@ def diff(a: Graph | Document, b: Graph | Document) -> Difference:
       >>> bool(luthier.diff(before, after)), bool(luthier.diff(before, before))
       (True, False)
     """
+    titles = [graph.title if isinstance(graph, Document) else _name(graph) for graph in (a, b)]
+    if titles[0] == titles[1] or not all(titles):
+        titles = ["the first", "the second"]
     before, after = (
         graph if isinstance(graph, Document) else compare.document(graph, title)
-        for graph, title in ((a, "the first"), (b, "the second"))
+        for graph, title in zip((a, b), titles, strict=True)
     )
     return Difference(compare.compare(before, after))
+
+
+def _name(graph: Graph) -> str:
+    """Return the name of an experiment or a study; empty for a node without a name."""
+    name = getattr(graph, "name", "")
+    return name if isinstance(name, str) else ""

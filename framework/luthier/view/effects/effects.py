@@ -38,18 +38,25 @@ class EffectVerdict:
     severity: Literal["ok", "warn"]
 
 
-def checkpoint(graphs_of: tuple[Graph, Graph], facts: tuple[Facts, Facts]) -> EffectVerdict:
+_TITLES = ("the first", "the second")
+
+
+def checkpoint(
+    graphs_of: tuple[Graph, Graph],
+    facts: tuple[Facts, Facts],
+    titles: tuple[str, str] = _TITLES,
+) -> EffectVerdict:
     """Return whether a run of the first graph can continue with the second.
 
     Args:
       graphs_of: Both experiment graphs.
       facts: The facts of both.
+      titles: The names of both for the lines about arrays.
     """
     # From the worst to the best: arrays that do not fit, a change that resuming rejects, a schedule
     # that another number of steps reshapes (which needs a flag), and changes of training only.
-    before, after = facts
     comparison = compare(*graphs_of)
-    reasons = _misfits(before, after)
+    reasons = _misfits(facts, titles)
     if reasons:
         start = "no: a checkpoint of the first does not fit the second"
         return EffectVerdict("checkpoint", _listed(start, reasons), "warn")
@@ -66,7 +73,10 @@ def checkpoint(graphs_of: tuple[Graph, Graph], facts: tuple[Facts, Facts]) -> Ef
 
 
 def recompile_verdict(
-    graphs_of: tuple[Graph, Graph], facts: tuple[Facts, Facts], devices: Sequence[jax.Device]
+    graphs_of: tuple[Graph, Graph],
+    facts: tuple[Facts, Facts],
+    devices: Sequence[jax.Device],
+    titles: tuple[str, str] = _TITLES,
 ) -> EffectVerdict:
     """Return whether the second graph needs another compiled step, in a run and in a sweep.
 
@@ -74,11 +84,12 @@ def recompile_verdict(
       graphs_of: Both experiment graphs.
       facts: The facts of both.
       devices: The devices that the first would run on.
+      titles: The names of both for the lines about arrays.
     """
     before, after = facts
     if before.step == after.step:
         return EffectVerdict("recompile", "no: both compile to the same step", "ok")
-    reshaped = _reshaped(before, after)
+    reshaped = _reshaped(facts, titles)
     if reshaped:
         start = "yes: the shapes in the step differ"
         return EffectVerdict("recompile", _listed(start, reshaped), "warn")
@@ -95,18 +106,20 @@ def recompile_verdict(
     return EffectVerdict("recompile", _listed(start, constants), "warn")
 
 
-def _misfits(before: Facts, after: Facts) -> list[str]:
+def _misfits(facts: tuple[Facts, Facts], titles: tuple[str, str]) -> list[str]:
     """Return the arrays that differ, those of the model first."""
-    problems = misfits(before.arrays, after.arrays, ("before", "after"))
+    before, after = facts
+    problems = misfits(before.arrays, after.arrays, (f"in {titles[0]}", f"in {titles[1]}"))
     order = sorted(problems, key=lambda problem: not problem.path.startswith("parameters/"))
     return [str(problem) for problem in order]
 
 
-def _reshaped(before: Facts, after: Facts) -> list[str]:
+def _reshaped(facts: tuple[Facts, Facts], titles: tuple[str, str]) -> list[str]:
     """Return the arrays of the step that have another shape, dtype or layout."""
-    misfitting = _misfits(before, after)
+    misfitting = _misfits(facts, titles)
     if misfitting:
         return misfitting
+    before, after = facts
     laid_out = [
         f"{name}: {before.arrays[name]['spec']} before, {array['spec']} after"
         for name, array in after.arrays.items()
@@ -248,8 +261,12 @@ def effects(
     facts = (found[0], found[1])
     both = (subjects[0].graph, subjects[1].graph)
     # On the devices of the first only: the question is whether the step of its run could be used.
-    recompile = recompile_verdict(both, facts, subjects[0].devices)
-    answers = [checkpoint(both, facts), recompile]
+    titles = (subjects[0].title, subjects[1].title)
+    # Names that are equal, or that overrides follow, would not be read as names in a sentence.
+    if titles[0] == titles[1] or any(" " in title for title in titles):
+        titles = _TITLES
+    recompile = recompile_verdict(both, facts, subjects[0].devices, titles)
+    answers = [checkpoint(both, facts, titles), recompile]
     return {
         "quantities": [dataclasses.asdict(quantity) for quantity in quantities(*facts)],
         "charts": charts(subjects, facts, report),

@@ -131,14 +131,20 @@ def test_commands_are_answered_with_their_help(capsys, name):
 def test_components_of_other_packages(project, capsys):
     (project / "own").mkdir()
     (project / "own" / "__init__.py").write_text(
-        "WIDTH = 3\ndef part(size: int = 3):\n    '''A part.'''\n"
+        "WIDTH = 3\ndef widget(size: int = 3):\n    '''A widget.'''\n"
         "def halved(graph: 'fdl.Buildable', size: int):\n    '''Edit it.'''\n"
         "import fiddle as fdl\n"
     )
     settings = '[tool.luthier]\npackages = ["own"]\nfiddlers = ["own"]\n'
     (project / "pyproject.toml").write_text(settings)
-    assert printed(capsys, "own.part") == "own.part(size=3)\n  A part.\n\n  size: int = 3\n"
+    assert printed(capsys, "own.widget") == "own.widget(size=3)\n  A widget.\n\n  size: int = 3\n"
     assert "luthier train REF 'fiddler:halved(size=...)'" in printed(capsys, "halved")
+    assert printed(capsys, "widget") == printed(capsys, "own.widget")
+    assert main(["help", "widgett"]) == 2
+    assert "did you mean widget or" in capsys.readouterr().err
+    (project / "own" / "more.py").write_text("class widget:\n    pass\n")
+    assert main(["help", "widget"]) == 2
+    assert "did you mean own.widget or own.more.widget?" in capsys.readouterr().err
     assert main(["help", "optax.sgd"]) == 0
     assert main(["help", "os.system"]) == 2
     assert "may not be imported" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import re
 import sys
 import textwrap
@@ -301,6 +302,9 @@ def _of_settings_or_own(name: str, packages: Sequence[str], fiddlers: Mapping[st
 
     if found := names.settings(name):
         return _settings_text(name, found)
+    own = project.defined_names(packages)  # by their source: no module is imported for it
+    if len(own.get(name, ())) == 1:
+        (name,) = own[name]
     if "." in name and not name.startswith("luthier.") and not names.is_field(name.split(".")[0]):
         target = load_object(name, packages)
         if callable(target):
@@ -308,10 +312,11 @@ def _of_settings_or_own(name: str, packages: Sequence[str], fiddlers: Mapping[st
         raise BadInput(Problem(f"{name} is not a class or function"))
     from luthier.cli import command_line
 
-    full = list(names.all_names())
+    full = [*names.all_names(), *itertools.chain.from_iterable(own.values())]
     known = [*pages(), *command_line.COMMANDS, *fiddlers]
     known += full if "." in name else [each.rpartition(".")[2] for each in full]
     near = difflib.get_close_matches(name, dict.fromkeys(known), n=3, cutoff=0.6)
+    near = own.get(name, near)[:3]  # the same name in several of the user's modules
     what = f"there is no topic and no object {name!r}"
     raise BadInput(Problem(what, remedy="`luthier help` lists the topics", nearest=near))
 

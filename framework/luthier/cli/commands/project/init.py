@@ -202,7 +202,7 @@ def _find(reference: str) -> _Base:
         raise BadInput(Problem(what, "--from", remedy=remedy))
     rest = f"{colon}{function}{bracket}{arguments}"
     own = f"configs.{file.stem}{rest}"
-    about = f"`{own}` is a copy of luthier's `{_name_of(file)}{rest}`, to be changed as you like."
+    about = f"`{own}` is a copy of luthier's `{_name_of(file)}{rest}`; change it as you like."
     files = _with_imports(file)
     texts = {path.name: path.read_text(encoding="utf-8") for path in files}
     # Headers name the command; in the project the modules are directly below configs/.

@@ -74,7 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--best", type=arguments_lib.positive, metavar="N", help="list the N best, by --sort"
     )
     which.add_argument(
-        "--last", type=arguments_lib.positive, metavar="N", help="list the N written to last"
+        "--last",
+        type=arguments_lib.positive,
+        metavar="N",
+        help="list the N most recently updated runs",
     )
     shown = parser.add_argument_group("showing runs")
     shown.add_argument(

@@ -43,7 +43,7 @@ class Sums(Source):
         return f"{a}+{b}={str(a + b)[::-1]}".encode()
 
     def name(self, index: int) -> str:
-        """Return what messages call this sum."""
+        """Return the name of this sum for error messages."""
         a, b = self.pairs[index]
         return f"{a}+{b}"
 

@@ -20,7 +20,7 @@ class SquaredReluMlp(nnx.Module):
     Args:
       hidden_dim: F.
       linear: Template of both linear maps.
-      dim: D, which the block passes, like the arguments below.
+      dim: D. The block passes this argument and the following ones.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
       rngs: Supplies the keys of the parameters.

@@ -20,7 +20,7 @@ ANSWER_ACCURACY = Metric("answer_accuracy", better="higher")
 
 @dataclasses.dataclass(frozen=True)
 class Addition(LanguageModelling):
-    """Language modelling that also counts the digits behind `=` that are predicted right."""
+    """Language modelling that also measures the accuracy of the digits after `=`."""
 
     metrics: ClassVar[tuple[Metric, ...]] = (*LanguageModelling.metrics, ANSWER_ACCURACY)
 
