@@ -224,6 +224,7 @@ def load(
     *,
     command: str,
     checked: bool = True,
+    prepare: Callable[[Graph], Graph] | None = None,
 ) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph that a command line describes.
 
@@ -235,6 +236,8 @@ def load(
       problems: Problems of the command line found so far; raised together with those found here.
       command: The command, for the message when there is no reference.
       checked: Whether the graph must be complete: `train` needs that, `show` does not.
+      prepare: Returns the graph with changes that come before the overrides; it may raise
+        BadInput. None changes nothing.
 
     Returns:
       The graph, and the user's packages that a recorded graph may name.
@@ -260,6 +263,11 @@ def load(
     if graph is not None and command == "train" and (reference or "").startswith(STUDY):
         graph = _named_by_itself(graph, reference or "")
     problems_before = len(problems)
+    if graph is not None and prepare is not None:
+        with problems.collected():
+            graph = prepare(graph)
+        if len(problems) > problems_before:
+            problems.raise_any()  # overrides of what it sets would fail, too
     if graph is not None:
         from luthier import graph as graphs
 

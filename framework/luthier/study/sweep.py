@@ -76,7 +76,7 @@ def sweep(
         study = recorded.read_study()
     elif isinstance(study, str):
         with project.importable(project.root()):
-            study = graphs.resolve(studies.study_reference(study))
+            study = graphs.resolve(study)
     overrides = [overrides] if isinstance(overrides, str) else overrides
     overrides = [samplers.with_full_names(override) for override in overrides]
     of_study = [o for o in overrides if studies.is_study(study) or studies.sets_study(o)]

@@ -304,6 +304,21 @@ def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(projec
     assert line.startswith("luthier: budget.trails: does not exist")
 
 
+@pytest.mark.parametrize("words", [[STUDY], [*WRAPPED[:1], "--space", "rate=log(1e-4,1e-2)"]])
+def test_overrides_change_what_the_options_of_the_search_set(project, words):
+    toys = ["engine=simulated_engine.InstantEngine()", "gate=None", "packing=None"]
+    options = ["--pruner", "median", "--sampler", "tpe", "--scheduler", "asha"]
+    changes = ["pruner.n_startup_trials=1", "sampler.n_ei_candidates=7", "scheduler=None"]
+    objective = ["--objective", "held_out/accuracy", "objectives[0].over=luthier.study.Best()"]
+    words = [*words, *toys, *options, *changes, *objective, "--name", "mine", "--trials", "2"]
+    assert main(["sweep", *words]) == 0
+    study = studies.build(find_study("mine").read_study())
+    assert (study.pruner.n_startup_trials, study.scheduler) == (1, None)
+    assert find_study("mine").read_study().sampler.n_ei_candidates == 7
+    assert study.objectives[0].over == studies.Best()
+    assert study.objectives[0].direction == "higher"
+
+
 def test_the_metric_that_selects_checkpoints_is_the_default_objective(project, capsys):
     toys = ["engine=simulated_engine.InstantEngine()", "gate=None", "packing=None"]
     kept = "luthier.metrics.Selector('held_out', 'accuracy', direction='higher')"
