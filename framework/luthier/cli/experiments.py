@@ -260,6 +260,10 @@ def load(
         if len(problems) > problems_before:
             problems.raise_any()  # untrusted files are not read any further
     graph = _resolve(reference, problems, command, packages, overrides, allowed)
+    if graph is not None and checked and _is_study(graph):
+        what = f"{reference} is a study, and `luthier {command}` takes an experiment"
+        problems.add(what, remedy=f"`luthier sweep {reference}` runs the study")
+        problems.raise_any()  # its paths are not those of an experiment
     if graph is not None and command == "train" and (reference or "").startswith(STUDY):
         graph = _named_by_itself(graph, reference or "")
     problems_before = len(problems)
@@ -293,6 +297,12 @@ def load(
                 problems.extend(schedule_lengths.with_fix(error.problems, graph, base, overrides))
     problems.raise_any()
     return graph, packages
+
+
+def _is_study(graph: Graph) -> bool:
+    # The graph of a study refers to its class, so that its module is imported.
+    studies = sys.modules.get("luthier.study.study")
+    return studies is not None and studies.is_study(graph)
 
 
 def _named_by_itself(graph: Graph, reference: str) -> Graph:
