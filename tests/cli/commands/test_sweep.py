@@ -309,7 +309,7 @@ def test_overrides_change_what_the_options_of_the_search_set(project, words):
     toys = ["engine=simulated_engine.InstantEngine()", "gate=None", "packing=None"]
     options = ["--pruner", "median", "--sampler", "tpe", "--scheduler", "asha"]
     changes = ["pruner.n_startup_trials=1", "sampler.n_ei_candidates=7", "scheduler=None"]
-    objective = ["--objective", "held_out/accuracy", "objectives[0].over=luthier.study.Best()"]
+    objective = ["objectives=held_out/accuracy", "objectives[0].over=luthier.study.Best()"]
     words = [*words, *toys, *options, *changes, *objective, "--name", "mine", "--trials", "2"]
     assert main(["sweep", *words]) == 0
     study = studies.build(find_study("mine").read_study())

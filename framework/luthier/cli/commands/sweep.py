@@ -28,7 +28,6 @@ import difflib
 import itertools
 import math
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -299,6 +298,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         own = project.find()
     if arguments.retry and not arguments.resume:
         problems.add("--retry needs a study to resume", remedy="add --resume STUDY")
+    _take_objective(arguments)
     graph = None
     if arguments.resume and experiments.is_override(arguments.reference or ""):
         arguments.words.insert(0, arguments.reference)  # a change of the recorded study
@@ -315,6 +315,18 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         graph = _study(arguments, problems, own.packages)
     problems.raise_any()
     return _drive(arguments, graph, own)
+
+
+def _take_objective(arguments: argparse.Namespace) -> None:
+    """Make an override such as `objectives=held_out/loss` the option that it spells out."""
+    if not any(word.startswith("objectives") for word in arguments.words):
+        return
+    from luthier.study.objective_grammar import objective_of
+
+    for word in arguments.words:
+        if text := objective_of(word):
+            arguments.objective = [text]  # the last one counts, as of any override
+    arguments.words = [word for word in arguments.words if not objective_of(word)]
 
 
 def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Project) -> int:
@@ -404,7 +416,7 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
     # site's engine, whose settings they may change.
     # Objectives are made last: which direction is better depends on the evaluations, which an
     # override may change. So their own overrides have to wait for them.
-    late = [word for word in arguments.words if arguments.objective and _sets_objectives(word)]
+    late = [word for word in arguments.words if arguments.objective and _is_of_objectives(word)]
     overrides = [word for word in arguments.words if word not in late]
     if arguments.reference and experiments.is_override(arguments.reference):
         problems.add(f"{arguments.reference!r} is an override, and no study or experiment is given")
@@ -452,8 +464,10 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
     return graph
 
 
-def _sets_objectives(override: str) -> bool:
-    return re.match(r"(reset:)?objectives\b", override) is not None
+def _is_of_objectives(override: str) -> bool:
+    from luthier.study import objective_grammar
+
+    return objective_grammar.sets_objectives(override)
 
 
 def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -> Graph:
