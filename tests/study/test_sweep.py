@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import fiddle as fdl
 import pytest
@@ -9,6 +10,7 @@ import simulated_engine as toys
 import luthier
 from luthier.errors import BadInput
 from luthier.study.driver import find_study
+from luthier.study.views.text import read_status
 
 
 def test_a_study_is_one_call_that_shows_its_trials(tmp_path, monkeypatch, capsys):
@@ -17,6 +19,11 @@ def test_a_study_is_one_call_that_shows_its_trials(tmp_path, monkeypatch, capsys
     outcome = luthier.sweep("simulated_engine:study")
     assert outcome.is_over
     assert [word.partition("=")[0] for word in outcome.best] == ["rate", "width"]
+    (best,) = read_status(outcome.directory).best()
+    assert re.fullmatch(
+        rf"<Outcome toy: 12 of 12 trials ended.*; best: trial {best.number}, held_out/loss [\d.]+>",
+        repr(outcome),
+    )
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("trial ")]
     assert len(shown) == len(outcome.ledger.trials) == 12
     with pytest.raises(BadInput, match="there is a study in studies/toy"):

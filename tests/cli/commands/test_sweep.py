@@ -35,17 +35,24 @@ WRAPPED = ["simulated_engine:experiment", "--objective", "held_out/loss", "--spa
 
 def test_a_study_is_driven_and_shown_with_its_best_trial(project, capsys):
     assert main(["sweep", STUDY, "base.steps=2", "--trials", "5"]) == 0
-    out = capsys.readouterr().out
-    assert "trial 4: complete; held_out/loss " in out
-    assert "toy: 5 of 5 trials ended" in out
-    assert "report: studies/toy/report.html" in out.splitlines()
+    driven = capsys.readouterr().out
+    assert "trial 4: complete; held_out/loss " in driven
+    assert "toy: 5 of 5 trials ended" in driven
+    assert "report: studies/toy/report.html" in driven.splitlines()
     assert main(["sweep", "show", "toy", "--all"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("toy: 5 of 5 trials ended")
     assert sum(" complete " in line for line in shown) == 5
     assert main(["sweep", "best", "studies/toy"]) == 0
-    words = capsys.readouterr().out.split()
-    assert [word.split("=")[0] for word in words] in ([], ["rate", "width"])
+    out, err = capsys.readouterr()
+    assert [word.split("=")[0] for word in out.split()] == ["rate", "width"]
+    number, value = re.search(r"best:\n  trial (\d+): (held_out/loss [\d.]+);", driven).groups()
+    assert err == (
+        f"note: trial {number} ({value}): the overrides are relative to the study's base; "
+        f"`luthier train study:studies/toy/{number}` trains it\n"
+    )
+    assert main(["sweep", "best", "toy", "--as", "overrides"]) == 0
+    assert capsys.readouterr() == (out, "")
     assert main(["sweep", "best", "toy", "--as", "python"]) == 0
     assert "simulated_engine.Toy" in capsys.readouterr().out
     assert main(["sweep", "best", "toy", "--as", "json"]) == 0

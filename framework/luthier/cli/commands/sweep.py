@@ -616,6 +616,10 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
             raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
         remedy = f"`luthier sweep show {arguments.words[0]}` lists its trials"
         raise BadInput(Problem(f"{directory.path}: {standing.why_no_best()}", remedy=remedy))
+    # With --as the output goes into other commands and files, and needs no explanation. That of a
+    # baseline without overrides is below.
+    if arguments.form is None and any(standing.ledger.settings[t.setting].words for t in best):
+        print(_note_on_best(arguments.words[0], standing, best), file=sys.stderr)
     for trial in best:
         if len(best) > 1:
             print(f"# trial {trial.number}")
@@ -625,6 +629,20 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
             print(f"luthier: {what}: `luthier sweep show {arguments.words[0]}`", file=sys.stderr)
         print(text)
     return EXIT_DONE
+
+
+def _note_on_best(name: str, standing: Any, best: Sequence[Any]) -> str:
+    """Return how to train the best trials, whose overrides alone do not describe them."""
+    from luthier.study.views.text import values_text
+    from luthier.terminal import printable
+
+    number, values = best[0].number, values_text(standing, best[0])
+    which = f"trial {number} ({values})" if len(best) == 1 else f"{len(best)} trials"
+    trains = "trains it" if len(best) == 1 else f"trains trial {number}"
+    return printable(
+        f"note: {which}: the overrides are relative to the study's base; "
+        f"`luthier train study:{name}/{number}` {trains}"
+    )
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> int:
