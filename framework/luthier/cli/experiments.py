@@ -261,8 +261,8 @@ def load(
             problems.raise_any()  # untrusted files are not read any further
     graph = _resolve(reference, problems, command, packages, overrides, allowed)
     if graph is not None and checked and _is_study(graph):
-        what = f"{reference} is a study, and `luthier {command}` takes an experiment"
-        problems.add(what, remedy=f"`luthier sweep {reference}` runs the study")
+        what = f"{reference} is a study, not an experiment"
+        problems.add(what, remedy=f"`luthier sweep {reference}` runs it")
         problems.raise_any()  # its paths are not those of an experiment
     if graph is not None and command == "train" and (reference or "").startswith(STUDY):
         graph = _named_by_itself(graph, reference or "")

@@ -32,8 +32,8 @@ def test_the_module_of_a_study_alone_means_the_study(capsys):
     assert capsys.readouterr().out.startswith("luthier.study.Study\n  name = 'lm_learning_rate'")
     assert main(["train", "sweeps.lm_learning_rate", "training.steps=3"]) == 2
     assert capsys.readouterr().err == (
-        "luthier: sweeps.lm_learning_rate is a study, and `luthier train` takes an experiment; "
-        "`luthier sweep sweeps.lm_learning_rate` runs the study\n"
+        "luthier: sweeps.lm_learning_rate is a study, not an experiment; "
+        "`luthier sweep sweeps.lm_learning_rate` runs it\n"
     )
 
 
