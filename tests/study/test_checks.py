@@ -98,6 +98,12 @@ MEDIAN = optuna.pruners.MedianPruner
             "base.evaluations.held_out.every=Steps(N) with N below 10",
         ),
         (
+            fdl.Config(MEDIAN),
+            ("training.steps=2",),
+            "pruner: held_out is evaluated only at the end: every 5 of 2 steps; set "
+            "base.evaluations.held_out.every=Steps(1)",
+        ),
+        (
             fdl.Config(MEDIAN, n_warmup_steps=6),
             (),
             "pruner.n_warmup_steps: 6 is beyond the last evaluation before the end, at step 5 of "

@@ -224,6 +224,7 @@ def load(
     *,
     command: str,
     checked: bool = True,
+    prepare: Callable[[Graph], Graph] | None = None,
 ) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph that a command line describes.
 
@@ -235,6 +236,8 @@ def load(
       problems: Problems of the command line found so far; raised together with those found here.
       command: The command, for the message when there is no reference.
       checked: Whether the graph must be complete: `train` needs that, `show` does not.
+      prepare: Returns the graph with changes that come before the overrides; it may raise
+        BadInput. None changes nothing.
 
     Returns:
       The graph, and the user's packages that a recorded graph may name.
@@ -257,9 +260,18 @@ def load(
         if len(problems) > problems_before:
             problems.raise_any()  # untrusted files are not read any further
     graph = _resolve(reference, problems, command, packages, overrides, allowed)
+    if graph is not None and checked and _is_study(graph):
+        what = f"{reference} is a study, not an experiment"
+        problems.add(what, remedy=f"`luthier sweep {reference}` runs it")
+        problems.raise_any()  # its paths are not those of an experiment
     if graph is not None and command == "train" and (reference or "").startswith(STUDY):
         graph = _named_by_itself(graph, reference or "")
     problems_before = len(problems)
+    if graph is not None and prepare is not None:
+        with problems.collected():
+            graph = prepare(graph)
+        if len(problems) > problems_before:
+            problems.raise_any()  # overrides of what it sets would fail, too
     if graph is not None:
         from luthier import graph as graphs
 
@@ -285,6 +297,12 @@ def load(
                 problems.extend(schedule_lengths.with_fix(error.problems, graph, base, overrides))
     problems.raise_any()
     return graph, packages
+
+
+def _is_study(graph: Graph) -> bool:
+    # The graph of a study refers to its class, so that its module is imported.
+    studies = sys.modules.get("luthier.study.study")
+    return studies is not None and studies.is_study(graph)
 
 
 def _named_by_itself(graph: Graph, reference: str) -> Graph:

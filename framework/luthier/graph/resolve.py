@@ -26,6 +26,7 @@ from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import nearest
 
 DEFAULT_FUNCTION = "experiment"
+_STUDY = "study"
 _INSTALLED = ("lib-dynload", "site-packages", "dist-packages")
 
 
@@ -33,7 +34,8 @@ def resolve(reference: str) -> fdl.Config:
     """Return the graph that a reference names.
 
     Args:
-      reference: `package.module` (its function `experiment`), `package.module:function`, or with
+      reference: `package.module` (its function `experiment`, or `study` in a module that makes a
+        study and no experiment), `package.module:function`, or with
         arguments in the override grammar: `package.module:function(layers=2, name="small")`; or
         `hf:DIR`, the experiment that fine-tunes the model of a Hugging Face folder.
 
@@ -63,8 +65,7 @@ def _resolve(reference: str) -> fdl.Config:
     # At the bracket first, since arguments may contain colons.
     target, bracket, rest = reference.partition("(")
     module_name, _, name = target.partition(":")
-    name = name or DEFAULT_FUNCTION
-    if not all(part.isidentifier() for part in [*module_name.split("."), name]):
+    if not all(part.isidentifier() for part in [*module_name.split("."), name or _STUDY]):
         remedy = "write it like package.module:function or package.module:function(a=1)"
         if module_name.endswith(".py") or os.sep in module_name:
             dotted = os.path.normpath(module_name).removesuffix(".py").replace(os.sep, ".")
@@ -74,6 +75,7 @@ def _resolve(reference: str) -> fdl.Config:
     signatures.install()
     origins.install()
     module = find_module(module_name)
+    name = name or _default_function(module)
     function = _find_function(module, name)
     arguments = read_arguments(function, f"{module_name}:{name}", bracket + rest)
     graph = _call(function, f"{module_name}:{name}", arguments)
@@ -308,6 +310,17 @@ def _own_modules() -> list[str]:
         and place.name not in _INSTALLED
     ]
     return [found.name for found in pkgutil.iter_modules(places)]
+
+
+def _default_function(module: types.ModuleType) -> str:
+    """Return the name of the function that a reference to a module alone means."""
+    # An experiment that the module only imports, as the base of its study, does not count.
+    own = [
+        name
+        for name in (_STUDY, DEFAULT_FUNCTION)
+        if getattr(getattr(module, name, None), "__module__", None) == module.__name__
+    ]
+    return _STUDY if own == [_STUDY] else DEFAULT_FUNCTION
 
 
 def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:

@@ -212,13 +212,16 @@ def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
     # Tokens, epochs and seconds become steps only with the data or a clock, which are not here.
     if not isinstance(every, Steps) or not isinstance(steps, int):
         return []
+    if steps < 2:
+        what = f"a pruner has nothing to judge before the end: base.training.steps is {steps}"
+        return [Problem(what, "pruner", remedy="set base.training.steps above 1, or pruner=None")]
     # The last multiple of `every` below the last step: the driver is not asked at the end itself
     # (`TrialWatcher.evaluated`).
     last = (steps - 1) // every.count * every.count
     if last <= 0:
         what = f"{name} is evaluated only at the end: every {every.count} of {steps} steps"
-        remedy = f"set base.evaluations.{name}.every=Steps(N) with N below {steps}"
-        return [Problem(what, "pruner", remedy=remedy)]
+        most = "Steps(1)" if steps == 2 else f"Steps(N) with N below {steps}"
+        return [Problem(what, "pruner", remedy=f"set base.evaluations.{name}.every={most}")]
     return [
         Problem(
             f"{limit} is beyond the last evaluation before the end, at step {last} of {steps}",

@@ -41,6 +41,15 @@ _REFERENCE = re.compile(
 )
 
 
+def has_reference(text: str) -> bool:
+    """Return whether a text has a reference in it, whether or not it is an expression.
+
+    Args:
+      text: `held_out/loss + 1`.
+    """
+    return _REFERENCE.search(text) is not None
+
+
 class InvalidExpression(ValueError):
     """A text that is not an expression; the message is the reason."""
 

@@ -41,6 +41,9 @@ _REMEDY = (
     "steps_to(EVALUATION/METRIC<=VALUE), or an expression of them"
 )
 
+# `objectives=held_out/loss`; a list of nodes has quotes in it, or names without a slash.
+_OVERRIDE = re.compile(r"objectives\s*:?=\s*(?!run:)([^'\"]+)", re.DOTALL)
+
 Evaluations = Mapping[str, Sequence[Any]] | None
 
 
@@ -97,6 +100,33 @@ def _objective(word: str, evaluations: Evaluations) -> fdl.Config:
                 raise BadInput(Problem(what, "--objective", word, remedy))
     direction = "higher" if directed and directed[1] == "maximize" else "lower"
     return fdl.Config(objectives.Expression, text, terms, direction)
+
+
+def objective_of(override: str) -> str | None:
+    """Return the objective that an override sets as text, and not as nodes.
+
+    Args:
+      override: `objectives=held_out/loss`.
+
+    Returns:
+      The text, for `objective`; None for any other override.
+
+    Example:
+      >>> from luthier.study import objective_grammar
+      >>> objective_grammar.objective_of("objectives=held_out/loss:best")
+      'held_out/loss:best'
+    """
+    match = _OVERRIDE.fullmatch(override)
+    return match[1] if match is not None and expressions.has_reference(match[1]) else None
+
+
+def sets_objectives(override: str) -> bool:
+    """Return whether an override changes the objectives of a study, or a part of one.
+
+    Args:
+      override: An override, such as `objectives[0].over=luthier.study.Best()`.
+    """
+    return re.match(r"(?:reset:)?objectives\b", override) is not None
 
 
 def _direction(term: fdl.Config) -> str:

@@ -75,6 +75,19 @@ class Outcome:
         best = standing.best()
         return list(self.ledger.settings[best[0].setting].words) if best else None
 
+    def __repr__(self) -> str:
+        from luthier.study.views.text import headline, read_status, values_text
+
+        try:
+            standing = read_status(self.directory)
+        except LuthierError:  # deleted or damaged since
+            return f"<Outcome in {self.directory}: {len(self.ledger.trials)} trials>"
+        parts = [headline(standing)]
+        # Of several objectives, as `best`: the first trial that no other beats.
+        if best := standing.best():
+            parts.append(f"best: trial {best[0].number}, {values_text(standing, best[0])}")
+        return f"<Outcome {'; '.join(parts)}>"
+
 
 class _Silent:
     def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:

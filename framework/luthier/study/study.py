@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 from luthier import graph as graphs
-from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.errors import BadInput, Problem
 from luthier.graph import Graph
 from luthier.graph.paths import is_node
 from luthier.study.objectives import Objective
@@ -305,28 +305,6 @@ def sets_study(override: str) -> bool:
     from luthier.program import Experiment  # imports arrays, which most command lines need not
 
     return match[0] not in {field.name for field in dataclasses.fields(Experiment)}
-
-
-def study_reference(reference: str) -> str:
-    """Return a reference with `:study` added to a module that makes a study and no experiment.
-
-    Args:
-      reference: `sweeps.lm_learning_rate`; one that names a function, or anything else, is returned
-        as it is.
-    """
-    if not all(part.isidentifier() for part in reference.split(".")):
-        return reference
-    try:
-        module = graphs.load_module(reference)
-    except UnknownReference:  # reported where the reference is resolved
-        return reference
-    # An experiment that the module only imports, as the base of its study, does not count.
-    own = [
-        name
-        for name in ("study", "experiment")
-        if getattr(getattr(module, name, None), "__module__", None) == module.__name__
-    ]
-    return f"{reference}:study" if own == ["study"] else reference
 
 
 def check(graph: Graph, packages: Sequence[str] = ()) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 from luthier import graph as graphs
 from luthier import project
@@ -11,18 +13,44 @@ from luthier.errors import BadInput, Problem
 from luthier.facade import root_function
 from luthier.graph import Graph
 from luthier.records import trust
-from luthier.study import samplers, start
+from luthier.study import objective_grammar, samplers, start
 from luthier.study import study as studies
+from luthier.study.checks import evaluations_of
 from luthier.study.driver.directory import STUDIES, StudyDirectory, find_study
 from luthier.study.space_grammar import parse_space
 from luthier.study.views.text import LiveView
 
+_Function = TypeVar("_Function", bound="Callable[..., start.Outcome]")
+
+
+def _with_one_space(function: _Function) -> _Function:
+    """Return a function that rejects a search space which is not in one list, with that list."""
+
+    # A wrapper, so that the signature in `help` is the one to write.
+    @functools.wraps(function)
+    def call(
+        study: Graph | str, space: str | Sequence[str] = (), *others: Any, **options: Any
+    ) -> start.Outcome:
+        if others:
+            name = repr(study) if isinstance(study, str) else "study"
+            dimensions = [space, *others]
+            if not all(isinstance(one, str) for one in dimensions):
+                remedy = f"write luthier.sweep({name}, space, overrides=[...])"
+                raise BadInput(Problem("overrides are given by their name", remedy=remedy))
+            remedy = f"write luthier.sweep({name}, {dimensions!r})"
+            raise BadInput(Problem("the search space is not in one list", remedy=remedy))
+        return function(study, space, **options)
+
+    return cast(_Function, call)
+
 
 @root_function("sweep")
+@_with_one_space
 def sweep(
     study: Graph | str,
     space: str | Sequence[str] = (),
     *,
+    objective: str | Sequence[str] = (),
     overrides: Sequence[str] = (),
     name: str | None = None,
     trials: int | None = None,
@@ -37,7 +65,8 @@ def sweep(
         outcome = luthier.sweep(
             "quickstart",
             ["optimizer.b2=uniform(0.9,0.999)"],
-            overrides=["training.steps=100", "pruner=optuna.pruners.MedianPruner()"],
+            objective="held_out/loss",
+            overrides=["training.steps=100", "pruner=median", "pruner.n_startup_trials=2"],
             name="second_moments",
         )
         outcome.best  # the overrides of the best trial
@@ -50,9 +79,13 @@ def sweep(
         With `resume`, the name or the folder of a study as well.
       space: The search space of an experiment, as `--space` of `luthier sweep` takes it:
         `PATH=log(1e-4,1e-2)`.
+      objective: The metric to optimize, or several, as `--objective` takes it: `held_out/loss`,
+        `train/loss:mean100`, `maximize(held_out/accuracy - 0.1 * step_time)`. Without one, the
+        study's own; of an experiment that of `checkpoints.keep_best`, or the first metric of the
+        only evaluation.
       overrides: Overrides as on the command line. If `study` is an experiment, overrides of
         settings that only a study has (`pruner=`, `sampler=`, `objectives=`, `budget.*`) apply
-        to the study.
+        to the study. `objectives=held_out/loss` is the same as `objective`.
       name: The study's name; None means that of the study, or of the experiment.
       trials: Number of trials, with the baseline; None leaves it to the study.
       resume: Resume the study of this name. Its budget and engine may have changed.
@@ -76,9 +109,17 @@ def sweep(
         study = recorded.read_study()
     elif isinstance(study, str):
         with project.importable(project.root()):
-            study = graphs.resolve(studies.study_reference(study))
+            study = graphs.resolve(study)
     overrides = [overrides] if isinstance(overrides, str) else overrides
     overrides = [samplers.with_full_names(override) for override in overrides]
+    objectives = [objective] if isinstance(objective, str) else list(objective)
+    if texts := [t for o in overrides if (t := objective_grammar.objective_of(o))]:
+        objectives = texts[-1:]
+        overrides = [o for o in overrides if not objective_grammar.objective_of(o)]
+    # Which direction is better depends on the evaluations, so the objectives come after overrides
+    # of these, and before their own.
+    late = [o for o in overrides if objectives and objective_grammar.sets_objectives(o)]
+    overrides = [o for o in overrides if o not in late]
     of_study = [o for o in overrides if studies.is_study(study) or studies.sets_study(o)]
     study = graphs.apply(study, [o for o in overrides if o not in of_study], shelves=known)
     if studies.is_study(study) == bool(space):
@@ -90,11 +131,16 @@ def sweep(
         title = graphs.get(study, "name")
         study = samplers.study_of(title, study, parse_space(space), samplers.sampler("tpe"), own)
     study = graphs.apply(study, of_study, shelves=known)
+    if objectives:
+        evaluations = evaluations_of(graphs.get(study, "base"))
+        nodes = [objective_grammar.objective(text, evaluations) for text in objectives]
+        study = graphs.apply(study, [("objectives", nodes)], "objective")
+        study = graphs.apply(study, late, shelves=known)
     if name is not None:
         study = graphs.apply(study, [("name", name)], "name")
     if trials is not None:
         study = graphs.apply(study, [f"budget.trials={trials}"], "trials")
-    if space and (note := samplers.objective_note(study)):
+    if space and not objectives and (note := samplers.objective_note(study)):
         print(note)
     built = studies.build(study, own)
     folder = recorded.path if recorded else project.records_folder(built.directory) / built.name

@@ -27,6 +27,16 @@ def test_it_shows_the_graph(show):
     assert "hidden_dim = 16" in out
 
 
+def test_the_module_of_a_study_alone_means_the_study(capsys):
+    assert main(["show", "sweeps.lm_learning_rate"]) == 0
+    assert capsys.readouterr().out.startswith("luthier.study.Study\n  name = 'lm_learning_rate'")
+    assert main(["train", "sweeps.lm_learning_rate", "training.steps=3"]) == 2
+    assert capsys.readouterr().err == (
+        "luthier: sweeps.lm_learning_rate is a study, not an experiment; "
+        "`luthier sweep sweeps.lm_learning_rate` runs it\n"
+    )
+
+
 def test_overrides_and_paths_mix(show):
     out = show("optimizer", "optimizer.b2=0.5")
     assert "b2 = 0.5" in out

@@ -35,17 +35,24 @@ WRAPPED = ["simulated_engine:experiment", "--objective", "held_out/loss", "--spa
 
 def test_a_study_is_driven_and_shown_with_its_best_trial(project, capsys):
     assert main(["sweep", STUDY, "base.steps=2", "--trials", "5"]) == 0
-    out = capsys.readouterr().out
-    assert "trial 4: complete; held_out/loss " in out
-    assert "toy: 5 of 5 trials ended" in out
-    assert "report: studies/toy/report.html" in out.splitlines()
+    driven = capsys.readouterr().out
+    assert "trial 4: complete; held_out/loss " in driven
+    assert "toy: 5 of 5 trials ended" in driven
+    assert "report: studies/toy/report.html" in driven.splitlines()
     assert main(["sweep", "show", "toy", "--all"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("toy: 5 of 5 trials ended")
     assert sum(" complete " in line for line in shown) == 5
     assert main(["sweep", "best", "studies/toy"]) == 0
-    words = capsys.readouterr().out.split()
-    assert [word.split("=")[0] for word in words] in ([], ["rate", "width"])
+    out, err = capsys.readouterr()
+    assert [word.split("=")[0] for word in out.split()] == ["rate", "width"]
+    number, value = re.search(r"best:\n  trial (\d+): (held_out/loss [\d.]+);", driven).groups()
+    assert err == (
+        f"note: trial {number} ({value}): the overrides are relative to the study's base; "
+        f"`luthier train study:studies/toy/{number}` trains it\n"
+    )
+    assert main(["sweep", "best", "toy", "--as", "overrides"]) == 0
+    assert capsys.readouterr() == (out, "")
     assert main(["sweep", "best", "toy", "--as", "python"]) == 0
     assert "simulated_engine.Toy" in capsys.readouterr().out
     assert main(["sweep", "best", "toy", "--as", "json"]) == 0
@@ -313,6 +320,21 @@ def test_overrides_of_an_experiment_that_only_its_study_has_set_the_study(projec
     capsys.readouterr()
     (line,) = _refused(capsys, *WRAPPED, "rate=log(1e-4,1e-2)", "budget.trails=2")
     assert line.startswith("luthier: budget.trails: does not exist")
+
+
+@pytest.mark.parametrize("words", [[STUDY], [*WRAPPED[:1], "--space", "rate=log(1e-4,1e-2)"]])
+def test_overrides_change_what_the_options_of_the_search_set(project, words):
+    toys = ["engine=simulated_engine.InstantEngine()", "gate=None", "packing=None"]
+    options = ["--pruner", "median", "--sampler", "tpe", "--scheduler", "asha"]
+    changes = ["pruner.n_startup_trials=1", "sampler.n_ei_candidates=7", "scheduler=None"]
+    objective = ["objectives=held_out/accuracy", "objectives[0].over=luthier.study.Best()"]
+    words = [*words, *toys, *options, *changes, *objective, "--name", "mine", "--trials", "2"]
+    assert main(["sweep", *words]) == 0
+    study = studies.build(find_study("mine").read_study())
+    assert (study.pruner.n_startup_trials, study.scheduler) == (1, None)
+    assert find_study("mine").read_study().sampler.n_ei_candidates == 7
+    assert study.objectives[0].over == studies.Best()
+    assert study.objectives[0].direction == "higher"
 
 
 def test_the_metric_that_selects_checkpoints_is_the_default_objective(project, capsys):

@@ -31,7 +31,9 @@ machine.
 
 A study is itself a config (see `sweeps/lm_learning_rate.py`). The first name in the path of an
 override selects a part of it (`base`, `space`, `objectives`, `sampler`, `pruner`, `scheduler`,
-`budget`, `engine`, ...). Trial 0 is the unchanged experiment.
+`budget`, `engine`, ...). Trial 0 is the unchanged experiment. Overrides are applied after
+`--sampler`, `--pruner`, `--scheduler` and `--objective`, so that they may change what these set:
+`--pruner median pruner.n_startup_trials=1`.
 
 ## Spaces
 
@@ -66,7 +68,8 @@ pauses trials at fractions of their length, and continues the best from their ch
 
 ## Objectives
 
-`--objective WORD`. Without it, the metric of `checkpoints.keep_best` is the objective, and the
+`--objective WORD`, the override `objectives=WORD`, or `luthier.sweep(..., objective=WORD)` in
+Python. Without it, the metric of `checkpoints.keep_best` is the objective, and the
 sweep prints a line that names it; without `keep_best`, it is the first metric of the only
 evaluation.
 

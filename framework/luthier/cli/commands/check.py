@@ -162,11 +162,11 @@ def _attempt(check: _Check, function: Any) -> None:
 
 def _load(check: _Check, own: project.Project) -> None:
     """Make the config of a check, and validate it."""
-    from luthier.study import study as studies
-
-    reference = studies.study_reference(check.reference)
-    graph, packages = experiments.load(reference, [], Problems(), command="check", checked=False)
+    graph, packages = experiments.load(
+        check.reference, [], Problems(), command="check", checked=False
+    )
     from luthier import graph as graphs
+    from luthier.study import study as studies
 
     check.experiment = graph
     check.facts["kind"] = "study" if studies.is_study(graph) else "experiment"

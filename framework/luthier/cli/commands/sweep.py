@@ -2,7 +2,9 @@
 
 REF is a study (sweeps.lm_learning_rate), or an experiment with a search space
 (--space). OVERRIDEs change a study by path (base.training.steps=100
-budget.trials=8), and an experiment as for `luthier train`.
+budget.trials=8), and an experiment as for `luthier train`. They are applied
+after --sampler, --pruner, --scheduler and --objective, whose settings they may
+change (--pruner median pruner.n_startup_trials=1).
 
 actions:
   show    print the status of a study, or of one trial; write its report
@@ -215,7 +217,8 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     search.add_argument(
         "--pruner",
         metavar="NAME",
-        help="the pruner, which ends trials early: median, hyperband, ...",
+        help="the pruner, which ends trials early: median, hyperband, ...; "
+        "median(n_startup_trials=1)",
     )
     search.add_argument(
         "--scheduler",
@@ -295,6 +298,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         own = project.find()
     if arguments.retry and not arguments.resume:
         problems.add("--retry needs a study to resume", remedy="add --resume STUDY")
+    _take_objective(arguments)
     graph = None
     if arguments.resume and experiments.is_override(arguments.reference or ""):
         arguments.words.insert(0, arguments.reference)  # a change of the recorded study
@@ -311,6 +315,18 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         graph = _study(arguments, problems, own.packages)
     problems.raise_any()
     return _drive(arguments, graph, own)
+
+
+def _take_objective(arguments: argparse.Namespace) -> None:
+    """Make an override such as `objectives=held_out/loss` the option that it spells out."""
+    if not any(word.startswith("objectives") for word in arguments.words):
+        return
+    from luthier.study.objective_grammar import objective_of
+
+    for word in arguments.words:
+        if text := objective_of(word):
+            arguments.objective = [text]  # the last one counts, as of any override
+    arguments.words = [word for word in arguments.words if not objective_of(word)]
 
 
 def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Project) -> int:
@@ -399,17 +415,19 @@ def _stop_lines(outcome: Any, ledger: Any, resume: str) -> Iterator[str]:
 def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence[str]) -> Any:
     """Return the graph of the study that the command line describes."""
     # The reference decides: a study is taken as it is; an experiment is wrapped into one, with the
-    # search space of the command line. Options are overrides of the study, applied after the site's
-    # engine, whose settings they may change.
-    overrides = arguments.words
+    # search space of the command line. The options of the search come before the overrides, which
+    # may change what they set. The others are overrides of the study themselves, applied after the
+    # site's engine, whose settings they may change.
+    # Objectives are made last: which direction is better depends on the evaluations, which an
+    # override may change. So their own overrides have to wait for them.
+    late = [word for word in arguments.words if arguments.objective and _is_of_objectives(word)]
+    overrides = [word for word in arguments.words if word not in late]
     if arguments.reference and experiments.is_override(arguments.reference):
         problems.add(f"{arguments.reference!r} is an override, and no study or experiment is given")
         return None
     from luthier.study import study as studies
 
     reference = arguments.reference
-    if reference:
-        reference = studies.study_reference(reference)
     # `pruner=...` of an experiment can only mean the study that it is wrapped into.
     own = [override for override in overrides if studies.sets_study(override)]
     rest = [override for override in overrides if override not in own]
@@ -419,15 +437,23 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
     if studies.is_study(graph):
         if own:
             graph, _ = experiments.load(
-                reference, overrides, problems, command="sweep", checked=False
+                reference,
+                overrides,
+                problems,
+                command="sweep",
+                checked=False,
+                prepare=lambda study: _with_search(arguments, study),
             )
+        else:
+            with problems.collected():
+                graph = _with_search(arguments, graph)
         if arguments.space or arguments.when or arguments.sweep:
             remedy = "change its space.dimensions by overrides"
             what = "--space, --when and --sweep apply to experiments, not to a study"
             problems.add(what, remedy=remedy)
     else:
         with problems.collected():
-            graph = graphs.apply(_wrap(arguments, graph, packages), own)
+            graph = graphs.apply(_with_search(arguments, _wrap(arguments, graph, packages)), own)
         problems.raise_any()
     # After `_wrap`, whose failure leaves an experiment without an engine, and so is raised first.
     with problems.collected():
@@ -438,8 +464,14 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
             # A study may leave its engine to whoever starts it; these two ask for this machine.
             graph = graphs.apply(graph, ["engine:=luthier.study.Local()"], "option")
         graph = graphs.apply(graph, changes, "option") if changes else graph
-        graph = _with_options(arguments, graph)
+        graph = graphs.apply(_with_objectives(arguments, graph), late)
     return graph
+
+
+def _is_of_objectives(override: str) -> bool:
+    from luthier.study import objective_grammar
+
+    return objective_grammar.sets_objectives(override)
 
 
 def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -> Graph:
@@ -461,11 +493,10 @@ def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -
     return samplers.study_of(graphs.get(base, "name"), base, space, node, packages)
 
 
-def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
-    """Return the study with its search and its objectives as the options have them."""
+def _with_search(arguments: argparse.Namespace, study: Graph) -> Graph:
+    """Return the study with the sampler, the pruner and the scheduler of the options."""
     from luthier import graph as graphs
-    from luthier.study import objective_grammar, samplers
-    from luthier.study.checks import evaluations_of
+    from luthier.study import samplers
 
     changes: list[tuple[str, Any]] = []
     if arguments.sampler:
@@ -474,6 +505,16 @@ def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
         changes.append(("pruner", samplers.pruner(arguments.pruner)))
     if arguments.scheduler:
         changes.append(("scheduler", samplers.scheduler(arguments.scheduler)))
+    return graphs.apply(study, changes, "option") if changes else study
+
+
+def _with_objectives(arguments: argparse.Namespace, study: Graph) -> Graph:
+    """Return the study with the objectives and the constraints of the options."""
+    from luthier import graph as graphs
+    from luthier.study import objective_grammar
+    from luthier.study.checks import evaluations_of
+
+    changes: list[tuple[str, Any]] = []
     if arguments.objective or arguments.constraint:
         evaluations = evaluations_of(graphs.get(study, "base"))
         if given := arguments.objective:
@@ -579,6 +620,10 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
             raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
         remedy = f"`luthier sweep show {arguments.words[0]}` lists its trials"
         raise BadInput(Problem(f"{directory.path}: {standing.why_no_best()}", remedy=remedy))
+    # With --as the output goes into other commands and files, and needs no explanation. That of a
+    # baseline without overrides is below.
+    if arguments.form is None and any(standing.ledger.settings[t.setting].words for t in best):
+        print(_note_on_best(arguments.words[0], standing, best), file=sys.stderr)
     for trial in best:
         if len(best) > 1:
             print(f"# trial {trial.number}")
@@ -588,6 +633,20 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
             print(f"luthier: {what}: `luthier sweep show {arguments.words[0]}`", file=sys.stderr)
         print(text)
     return EXIT_DONE
+
+
+def _note_on_best(name: str, standing: Any, best: Sequence[Any]) -> str:
+    """Return how to train the best trials, whose overrides alone do not describe them."""
+    from luthier.study.views.text import values_text
+    from luthier.terminal import printable
+
+    number, values = best[0].number, values_text(standing, best[0])
+    which = f"trial {number} ({values})" if len(best) == 1 else f"{len(best)} trials"
+    trains = "trains it" if len(best) == 1 else f"trains trial {number}"
+    return printable(
+        f"note: {which}: the overrides are relative to the study's base; "
+        f"`luthier train study:{name}/{number}` {trains}"
+    )
 
 
 def _export(path: Path, arguments: argparse.Namespace) -> int:

@@ -117,6 +117,19 @@ def value_text(metric: str, value: float) -> str:
     return f"{value:.6g}"
 
 
+def values_text(standing: StudyStatus, trial: Trial) -> str:
+    """Return the values of a trial's objectives as text, with their names.
+
+    Args:
+      standing: The status of the study.
+      trial: The trial; of one without values, the text is empty.
+    """
+    return ", ".join(
+        f"{name} {value_text(name, value)}"
+        for name, value in zip(standing.metrics, trial.values or (), strict=False)
+    )
+
+
 def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first != second and all(a <= b for a, b in zip(first, second, strict=True))
 
@@ -220,11 +233,9 @@ def best_lines(standing: StudyStatus) -> Iterator[str]:
     if best:
         yield "best:" if len(best) == 1 else f"{len(best)} trials that no other beats:"
         for trial in best[:12]:
-            values = ", ".join(
-                f"{name} {value_text(name, value)}"
-                for name, value in zip(standing.metrics, trial.values or (), strict=True)
+            yield cell(
+                f"  trial {trial.number}: {values_text(standing, trial)}; {standing.words(trial)}"
             )
-            yield cell(f"  trial {trial.number}: {values}; {standing.words(trial)}")
 
 
 def headline(standing: StudyStatus) -> str:
@@ -253,10 +264,7 @@ def ended_line(standing: StudyStatus, trial: Trial) -> str:
     Args:
       standing: The status of the study.
     """
-    values = ", ".join(
-        f"{name} {value_text(name, value)}"
-        for name, value in zip(standing.metrics, trial.values or (), strict=False)
-    )
+    values = values_text(standing, trial)
     parts = [
         standing.state(trial),
         *([values] if values else []),

@@ -127,7 +127,7 @@ def test_weights_of_the_hub_are_a_start(tmp_path, monkeypatch, fresh_configs):
     ("reference", "message"),
     [
         ("quickstrat", "did you mean quickstart"),
-        ("sweeps.lm_learning_rate", "there is no function 'experiment'"),
+        ("sweeps.lm_learning_rate", "is not an experiment that comes with luthier"),
         ("own_experiments.mine", "is not an experiment that comes with luthier"),
     ],
 )
