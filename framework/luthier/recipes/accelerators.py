@@ -92,7 +92,7 @@ def _has_biases(model: Graph) -> bool:
 
 
 def _of_class(model: Graph, kinds: type | tuple[type, ...]) -> list[Place]:
-    found = {}
+    found: dict[int, Place] = {}
     for place in graph.walk(model):
         made = _made(place)
         if isinstance(made, type) and issubclass(made, kinds):
