@@ -18,7 +18,7 @@ compiled without a GPU by `luthier plan configs.lm.gpt2_124m ... --slice h100:N`
   h100:1                                         36.8 GiB of 59.3 GiB   64 sequences at a time
   h100:8                                          6.4 GiB                8 sequences on each
   h100:8 fiddler:fsdp training.accumulation=1    35.3 GiB               64 sequences on each
-With `fiddler:gpu`, a step of 32 rows of a model of this size took 66.9 ms on an H200
+With an earlier `fiddler:gpu`, 32 rows of a model of this size took 66.9 ms on an H200
 (docs/reference/performance.md, "On a GPU"). `:cudnn` sets cuDNN's attention kernel alone.
 """
 

@@ -133,7 +133,7 @@ def _one_change(records: Records) -> str:
     if "base" not in names:
         return ""
     speed: dict[str, float] = {}
-    columns = ["124M, one change each", "ms a step", "spread %", "tokens/s", "of base", "GiB"]
+    columns = ["GPT-2 124M", "ms a step", "spread %", "tokens/s", "of base", "GiB"]
     columns += ["MFU %", "of the fastest product %"]
     best = next((c["square"] for c in _found(records, "ceilings")), None)
     chip = next((c for c in targets.CHIPS.values() if c.device_kind == records[0]["chip"]), None)
@@ -148,7 +148,7 @@ def _one_change(records: Records) -> str:
         speed[name] = tokens / median
         flops = base["flops_per_step"] / base["tokens_per_step"]
         shares = [100 * flops * speed[name] / of if of else None for of in (peak, best)]
-        spread = 100 * (max(each) - min(each)) / median
+        spread = 100 * (max(each) - min(each)) / median if len(each) > 1 else None
         rows.append(
             [
                 name,
