@@ -85,7 +85,7 @@ class _Residual(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
@@ -207,7 +207,7 @@ class PreNormBlock(_Residual):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import functools
@@ -294,7 +294,7 @@ class ParallelBlock(_Residual):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Black et al. 2022, arXiv 2204.06745, section 2.1.2; Chowdhery et al. 2022,
       arXiv 2204.02311, section 2 (one norm).

@@ -47,7 +47,7 @@ class Embedding(nnx.Module):
       dim: D.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp
@@ -141,7 +141,7 @@ class TiedUnembedding(nnx.Module):
         0.4 % of itself.
       vocab_size: V; only a bias needs it.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters; only a bias needs them.
+      rngs: Random number generators used to initialize the parameters; only a bias needs them.
 
     Source: Press and Wolf 2017, arXiv 1608.05859, section 3; Gemma Team 2024, arXiv 2408.00118,
       section 2 (cap).
@@ -205,7 +205,7 @@ class Unembedding(nnx.Module):
       dim: D.
       dtype: Type of the factors of the product.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp

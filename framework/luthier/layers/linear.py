@@ -38,7 +38,7 @@ class Linear(nnx.Module):
       output_axes: Logical axis names of the output dimensions of W.
       dtype: Dtype of the computation, and of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp

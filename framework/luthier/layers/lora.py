@@ -53,7 +53,7 @@ class LoraLinear(Linear):
       output_axes: Logical axis names of the output dimensions of W.
       dtype: Dtype of the computation, and of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> from flax import nnx

@@ -32,7 +32,7 @@ class Mlp(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp
@@ -96,7 +96,7 @@ class GatedMlp(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax

@@ -30,7 +30,7 @@ class LayerNorm(nnx.Module):
       dim: Size of the last dimension.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp
@@ -92,7 +92,7 @@ class RMSNorm(nnx.Module):
       dim: Size of the last dimension.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp

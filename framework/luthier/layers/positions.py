@@ -214,7 +214,7 @@ class LearnedPositions(nnx.Module):
       dim: D.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp

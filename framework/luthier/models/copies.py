@@ -23,7 +23,7 @@ class WithCopy(nnx.Module):
 
     Args:
       model: Template of the model.
-      rngs: Supplies the keys of its parameters.
+      rngs: Random number generators used to initialize its parameters.
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("rngs",)

@@ -64,7 +64,7 @@ class Decoder(nnx.Module):
         no bias.
       dtype: Dtype of the computation, in all parts that do not set their own.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import functools

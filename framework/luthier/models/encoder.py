@@ -43,7 +43,7 @@ class Encoder(nnx.Module):
       stack: The stack of layers: `Scanned`, `Unrolled`, or `Shared` for one set of parameters.
       dtype: Dtype of the computation, in all parts that do not set their own.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Devlin et al. 2018, arXiv 1810.04805, section 3; Lan et al. 2019, arXiv 1909.11942.
     """

@@ -111,7 +111,7 @@ class SourceLayers(_Layers):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.
     """
@@ -153,7 +153,7 @@ class TargetLayers(_Layers):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.
     """
@@ -234,7 +234,7 @@ class EncoderDecoder(nnx.Module):
         `Unembedding`.
       dtype: Dtype of the computation, in all parts that do not set their own.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.
     """

@@ -37,7 +37,7 @@ class ResNet(nnx.Module):
       head: Template of the map to logits.
       dtype: Dtype of the computation, in all parts that do not set their own.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, table 1.
     """

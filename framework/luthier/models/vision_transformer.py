@@ -48,7 +48,7 @@ class VisionTransformer(nnx.Module):
       stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dtype: Dtype of the computation, in all parts that do not set their own.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Dosovitskiy et al. 2020, arXiv 2010.11929, equations 1 to 4.
     Deviation: The original puts a hidden layer into the head while it pre-trains; here the head is

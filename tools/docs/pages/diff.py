@@ -1,4 +1,4 @@
-"""The page about `luthier diff`: what it takes, and what it answers for the quickstart."""
+"""The page about `luthier diff`: its operands, and its output for the quickstart."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ _LINE = re.compile(r"(set by \S+\.py):\d+")
 START = """\
 # Diff
 
-`luthier diff A B` compares two configs: the differences, what set each side, and the effects on
-training.
+`luthier diff A B` compares two configs. It shows what differs, where each value was set (`--why`),
+and how training is affected (`--effects`).
 
 A and B can be:
 
 - an experiment: `configs.lm.quickstart`; with overrides and fiddlers, quoted as one argument,
   `'configs.lm.quickstart model.num_layers=8'`
-- a run: its folder, or `run:` with its id, the beginning of it, NAME/ID or `last`
-- a trial of a study: `study:NAME/7`; `study:NAME` alone is its base and all of its trials
-- a `config.json`, or `-` for one on the standard input
-- an offline folder of W&B: `runs/NAME/ID/wandb/offline-run-...`
-- an experiment or a `config.json` of a git revision: `HEAD~1:configs.lm.quickstart`, or by its
-  file, `HEAD~1:configs/lm/quickstart.py`
+- a run: its directory, or `run:` followed by an id, a unique id prefix, NAME/ID or `last`
+- a trial of a study: `study:NAME/7`
+- a `config.json`, or `-` to read one from standard input
+- a W&B offline run directory: `runs/NAME/ID/wandb/offline-run-...`
+- an experiment or a `config.json` at a git revision, by module (`HEAD~1:configs.lm.quickstart`) or
+  by file (`HEAD~1:configs/lm/quickstart.py`)
 
-Runs, trials and files are read as data: nothing that they name is imported. A revision is checked
-out into a temporary directory, and its experiment is built there by a separate process, with the
-revision's own luthier if it has one; the working tree is not touched.
+`luthier diff study:NAME` compares the study's base config with all of its trials.
+
+Runs, trials and files are read as data: without `--effects`, nothing that they name is imported. To
+build an experiment at a git revision, luthier extracts the revision into a temporary directory and
+starts a separate process there, with the revision's own version of luthier if it contains one. The
+working tree is not touched.
 """
 
 EXAMPLES = [
     (
-        "## Values and structure\n\n`--why` shows what set each side.",
+        "## Values and structure\n\n`--why` shows where the value on each side was set.",
         [QUICKSTART, f"{QUICKSTART} model.num_layers=8 training.steps=1800", "--why"],
     ),
     (
@@ -46,44 +49,48 @@ EXAMPLES = [
     ),
     (
         "## Effects\n\n`--effects` shows the effects on training. No array is allocated: the model "
-        "and its\noptimizer are evaluated abstractly, on as many virtual CPUs as the mesh has, or "
-        "on those of\n`--devices`. Curves are overlaid: schedules, and the metrics of "
-        "two runs. Records are\nbuilt for this, from the packages that a recorded config may "
-        "name.",
+        "and its\noptimizer are traced abstractly (`jax.eval_shape`), on one virtual CPU per mesh "
+        "device, or on the\ndevices given by `--devices`. Schedules, and the metrics of two runs, "
+        "are plotted one above the\nother, on the same scale. With `--effects`, recorded configs "
+        "are built, so the trusted packages that\nthey name are imported "
+        "([Security](../explanation/security.md#reading)).",
         [QUICKSTART, f"{QUICKSTART} optimizer.learning_rate.peak=2e-3", "--effects"],
     ),
     (
-        "## More than two\n\nMore than two configs are printed as a matrix against the first; a "
-        "dot means equal. Runs\nand trials have their results on top.",
+        "## More than two\n\nThree or more configs are printed as a table. A dot means that the "
+        "value equals that of the first\nconfig. For runs and trials, the first rows show their "
+        "results.",
         [
             QUICKSTART,
             *(f"{QUICKSTART} optimizer.b2={b2} seed={n}" for n, b2 in ((1, 0.9), (2, 0.5))),
         ],
     ),
     (
-        "## As overrides, as a fiddler\n\n`--overrides` prints the overrides that turn A into B, "
-        "`--patch FILE` writes them as a\nfiddler (`fiddler:module:patch`).",
+        "## Export a diff as overrides or a fiddler\n\n`--overrides` prints the overrides that "
+        "turn A into B. `--patch FILE` writes a fiddler that makes\nthe same changes; apply it with "
+        "`fiddler:module:patch`.",
         [QUICKSTART, f"{QUICKSTART} model.num_layers=8 seed=3", "--overrides"],
     ),
 ]
 
 END = """\
-## A pull request
+## Review a pull request
 
-`luthier diff BASE..HEAD --markdown` compares all experiments in `configs/` at two git revisions,
-those that `luthier list` prints. `BASE...HEAD` begins where both have parted, which is what a pull
-request changes; `BASE..` ends in the working tree.
+`luthier diff BASE..HEAD --markdown` compares every experiment that `luthier list` finds in
+`configs/` at two git revisions. `BASE...HEAD` starts at the merge base, as GitHub's pull-request
+diff does; `BASE..` compares with the working tree.
 
     luthier diff origin/main...HEAD --markdown
 
-It prints Markdown: a table of the configs that changed, were added or removed, or do not resolve
-at one of the revisions (with the error), with the parameters, the FLOPs of a step, and whether a
-checkpoint of the first continues with the second. The changes and effects of each config are folded
-below it. The text has at most 65,536 characters, the limit of GitHub; it names what it leaves out.
-Effects are computed for the first 20 configs that changed. The code of a revision runs as that of
-`HEAD~1:configs.lm.quickstart` does: in a process of its own, from a copy.
+The command prints Markdown. A table lists the configs that were changed, added or removed, and
+those that fail to resolve at one of the revisions (with the error). For changed configs, its
+columns are the parameter count, the model FLOPs per step, and whether a checkpoint from BASE can be
+continued at HEAD. The changes and effects of each config are folded below the table. Effects are
+computed for the first 20 changed configs only. The output is truncated to 65,536 characters,
+GitHub's limit for a comment, and lists what was omitted. The configs of each revision are built in
+a separate process, from a temporary copy of the revision.
 
-A workflow of GitHub that keeps one comment up to date:
+This GitHub Actions workflow keeps a single comment up to date:
 
     on: pull_request
     permissions: {contents: read, pull-requests: write}
@@ -100,23 +107,30 @@ A workflow of GitHub that keeps one comment up to date:
           - env: {GH_TOKEN: "${{ github.token }}", PR: "${{ github.event.number }}"}
             run: gh pr comment $PR --edit-last --create-if-none --body-file configs.md
 
-`--markdown` also prints the comparison of two operands; add `--effects` there.
+`--markdown` also works for `luthier diff A B`; add `--effects` to include the effects.
 
-## More
+## More options
 
 - `--only changed` leaves out changes without an effect, such as a value that is set to its default;
-  `--only values` and `--only structure` keep one kind of changes
-- `--ignore '**.name'` leaves out paths and everything below them (can be repeated)
-- `--json` prints everything; `--html FILE` writes a page that is one file, `--open` shows it
+  `--only values` shows only values of arguments, and `--only structure` only the other changes,
+  such as those of classes and of sharing
+- `--ignore '**.name'` leaves out matching paths and everything below them (can be repeated)
+- `--json` prints the whole comparison as JSON
+- `--html FILE` writes a self-contained HTML page; `--open` opens it in the browser
 - `--exit-code` exits with 1 if there are differences, as `git diff` does
-- `luthier runs ID ID --diff` compares runs, `luthier train ... --run ID` prints the changes
-- the W&B run of a run with a parent (which it restored, or the base of its study) has an artifact
-  of type `diff`
-- in Python: `print(luthier.diff(a, b))`
+
+## Diffs elsewhere
+
+- `luthier runs ID ID --diff` compares runs.
+- `luthier train ... --run ID` prints the changes to the config of the run that it resumes.
+- If a run has a parent (the run it was restored from, or the base of its study), its W&B run
+  includes an artifact of type `diff`.
+- In Python, use `print(luthier.diff(a, b))`.
 
 ## In git
 
-`git diff` and `git log -p` can show records with one line for each value. Configure git:
+`git diff` and `git log -p` can show recorded configs with one line for each value. To configure
+git:
 
     echo 'config.json diff=luthier' >> .gitattributes
     git config diff.luthier.textconv 'luthier diff --textconv'

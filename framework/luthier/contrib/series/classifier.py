@@ -57,7 +57,7 @@ class SeriesClassifier(nnx.Module):
       stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dtype: Dtype of the computation, in all parts that do not set their own; parameters are stored
         in float32.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Wang et al. 2016, arXiv:1611.06455, section II (convolutions, and the mean over time);
       Smith et al. 2022, arXiv:2208.04933, appendix G.3 (the mean over a state space's outputs).

@@ -57,7 +57,7 @@ class PatchTransformer(nnx.Module):
       stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dtype: Dtype of the computation, in all parts that do not set their own; parameters are stored
         in float32.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Raises:
       BadInput: A patch is longer than a series.

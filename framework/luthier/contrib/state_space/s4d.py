@@ -43,7 +43,7 @@ class S4D(nnx.Module):
       dim: D.
       dtype: Type of the result; the state is complex64 or wider.
       param_dtype: Type that parameters are stored in, real.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Gu et al. 2022, arXiv:2206.11893, section 3.
     Deviation: The states of all steps come from an associative scan and not from a convolution by

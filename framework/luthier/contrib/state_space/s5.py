@@ -43,7 +43,7 @@ class S5(nnx.Module):
       dim: D.
       dtype: Type of the result; the state is complex64 or wider.
       param_dtype: Type that parameters are stored in, real.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Smith et al. 2022, arXiv:2208.04933, equations 4 to 6 and appendix G.
     Deviation: B is drawn in the eigenbasis, and not rotated into it: for a Gaussian B only the

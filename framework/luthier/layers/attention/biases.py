@@ -206,7 +206,7 @@ class RelativeBias(nnx.Module):
       buckets: Sorts offsets into classes: `PastBuckets` for decoders, `SignedBuckets` for encoders.
       table: Initializer of the numbers.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> from flax import nnx

@@ -50,7 +50,7 @@ class HeadNorms(nnx.Module):
       head_dim: K.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp
@@ -102,7 +102,7 @@ class ProjectionNorms(nnx.Module):
       head_dim: K.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: OLMo et al. 2024, arXiv 2501.00656, section 3.3.2; Dehghani et al. 2023,
       arXiv 2302.05442, section 2.
@@ -154,7 +154,7 @@ class QueryScale(nnx.Module):
       theta: Initializer of theta; zero scales by one.
       head_dim: K.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Pax (Praxis 1.4.0, `attentions.PerDimScale`).
     Deviation: The core divides by sqrt(K), which Pax makes a part of this scale.
@@ -233,7 +233,7 @@ class Attention(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Raises:
       BadInput: The heads do not divide evenly.
@@ -469,7 +469,7 @@ class OwnBias(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Du et al. 2021, arXiv 2112.06905, section 4 (relative positions by layer).
     """
@@ -572,7 +572,7 @@ class CrossAttention(nnx.Module):
       dim: D, of both texts' states.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Raises:
       BadInput: The heads do not divide evenly.

@@ -47,7 +47,7 @@ class ConvolutionModule(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Gulati et al. 2020, arXiv:2005.08100, section 2.2, figure 2 (without its first norm,
       which the block has).
@@ -130,7 +130,7 @@ class ConformerBlock(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Gulati et al. 2020, arXiv:2005.08100, equation 1.
     """

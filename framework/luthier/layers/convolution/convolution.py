@@ -39,7 +39,7 @@ class Convolution(nnx.Module):
       out_dim: F.
       dtype: Dtype of the computation, and of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp
@@ -111,7 +111,7 @@ class DepthwiseConvolution(nnx.Module):
       dim: D.
       dtype: Dtype of the computation, and of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp

@@ -37,7 +37,7 @@ class BatchNorm(nnx.Module):
       dim: D.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp
@@ -139,7 +139,7 @@ class GroupNorm(nnx.Module):
       dim: D.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Raises:
       BadInput: The channels do not divide into the groups.

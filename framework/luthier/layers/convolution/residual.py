@@ -98,7 +98,7 @@ class BasicBlock(_Residual):
       stride: Of the block; where it is not 1, or D is not F, the way past is a convolution too.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, figure 5 left; the scale of 0: Goyal et al. 2017,
       arXiv:1706.02677, section 5.1.
@@ -120,7 +120,7 @@ class BottleneckBlock(_Residual):
       stride: Of the block; where it is not 1, or D is not F, the way past is a convolution too.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, figure 5 right; the scale of 0: Goyal et al. 2017,
       arXiv:1706.02677, section 5.1.
@@ -178,7 +178,7 @@ class LargeStem(_Stem):
       out_dim: F.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, table 1.
     """
@@ -211,7 +211,7 @@ class SmallStem(_Stem):
       out_dim: F.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: He et al. 2015, arXiv:1512.03385, section 4.2.
     """

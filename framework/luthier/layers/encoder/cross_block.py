@@ -45,7 +45,7 @@ def query_and_others(
       output_axes: Logical axis names of the output dimensions, which distinguish the projections.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Returns:
       The projection: that of `query` where the outputs are `heads`, otherwise that of `others`.
@@ -123,7 +123,7 @@ class PreNormCrossBlock(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Raffel et al. 2019,
       arXiv 1910.10683, section 2.1 (norms before each part).

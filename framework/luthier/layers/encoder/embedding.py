@@ -34,7 +34,7 @@ class TypedEmbedding(nnx.Module):
       dim: D.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Devlin et al. 2018, arXiv 1810.04805, figure 2.
     """
@@ -110,7 +110,7 @@ class FactorizedEmbedding(nnx.Module):
       dim: D.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Lan et al. 2019, arXiv 1909.11942, section 3.1 (factorized embedding parameterization).
     """

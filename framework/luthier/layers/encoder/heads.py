@@ -32,7 +32,7 @@ class MaskedHead(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Devlin et al. 2018, arXiv 1810.04805, section 3.1, task 1.
     Deviation: The paper leaves the transform and the bias to its published program.
@@ -95,7 +95,7 @@ class Pooler(nnx.Module):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Devlin et al. 2018, arXiv 1810.04805, section 3.1, task 2.
     """

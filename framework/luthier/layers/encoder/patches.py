@@ -48,7 +48,7 @@ class PatchEmbedding(nnx.Module):
       dim: D.
       dtype: Dtype of the computation, and of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Raises:
       BadInput: The patches do not fill the image.
@@ -181,7 +181,7 @@ class ClassToken(nnx.Module):
       dim: D.
       dtype: Type of the result.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp

@@ -71,7 +71,7 @@ class Experts(ExpertLayer):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import functools
@@ -211,7 +211,7 @@ class ExpertChoice(ExpertLayer):
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Zhou et al. 2022, arXiv:2202.09368, section 3.2.
     Deviation: Experts choose within each row, so that rows do not depend on each other.

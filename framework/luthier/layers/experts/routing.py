@@ -251,7 +251,7 @@ class RouterLogits(nnx.Module):
       dim: D.
       dtype: Dtype of the computation, if it is wider than float32.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: Fedus et al. 2021, arXiv:2101.03961, section 2.4 (float32, jitter).
     """
@@ -322,7 +322,7 @@ class TopK(nnx.Module):
       dim: D.
       dtype: Dtype of the computation, if it is wider than float32.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Example:
       >>> import jax.numpy as jnp

@@ -23,7 +23,7 @@ class SquaredReluMlp(nnx.Module):
       dim: D. The block passes this argument and the following ones.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
-      rngs: Supplies the keys of the parameters.
+      rngs: Random number generators used to initialize the parameters.
 
     Source: So et al. 2021, arXiv 2109.08668, section 4.
     """
