@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("bde89131845f2d28", "48b17d59fc1e52c4"),
-    "configs.lm.bpe": ("bdbe05fe08b3d102", "46b98d96bf649ad4"),
-    "configs.lm.families": ("ce1b89baa773f0b9", "9d6640418659e099"),
-    "configs.lm.families:mistral": ("a0aae16256a12425", "f72267cb7f3c97b4"),
-    "configs.lm.families:gpt2": ("13b3cdaeeacdb89f", "f0351a98b4be8fc0"),
-    "configs.lm.families:gemma": ("87900988ca1c9d57", "5163ee961f7c3dee"),
-    "configs.lm.families:qwen": ("e7e26d86fb49bbd8", "9b0521568c266f63"),
-    "configs.lm.families:olmo": ("d85a4cf3075e8a14", "f54f9ec3c5f3a300"),
-    "configs.lm.preferences": ("918417ca72f2922e", "4cd24fa1f36a983c"),
-    "configs.seq2seq.translation": ("557576dea255b20f", "e5062479f383064b"),
-    "configs.vision.digits": ("e134287d74b56abd", "026586bd616f6420"),
-    "configs.vision.digits:resnet": ("6656ef59cf200de0", "17cddbd4d1d73bec"),
-    "configs.vision.mnist5k": ("270943bd03a91cec", "01e7b30a5ac1a257"),
-    "configs.vision.mnist5k:resnet": ("78c65ba5a06f6b54", "c530f2a5bbaa7e36"),
-    "configs.series.forecast": ("83e8cc980c56aa76", "d0b297a2bd22aa0c"),
+    "configs.lm.quickstart": ("eb2da9040103d3de", "1d4de831f77885f1"),
+    "configs.lm.bpe": ("0223498c7d43f32f", "a1bac41bf14b34ad"),
+    "configs.lm.families": ("75f3f6683c72971a", "22dbdfb5e5d8d1a2"),
+    "configs.lm.families:mistral": ("635079b5a52309d7", "2a4a3e4cc0669dbb"),
+    "configs.lm.families:gpt2": ("410f63d739296e61", "1af18e49d3279b14"),
+    "configs.lm.families:gemma": ("990064d88662d194", "a3416d74fb947b66"),
+    "configs.lm.families:qwen": ("1dd1502c02607dae", "320eddbdbedb4413"),
+    "configs.lm.families:olmo": ("47bc89d3ac31943a", "43a5944cfd3da605"),
+    "configs.lm.preferences": ("72f88e3ee42d0a0a", "13cb2bbce62c700a"),
+    "configs.seq2seq.translation": ("fbb1ee8745af1ff1", "8ed54eccfaac7a58"),
+    "configs.vision.digits": ("e52aa69b78c8d983", "a562ed7c81cd6d60"),
+    "configs.vision.digits:resnet": ("31b78fefd3ae28e3", "fcdaa364959aad57"),
+    "configs.vision.mnist5k": ("cb6b7dd8d552dadd", "a53c5f18670cae81"),
+    "configs.vision.mnist5k:resnet": ("a30e44574177ba9a", "e8e460afd5cb2aa7"),
+    "configs.series.forecast": ("918c968d024f00e6", "65bc8f25bfdcf0f1"),
 }
 
 
