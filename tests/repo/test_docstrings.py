@@ -158,8 +158,12 @@ def _exported_objects(modules) -> set[tuple[str, str]]:
             value = pending.pop()
             if inspect.ismodule(value) and value.__name__.startswith(f"{package.__name__}."):
                 pending += [getattr(value, name) for name in getattr(value, "__all__", ())]
-            elif inspect.isclass(value) or inspect.isfunction(value):
+            elif inspect.isclass(value):
                 found.add((value.__module__, value.__qualname__))
+            elif inspect.isfunction(value):
+                # By its code: functions of the root are named after `luthier`, not their module.
+                code = inspect.unwrap(value).__code__
+                found.add((inspect.getmodule(code).__name__, code.co_qualname))
     return {(module, name) for module, name in found if not module.startswith("luthier.cli.")}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,12 @@ PLACES = sorted(
 def test_examples_print_what_they_show(place, tmp_path, monkeypatch):
     """Each docstring runs alone, in an empty folder, with the names that it imports itself."""
     name = f"luthier.{place.removesuffix('/__init__').replace('/', '.')}"
-    tests = doctest.DocTestFinder().find(importlib.import_module(name), globs={})
+    module, finder = importlib.import_module(name), doctest.DocTestFinder()
+    tests = finder.find(module, globs={})
+    for own, value in vars(module).items():  # functions that are named after `luthier` itself
+        is_root = inspect.isfunction(value) and value.__module__ == "luthier"
+        if is_root and value.__code__.co_filename == module.__file__:
+            tests += finder.find(value, own, globs={})
     examples = [test for test in tests if test.examples]
     assert examples, "`>>> ` is in the module, but in no docstring of it"
     report: list[str] = []

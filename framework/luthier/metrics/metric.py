@@ -65,6 +65,9 @@ class Metric:
         Args:
           num_classes: The number of classes; None where it is unknown.
 
+        Returns:
+          True where that is known.
+
         Example:
           >>> from luthier import metrics
           >>> metrics.TOP_5_ACCURACY.is_constant(3), metrics.TOP_5_ACCURACY.is_constant(10)

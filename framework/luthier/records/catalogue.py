@@ -143,6 +143,11 @@ def direction_of(metric: str, runs: Sequence[Run]) -> str:
 
     Returns:
       `lower` or `higher`; `lower` where no run recorded it.
+
+    Example:
+      >>> from luthier.records import catalogue
+      >>> catalogue.direction_of("held_out/loss", [])
+      'lower'
     """
     if metric in (MFU, TOKENS_PER_SECOND, STEPS_PER_SECOND):
         return "higher"

@@ -67,8 +67,8 @@ EXAMPLES = [
     ),
     (
         "## Export a diff as overrides or a fiddler\n\n`--overrides` prints the overrides that "
-        "turn A into B. `--patch FILE` writes a fiddler that makes\nthe same changes; apply it with "
-        "`fiddler:module:patch`.",
+        "turn A into B. `--patch FILE` writes a fiddler that makes\nthe same changes; apply it "
+        "with `fiddler:module:patch`.",
         [QUICKSTART, f"{QUICKSTART} model.num_layers=8 seed=3", "--overrides"],
     ),
 ]

@@ -16,8 +16,8 @@ START = """\
 # Performance
 
 Every number here was measured by a command that anyone can run again; it prints medians, with both
-sides in one run (the section on a GPU names its exceptions). Where a peer is named, it ran in an environment of its own, through its own
-command line.
+sides in one run (the section on a GPU names its exceptions). Where a peer is named, it ran in an
+environment of its own, through its own command line.
 """
 
 CPU_PEERS = """
@@ -177,31 +177,32 @@ GPU_HOUR = """
 
     {command}
 
-GPT-2 of 124 million parameters in bfloat16 on an NVIDIA H200, 32 rows of 1,024 tokens of Zipf's law,
-beside compiled nanoGPT (PyTorch); sixteen packed trials of another, small model beside one; and the
-fastest product and copy, on random data. *Measured* on 2026-11-26 in two leases of a few minutes:
-all the time on a GPU that this project has had. `python tools/gpu_hour.py pack DIR` prints the
-commands (`stage 1` to `stage 4`); `merge` made the tables. Each row is one run unless it has a
-spread; the milliseconds of luthier are medians of steps, those of nanoGPT means.
+GPT-2 of 124 million parameters in bfloat16 on an NVIDIA H200, 32 rows of 1,024 tokens of Zipf's
+law, beside compiled nanoGPT (PyTorch); sixteen packed trials of another, small model beside one;
+and the fastest product and copy, on random data. *Measured* on 2026-11-26 in two leases of a few
+minutes: all the time on a GPU that this project has had. `python tools/gpu_hour.py pack DIR`
+prints the commands (`stage 1` to `stage 4`); `merge` made the tables. Each row is one run unless
+it has a spread; the milliseconds of luthier are medians of steps, those of nanoGPT means.
 
-- `before` and its variants, the ceilings and two runs of nanoGPT are of the first lease, and of the
-  code that met a GPU for the first time, with cuDNN's attention and unrolled layers. In its profile,
-  20 % of the time are two TF32 products; by their number and size, those of the gradient of the
-  logits.
-- `base` and its variants are of the second lease: cotangents of logits in bfloat16, logits stored in
-  bfloat16, one product for queries, keys and values, and the normalizer of cross-entropy in one
-  pass. `logsumexp in two passes` is without the last; `statistics of norms kept` is what norms do on
-  GPUs now.
+- `before` and its variants, the ceilings and two runs of nanoGPT are of the first lease, and of
+  the code that met a GPU for the first time, with cuDNN's attention and unrolled layers. In its
+  profile, 20 % of the time are two TF32 products; by their number and size, those of the gradient
+  of the logits.
+- `base` and its variants are of the second lease: cotangents of logits in bfloat16, logits stored
+  in bfloat16, one product for queries, keys and values, and the normalizer of cross-entropy in
+  one pass. `logsumexp in two passes` is without the last; `statistics of norms kept` is what
+  norms do on GPUs now.
 - **nanoGPT is faster**: by 3 % in the second lease (64.9 ms against 66.9 ms), and by 6 % if its
   median over both leases is taken. In the first lease it was faster by 27 %.
-- **4 of 14 runs with cuDNN's attention failed at their third step**, the comparison over 300 batches
-  among them. The message points to cuDNN's kernels in CUDA graphs
-  (https://github.com/jax-ml/jax/issues/27599); `compiler.gpu` leaves them out now. Neither this nor
-  the lookup of targets, which came after these runs, has been measured, nor has `fiddler:gpu` as it
-  is now, with its default of 16 documents in a row.
-- **Packing did not pay**: a step of sixteen trials (d256, 4 layers, float32, 8 rows of 256 uniform
-  tokens) took 18 times as long as a step of one, so that they got 11 % less done in a second. Where
-  the time goes on a GPU was not profiled. `gpu_hour` measures the packed step by itself from now on.
+- **4 of 14 runs with cuDNN's attention failed at their third step**, the comparison over 300
+  batches among them. The message points to cuDNN's kernels in CUDA graphs
+  (https://github.com/jax-ml/jax/issues/27599); `compiler.gpu` leaves them out now. Neither this
+  nor the lookup of targets, which came after these runs, has been measured, nor has `fiddler:gpu`
+  as it is now, with its default of 16 documents in a row.
+- **Packing did not pay**: a step of sixteen trials (d256, 4 layers, float32, 8 rows of 256
+  uniform tokens) took 18 times as long as a step of one, so that they got 11 % less done in a
+  second. Where the time goes on a GPU was not profiled. `gpu_hour` measures the packed step by
+  itself from now on.
 
 {table}
 """
