@@ -64,6 +64,18 @@ def test_batches_come_in_order_on_the_devices_with_their_tokens():
     feed.close()
 
 
+def test_batches_may_stay_on_the_host_for_a_step_that_places_several_together():
+    feed, placed = _feed(Counting(), on_host=True), _feed(Counting())
+    for _ in range(3):
+        own, other = feed.next(), placed.next()
+        assert type(own.arrays["inputs"]) is np.ndarray
+        assert set(own.arrays) == set(other.arrays)
+        np.testing.assert_array_equal(own.arrays["inputs"], other.arrays["inputs"])
+        assert own.tokens == other.tokens
+    for one in (feed, placed):
+        one.close()
+
+
 def test_the_state_is_that_of_the_batches_handed_out_not_of_those_fetched():
     iterator = Counting()
     feed = _feed(iterator, depth=4)

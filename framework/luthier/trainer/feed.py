@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from luthier import user_code
 from luthier.parallel import Share, distributed
@@ -66,6 +67,8 @@ class Feed:
       agreeing: Agrees with the other processes on every batch; None where there are none.
       check: Raises for a host batch that must not be trained on; None accepts all.
       vocab_size: A batch with a token that is not below it is refused; None looks at no tokens.
+      on_host: Whether batches stay NumPy arrays, for a step that places those of several runs
+        together.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class Feed:
         agreeing: Agreeing | None = None,
         check: Callable[[Mapping[str, Any]], None] | None = None,
         vocab_size: int | None = None,
+        on_host: bool = False,
     ):
         self._check = check
+        self._on_host = on_host
         self._share = share
         self._iterator = iterator
         self._entries = batch
@@ -98,7 +103,7 @@ class Feed:
         """Return the next batch, waiting for it if need be.
 
         Returns:
-          Arrays by name, on the devices.
+          Arrays by name, on the devices unless they stay on the host.
         """
         if self._thread is None:
             self._start()
@@ -176,7 +181,10 @@ class Feed:
                 # Right after the batch was drawn, and before anything else can draw from the
                 # iterator.
                 state = self._iterator.get_state()
-                batch = self._share.global_batch(batch, self._entries)
+                if self._on_host:
+                    batch = {name: np.asarray(batch[name]) for name in self._entries}
+                else:
+                    batch = self._share.global_batch(batch, self._entries)
                 self._put(ready, stop, (batch, tokens, agreed, state))
         except distributed.GaveUp:
             return

@@ -128,7 +128,13 @@ State = Any
 # step, and each of them runs this same loop, so that their records, evaluations and checkpoints are
 # those of a run of its own.
 class TrainStep(Protocol):
-    """Takes the steps of a run: with its own program, or packed with other trials in one."""
+    """Takes the steps of a run: with its own program, or packed with other trials in one.
+
+    Attributes:
+      takes_host_batches: Whether it takes batches as NumPy arrays, and places them itself.
+    """
+
+    takes_host_batches: bool
 
     def begin(self) -> None:
         """Begin to compile, while the state is made or restored."""
@@ -178,6 +184,8 @@ class CompiledStep:
     Args:
       program: The program of the state.
     """
+
+    takes_host_batches = False
 
     def __init__(self, program: Program):
         self._program = program

@@ -331,7 +331,9 @@ def _open_loop(
                 contextlib.closing(Times(directory.path / HOSTS_FILE, directory.fence))
             )
             agreeing = Agreeing(lambda: watcher.requested, times)
-        feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
+        feed = stack.enter_context(
+            contextlib.closing(_feed(plan, agreeing, step.takes_host_batches))
+        )
         # Compiling and restoring take minutes each and need different resources.
         step.begin()
         values = plan.program.values()
@@ -724,7 +726,7 @@ def _look_at_disk(plan: Plan, directory: Path | None) -> None:
         require_space(str(place), plan.state_bytes * copies)
 
 
-def _feed(plan: Plan, agreeing: Agreeing | None = None) -> Feed:
+def _feed(plan: Plan, agreeing: Agreeing | None = None, on_host: bool = False) -> Feed:
     experiment = plan.program.experiment
 
     task, batch = experiment.task, plan.program.batch
@@ -751,6 +753,7 @@ def _feed(plan: Plan, agreeing: Agreeing | None = None) -> Feed:
         agreeing=agreeing,
         check=check,
         vocab_size=vocabulary(experiment),
+        on_host=on_host,
     )
 
 

@@ -43,6 +43,7 @@ from luthier.trainer.run import Session
 # depends on its lane or on its neighbours. A lane is loaded with another trial without compiling.
 
 Arrays = Mapping[str, jax.Array]
+HostArrays = Mapping[str, Any]  # NumPy arrays, from feeds that leave them on the host
 LANE = "lane"
 
 
@@ -54,10 +55,12 @@ class PackedProgram:
       program: The program of one trial; of one device where lanes are split over devices.
       lanes: How lanes are computed.
       num_lanes: How many there are, K.
-      step: From values [K], leaves [K, ...], K batches and active [K] to leaves and vectors [K, N].
+      step: From values [K], leaves [K, ...], a batch of entries [K, ...] and active [K] to leaves
+        and vectors [K, N].
       take: From leaves and a lane to the leaves of one trial.
       put: From leaves, the leaves of one trial and a lane to leaves.
       empty: Returns leaves of zeros.
+      entries: Shapes and shardings of the entries of K batches.
       whole: The sharding of what every device holds whole.
       step_bytes: Bytes on one device that the compiled step needs, if that is known.
     """
@@ -69,6 +72,7 @@ class PackedProgram:
     take: Callable[[Leaves, Any], Leaves]
     put: Callable[[Leaves, Leaves, Any], Leaves]
     empty: Callable[[], Leaves]
+    entries: Mapping[str, jax.ShapeDtypeStruct]
     whole: NamedSharding
     step_bytes: int | None
 
@@ -139,15 +143,17 @@ def _compile(
     def empty() -> Leaves:
         return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in abstract)
 
-    # K batches come as K arguments and are stacked inside of the program: each trial's loader
-    # places its own batch, and no copy is made by a separate dispatch.
+    # K batches come stacked: one transfer for each entry. Placed by each trial's own loader they
+    # were K times as many, and as many small arrays to make and to free for each step.
     over = _over_lanes(program, lanes, mesh)
     # Lowered with real values and abstract arrays: scalars must be weakly typed here exactly as
     # they will be in the calls, or the compiled step refuses its arguments.
     values = tuple(_stack([value] * num_lanes, whole) for value in program.values())
     entries = {
         name: jax.ShapeDtypeStruct(
-            entry.shape, entry.dtype, sharding=whole if lanes == "shard" else entry.sharding
+            (num_lanes, *entry.shape),
+            entry.dtype,
+            sharding=NamedSharding(mesh, _of_lanes(lanes, entry)),
         )
         for name, entry in program.batch.items()
     }
@@ -155,7 +161,7 @@ def _compile(
     # The state is donated: K trials of optimizer state would otherwise exist twice.
     step = jax.jit(over, donate_argnums=1, out_shardings=(stacked, whole))
     # Compiled ahead of time, so that `memory_analysis` is known before a state is allocated.
-    lowered = step.lower(values, abstract, (entries,) * num_lanes, active)
+    lowered = step.lower(values, abstract, entries, active)
     compiled = lowered.compile(program.compiler_options)
     return PackedProgram(
         program=program,
@@ -165,9 +171,15 @@ def _compile(
         take=jax.jit(take, out_shardings=single),
         put=jax.jit(put, donate_argnums=0, out_shardings=stacked),
         empty=jax.jit(empty, out_shardings=stacked),
+        entries=entries,
         whole=whole,
         step_bytes=needed_bytes(compiled),
     )
+
+
+def _of_lanes(lanes: Lanes, entry: jax.ShapeDtypeStruct) -> PartitionSpec:
+    """Return how an entry of K batches is split: as in a trial of its own, or by lanes."""
+    return PartitionSpec(LANE) if lanes == "shard" else PartitionSpec(None, *entry.sharding.spec)
 
 
 def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
@@ -188,25 +200,17 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
             lambda x: lax.cond(x[0], one, rest, *x[1]), (active, (values, leaves, batch))
         )
 
-    def stacked(batches: Sequence[Arrays]) -> Arrays:
-        return jax.tree.map(lambda *entries: jnp.stack(entries), *batches)
-
     if lanes == "vmap":
         # Without `active`: under vmap a `cond` becomes a `select` that computes both branches, so
         # skipping a lane would save nothing. It is a parameter all the same, because callers treat
         # all kinds of lanes alike.
-        return lambda values, leaves, batches, active: jax.vmap(one)(
-            values, leaves, stacked(batches)
-        )
+        return lambda values, leaves, batch, active: jax.vmap(one)(values, leaves, batch)
     if lanes == "map":
-        return lambda values, leaves, batches, active: each(
-            values, leaves, stacked(batches), active
-        )
+        return each
     spec = PartitionSpec(LANE)
     # `check_vma=False`: the step of a trial knows nothing of the lane axis, and each lane is
     # computed by one device alone, so there is nothing to check.
-    shared = jax.shard_map(each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    return lambda values, leaves, batches, active: shared(values, leaves, stacked(batches), active)
+    return jax.shard_map(each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
 
 class Pack:
@@ -231,7 +235,7 @@ class Pack:
         """Return how the loop of the trial in a lane takes its steps."""
         return LaneStep(self, lane)
 
-    def take_steps(self, batches: Mapping[int, Arrays]) -> None:
+    def take_steps(self, batches: Mapping[int, HostArrays]) -> None:
         """Take the next step of all trials at once; each loop then takes its own result.
 
         What the program raises is raised by every loop, so that each trial records it.
@@ -258,11 +262,11 @@ class Pack:
             raise self._failure
         return LaneVector(self._vectors, lane)
 
-    def step(self, batches: Mapping[int, Arrays]) -> jax.Array:
+    def step(self, batches: Mapping[int, HostArrays]) -> jax.Array:
         """Take a step in lanes; the others stay as they are, or hold nothing of worth.
 
         Args:
-          batches: The batch of each lane that has a trial.
+          batches: The batch of each lane that has a trial, entries on the host.
 
         Returns:
           The scalars of every lane, [K, N]; read them when they are needed.
@@ -273,13 +277,15 @@ class Pack:
             self._values = tuple(_stack(column, packed.whole) for column in columns)
         # Lanes without a trial get any batch of the right shape; what they compute is never read.
         some = next(iter(batches.values()))
-        rows = tuple(self._placed(batches.get(i, some)) for i in range(packed.num_lanes))
+        rows = [batches.get(lane, some) for lane in range(packed.num_lanes)]
+        stacked = {name: np.stack([row[name] for row in rows]) for name in packed.entries}
+        placed = jax.device_put(stacked, {n: entry.sharding for n, entry in packed.entries.items()})
         active = jax.device_put(
             np.array([i in batches for i in range(packed.num_lanes)]), packed.whole
         )
         # The old leaves are donated: after an error in this line the states of all trials are gone
         # (`has_failed`).
-        self._leaves, vectors = packed.step(self._values, self._leaves, rows, active)
+        self._leaves, vectors = packed.step(self._values, self._leaves, placed, active)
         return vectors
 
     def load(self, lane: int, values: Values, leaves: Leaves) -> None:
@@ -301,11 +307,6 @@ class Pack:
         shardings = [leaf.sharding for leaf in self.packed.program.abstract_leaves]
         return tuple(map(jax.device_put, leaves, shardings))
 
-    def _placed(self, batch: Arrays) -> Arrays:
-        if self.packed.lanes != "shard":
-            return batch
-        return {name: jax.device_put(entry, self.packed.whole) for name, entry in batch.items()}
-
 
 class LaneStep:
     """The step (`luthier.trainer.loop.TrainStep`) of a trial that runs in a lane.
@@ -317,6 +318,8 @@ class LaneStep:
       pack: Where the lane is.
       lane: Its number.
     """
+
+    takes_host_batches = True
 
     def __init__(self, pack: Pack, lane: int):
         self._pack = pack
@@ -507,7 +510,8 @@ def measure_alone(plan: Plan) -> StepCost:
     compiled = time.perf_counter() - start
     values = program.values()
     state = step.load(values, program.init(values))
-    batch = _blank(program)
+    entries = {name: entry.sharding for name, entry in program.batch.items()}
+    batch = jax.device_put(_blank(program), entries)
 
     def advance() -> jax.Array:
         nonlocal state
@@ -547,11 +551,8 @@ def measure_lanes(
     return StepCost(_median_seconds(lambda: pack.step(batches)) / num_lanes, compiled)
 
 
-def _blank(program: Program) -> dict[str, jax.Array]:
-    return {
-        name: jax.device_put(jnp.zeros(entry.shape, entry.dtype), entry.sharding)
-        for name, entry in program.batch.items()
-    }
+def _blank(program: Program) -> dict[str, np.ndarray]:
+    return {n: np.zeros(entry.shape, entry.dtype) for n, entry in program.batch.items()}
 
 
 def _median_seconds(step: Callable[[], jax.Array]) -> float:
