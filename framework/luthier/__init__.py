@@ -12,6 +12,7 @@ signatures in `__init__.pyi`.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 __version__ = "0.1.0"
@@ -100,7 +101,11 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(module), function)
     if name in _PACKAGES:
         return importlib.import_module(f"luthier.{name}")
-    hint = "" if name.startswith("_") else _hint(name)
+    # `from luthier import folders` asks for the attribute before it imports the module: no hint
+    # then, whose making imports more than a Tab may.
+    place = f"{__path__[0]}/{name}"
+    is_module = os.path.isdir(place) or os.path.isfile(f"{place}.py")
+    hint = "" if name.startswith("_") or is_module else _hint(name)
     raise AttributeError(f"module 'luthier' has no attribute {name!r}{hint}")
 
 
