@@ -14,10 +14,10 @@ from your text files (to read another folder, add `'fiddler:shared(folder="DIR")
 
 The model has 124,475,904 parameters, of which 36,096 pad the vocabulary. Memory on each GPU, as
 compiled without a GPU by `luthier plan configs.lm.gpt2_124m ... --slice h100:N` with JAX 0.10.2 on
-2026-11-25:
-  h100:1                                         36.8 GiB of 59.3 GiB   64 sequences at a time
-  h100:8                                          6.4 GiB                8 sequences on each
-  h100:8 fiddler:fsdp training.accumulation=1    35.3 GiB               64 sequences on each
+2026-11-26:
+  h100:1                                         30.7 GiB of 59.3 GiB   64 sequences at a time
+  h100:8                                          5.5 GiB                8 sequences on each
+  h100:8 fiddler:fsdp training.accumulation=1    29.2 GiB               64 sequences on each
 With an earlier `fiddler:gpu`, 32 rows of a model of this size took 66.9 ms on an H200
 (docs/reference/performance.md, "On a GPU"). `:cudnn` sets cuDNN's attention kernel alone.
 """
