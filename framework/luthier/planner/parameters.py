@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -178,11 +178,7 @@ def count_parameters(found: Sequence[Parameter]) -> ParameterCounts:
       6738415616
     """
     by_part: dict[str, int] = {}
-    by_dtype: dict[str, dict[str, int]] = {}
     for parameter in found:
-        row = by_dtype.setdefault(parameter.dtype, {"count": 0, "bytes": 0})
-        row["count"] += parameter.scalars
-        row["bytes"] += parameter.bytes
         part = parameter.name.partition(".")[0]
         by_part[part] = by_part.get(part, 0) + parameter.scalars
     return ParameterCounts(
@@ -191,5 +187,19 @@ def count_parameters(found: Sequence[Parameter]) -> ParameterCounts:
         trained=sum(p.scalars for p in found if p.is_trained),
         embedding=sum(p.scalars for p in found if VOCABULARY in (p.axes or ())),
         by_part=by_part,
-        by_dtype=by_dtype,
+        by_dtype=sums_by_dtype((p.shape, p.dtype) for p in found),
     )
+
+
+def sums_by_dtype(arrays: Iterable[tuple[Sequence[int], Any]]) -> dict[str, dict[str, int]]:
+    """Return the `count` of scalars and the `bytes` of arrays by dtype.
+
+    Args:
+      arrays: Shape and dtype of each.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for shape, dtype in arrays:
+        row = found.setdefault(jnp.dtype(dtype).name, {"count": 0, "bytes": 0})
+        row["count"] += math.prod(shape)
+        row["bytes"] += array_bytes(shape, dtype)
+    return found

@@ -17,7 +17,7 @@ from luthier.planner.compiled.collectives import Collective, total
 from luthier.planner.compiled.hlo import Module
 from luthier.planner.compiled.memory import CompiledMemory, at_peak
 from luthier.planner.flops import model_flops
-from luthier.planner.parameters import VOCABULARY
+from luthier.planner.parameters import VOCABULARY, sums_by_dtype
 from luthier.planner.pipelines import pipelines
 from luthier.planner.roofline import LAUNCH_SECONDS, Roofline
 from luthier.planner.targets import Chip, CpuSlice, Slice
@@ -239,7 +239,11 @@ def outline(graph: Graph, program: Program, slice: Slice, chip: Chip | None) -> 
         },
         "mesh": {axis: size for axis, size in sizes.items() if size != 1},
         "parameters": held,
-        "parameters_by_dtype": _parameters_by_dtype(placements),
+        "parameters_by_dtype": sums_by_dtype(
+            (placement.shape, placement.dtype)
+            for name, placement in placements.items()
+            if name.startswith("parameters/")
+        ),
         "rows": {
             "per_step": training.global_batch_size,
             "per_device": _rows_per_device(program),
@@ -420,17 +424,6 @@ def readable(scope: str) -> str:
     names = [name for name in scope.split("/") if name and name not in dropped]
     text = " / ".join(names).replace("transpose(jvp())", "backward")
     return text.replace("rematted_computation", "computed again")
-
-
-def _parameters_by_dtype(placements: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for name, placement in placements.items():
-        if name.startswith("parameters/"):
-            dtype = jax.numpy.dtype(placement.dtype).name
-            row = found.setdefault(dtype, {"count": 0, "bytes": 0})
-            row["count"] += math.prod(placement.shape)
-            row["bytes"] += array_bytes(placement.shape, placement.dtype)
-    return found
 
 
 def _rows_per_device(program: Program) -> int:

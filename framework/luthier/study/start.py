@@ -256,7 +256,7 @@ def _retry(request: _StudyRequest, journal: Journal) -> None:
 
 
 def _reopen(study: studies.Study, directory: StudyDirectory, journal: Journal) -> None:
-    """Write lines by which trials that stayed at a rung may be promoted, in a study that goes on.
+    """Reopen trials that stayed at a rung, so that a resumed study may promote them.
 
     They ended because the budget of the study was used up, and not by a decision about them.
     """

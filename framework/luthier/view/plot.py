@@ -101,7 +101,7 @@ def curves_of(
 
 
 def notes_of(runs: Sequence[Run]) -> dict[str, str]:
-    """Return what tells runs apart: by `NAME/ID`, the overrides that not all of them have.
+    """Return the overrides in which runs differ, by `NAME/ID`: those that not all of them have.
 
     Args:
       runs: The runs.

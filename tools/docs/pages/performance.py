@@ -201,7 +201,7 @@ it has a spread; the milliseconds of luthier are medians of steps, those of nano
   as it is now, with its default of 16 documents in a row.
 - **Packing did not pay**: a step of sixteen trials (d256, 4 layers, float32, 8 rows of 256
   uniform tokens) took 18 times as long as a step of one, so that they got 11 % less done in a
-  second. Where the time goes on a GPU was not profiled. `gpu_hour` measures the packed step by
+  second. The packed step was not profiled there. `gpu_hour` measures the packed step by
   itself from now on.
 
 {table}
