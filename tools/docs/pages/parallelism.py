@@ -15,7 +15,7 @@ NUM_DEVICES = 8
 WORDS = {
     "data": "splits the batch; every device holds all parameters",
     "fsdp": "splits the batch, the parameters and the optimizer state",
-    "hsdp(replicas=2)": "splits the same as `fsdp` within each of several replicas",
+    "hsdp(replicas=2)": "keeps several copies of the state, each of which is split like `fsdp`",
     "tensor(2)": "splits attention heads, hidden dimensions and the vocabulary",
     "expert(2)": "splits the experts and the batch",
     "sequence(4)": "splits sequences along their length",
@@ -50,13 +50,13 @@ last two columns list the dimensions of arrays that the default rules map to an 
 RECIPES = """
 ## Recipes
 
-Each recipe is a fiddler that sets the size of a mesh axis. You can combine recipes, and a sweep can
+Each recipe is a fiddler that sets up one kind of parallelism. You can combine recipes. A sweep can
 choose among them with `parallelism=choice(@fsdp, @tensor(2))` in its space.
 
-The table shows the effect of each recipe on {num_devices} devices. It lists the shardings of the
-batch's `inputs` [examples, length] and of the kernel of a feed-forward layer [layers, embed, mlp],
-and the bytes of the state on each device. These bytes are *derived* from shapes. The tests train
-with every recipe on virtual CPU devices (*emulated*).
+The table shows the effect of each recipe on {num_devices} devices. It lists the sharding of the
+batch's `inputs` [examples, length], the sharding of the kernel of a feed-forward layer
+[layers, embed, mlp], and the bytes of the state on each device. These bytes are *derived* from
+shapes. The tests train with every recipe on virtual CPU devices (*emulated*).
 
 """
 
@@ -70,7 +70,7 @@ the keys of the whole sequence. There are three ways to provide them, which give
 - With `ring`, each device passes its keys and values on to its neighbor, so that no device ever
   stores all of them. The memory for keys and values decreases with the size of the axis. Blocks
   that no query attends to are skipped, which saves whole ring steps if attention is limited to a
-  window. For causal attention, `ring` assigns parts of a sequence to devices in a zigzag order
+  window. For causal attention, `ring` assigns the parts of a sequence to devices in a zigzag order
   (`order=Zigzag()`), so that every device has the same amount of work. The length of a sequence
   must then be a multiple of twice the size of the axis. `ring` does not work within a pipeline.
 - With `all_to_all`, devices exchange parts of sequences for heads. The number of heads must be a
@@ -145,7 +145,7 @@ def _axes() -> str:
 
     descriptions = _arguments(parallel.Mesh)
     parameters, activations = parallel.parameter_rules(), parallel.activation_rules_table()
-    rows: list[tuple[str, ...]] = [("axis", "devices along it", "parameters", "activations")]
+    rows: list[tuple[str, ...]] = [("axis", "devices along the axis", "parameters", "activations")]
     for axis in parallel.AXES:
         uses = [
             ", ".join(f"`{name}`" for name, axes in table.items() if axis in axes)
