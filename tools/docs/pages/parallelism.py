@@ -74,17 +74,17 @@ the keys of the whole sequence. There are three ways to provide them, which give
   (`order=Zigzag()`), so that every device has the same amount of work. The length of a sequence
   must then be a multiple of twice the size of the axis. `ring` does not work within a pipeline.
 - With `all_to_all`, devices exchange parts of sequences for heads. The number of heads must be a
-  multiple of the size of the axis (times the size of `tensor`). If there are fewer key and value
-  heads than that, they are repeated. You can use `all_to_all` with any attention implementation.
+  multiple of the size of the axis (times the size of `tensor`). Key and value heads are repeated if
+  there are fewer of them. You can use `all_to_all` with any attention implementation.
 
 In all three cases, packed documents do not attend to each other, because masks are computed from
 positions and segments, which are communicated together with the keys.
 
 ## Uneven sizes
 
-The size of a mesh axis must divide the dimensions that the axis splits. Otherwise, luthier reports
-an error before it compiles anything, with the parameter, the rule and a remedy. To make a
-vocabulary divisible, let its layer pad it with `model.embedding.pad_to_multiple=8`.
+Every dimension must be divisible by the size of the mesh axis that splits it. Otherwise, luthier
+reports an error before it compiles anything. The error contains the parameter, the rule and a
+remedy. To make the size of a vocabulary divisible, pad it with `model.embedding.pad_to_multiple=8`.
 
 ## Layers that declare no logical axes
 
