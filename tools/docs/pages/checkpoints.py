@@ -25,8 +25,8 @@ START = """\
 # Import checkpoints from other frameworks
 
 To start training from weights that another framework saved, set `restore` in the config. Use
-`luthier train ... --dry-run` to print a table of the array that each parameter is read from. A run
-writes the same table to `restored.txt`.
+`luthier train ... --dry-run` to print a table that lists, for every parameter, the array from which
+it is read. A run writes the same table to `restored.txt`.
 
 | `restore=` | checkpoint |
 | --- | --- |
@@ -66,19 +66,20 @@ parameter names.
 T5X = """
 ## T5X
 
-T5X configures the sizes of a model in its gin file. In luthier, use the recipe
-`luthier.recipes.encoders.t5` if the model has one of `mlp_activations`, or `t5_gated` if it has two
-of them, and set the sizes as arguments of the recipe:
+T5X sets the sizes of a model in its gin file. In luthier, the sizes are arguments of a recipe. Use
+`luthier.recipes.encoders.t5` if `mlp_activations` has one entry, and `t5_gated` if it has two:
 
 | `network.T5Config` | luthier |
 | --- | --- |
 | `vocab_size`, `emb_dim`, `mlp_dim` | `vocab_size`, `dim`, `hidden_dim` |
 | `num_heads`, `head_dim` | `num_heads`, `head_dim` |
 | `num_encoder_layers`, `num_decoder_layers` | `num_layers`, `num_decoder_layers` |
-| `logits_via_embedding = True` | `t5`; False: `t5_gated` |
+| `logits_via_embedding` | `True` in `t5`, `False` in `t5_gated` |
 
 The optimizer state is not imported. Models of `scalable_t5` with scanned layers are not supported,
 because they have biases in every layer.
+
+This command lists the parameters and arrays of a small model:
 """
 
 BIG_VISION = """
@@ -91,7 +92,7 @@ big_vision use the tanh approximation of GELU, so also set
 
 You can import files from old and new versions of big_vision. The class token may or may not have a
 position embedding, the layers may be stacked or separate, and the file may or may not contain the
-optimizer state.
+optimizer state. This command lists the parameters and arrays of a small model:
 """
 
 MAXTEXT = """
@@ -114,6 +115,13 @@ in luthier computes the same as MaxText's `logits_via_embedding: True` with
 | `base_num_query_heads`, `base_num_kv_heads` | `num_heads`, `num_kv_heads` |
 | `base_num_decoder_layers`, `head_dim` | `num_layers`, `head_dim` |
 | `rope_max_timescale` | `rotary_base` |
+
+This command lists the parameters and arrays of a small model:
+"""
+
+WITH_HEAD = """
+If the checkpoint contains an array for which the model has no parameter, the command reports an
+error. In this example, the checkpoint has a separate head, but the head of the model is tied:
 """
 
 
@@ -130,6 +138,7 @@ def render() -> str:
                 *_answer(_vit, "train configs.vision.digits restore=big_vision:vit.npz"),
                 MAXTEXT.rstrip(),
                 *_answer(_maxtext, _QUICKSTART),
+                WITH_HEAD.rstrip(),
                 *_answer(_with_head, _QUICKSTART),
                 "",
             ]

@@ -47,9 +47,9 @@ position among the overrides of the command:
 {FILES["small.py"]}```
 
 Pass the file with `--config_dict FILE.py`, or with `--config_dict FILE.py:ARGUMENT` if
-`get_config()` takes an argument. Each key of the ConfigDict sets the path of the same name. The
-flags of those libraries work, too: you can write `--config FILE.py`, and `--config.KEY=VALUE`
-instead of `config_dict:KEY=VALUE`.
+`get_config()` takes an argument. Each key of the ConfigDict sets the path of the same name. You can
+also use the flags of those libraries: `--config FILE.py` is the same as `--config_dict FILE.py`,
+and `--config.KEY=VALUE` is the same as `config_dict:KEY=VALUE`.
 
 If a key has another name in luthier, map it to a path with `--config_dict_rename FILE.toml`. You
 can also map a key to a list of paths, or to `false` to ignore it. Instead of a separate file, you
@@ -68,8 +68,8 @@ set this key to another class.
 
 ## Examples
 
-The following commands apply the file to the quickstart, explain a value, and show the error for a
-file whose keys have not been renamed:
+The following commands apply the file to the quickstart, show the history of a value, and report an
+error because the keys were not mapped:
 """
 
 END = """\

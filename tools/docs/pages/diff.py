@@ -103,13 +103,14 @@ pull request on GitHub. With `BASE..`, it compares BASE with your working tree.
     luthier diff origin/main...HEAD --markdown
 
 The command prints Markdown that you can post as a comment. It starts with a table of the configs
-that were changed, added or removed, and of those that fail to resolve at one of the revisions, with
-the error. For each changed config, the table shows the number of parameters, the model FLOPs per
-step, and whether you can continue training at HEAD from a checkpoint of BASE. Below the table, a
-folded section for each config lists its changes and their effects. The effects are computed for the
-first 20 changed configs only. Because GitHub limits a comment to 65,536 characters, the output is
-truncated to this length, and lists what was omitted. The configs of each revision are built in a
-separate process, from a temporary copy of the revision.
+that were changed, added or removed. The table also lists configs that fail to resolve at one of the
+revisions, with the error. For each changed config, it shows the number of parameters, the model
+FLOPs per step, and whether you can continue training at HEAD from a checkpoint of BASE.
+
+Below the table, a folded section for each config lists its changes and their effects. The effects
+are computed for the first 20 changed configs only. Because GitHub limits a comment to 65,536
+characters, the output is truncated to this length, and lists what was omitted. The configs of each
+revision are built in a separate process, from a temporary copy of the revision.
 
 This GitHub Actions workflow keeps a single comment up to date:
 

@@ -42,11 +42,11 @@ luthier supports the following syntax of gin. The order of the statements in a f
 
 These flags are available:
 
-- `--gin_file FILE`, which you can repeat
-- `--gin_search_paths`
-- `--gin_bindings 'Name.argument = value'` and `--gin.Name.argument=value`
-- `--gin_skip_unknown`
-- `--gin_root Name`, if the command has no experiment
+- `--gin_file FILE` reads a file. You can repeat this flag.
+- `--gin_search_paths DIR,DIR` adds folders in which luthier looks for files.
+- `--gin_bindings 'Name.argument = value'` and `--gin.Name.argument=value` add a statement.
+- `--gin_skip_unknown` ignores statements for names that luthier does not know.
+- `--gin_root Name` selects the class that the files configure, if the command has no experiment.
 
 The modules that a file imports must belong to your packages. luthier finds the functions and
 classes that they register with `@gin.configurable`.
@@ -80,7 +80,8 @@ and to import their weights, see [Import checkpoints](checkpoints.md#t5x).
 
 ## Examples
 
-These commands use the file `small.gin` from the top of this page:
+These commands use the file `small.gin` from the top of this page. They show the history of a value,
+change a macro, report a misspelled argument, and export a part of the config:
 """
 
 

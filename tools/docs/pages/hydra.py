@@ -74,7 +74,8 @@ Python or YAML instead (`--to json|py|yaml`), or pass it to code that accepts a
 
 ## Examples
 
-These commands use the files `optimizer.yaml` and `optimizer.json` from above:
+These commands use the files `optimizer.yaml` and `optimizer.json` from above. They show a part of a
+file, convert a file to Python, and report a misspelled key:
 """
 
 
