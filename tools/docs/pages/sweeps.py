@@ -186,6 +186,8 @@ then on, all trials run the source code from the time of the retry.
 If failures stopped a study before any trial was complete, run the command that started it again.
 luthier renames the old folder to `NAME.1`, and starts the study from the beginning.
 
+The exit code of `luthier sweep` shows how the study ended:
+
 | exit code | meaning |
 | --- | --- |
 | 0 | the study is finished, and at least one trial is complete |
