@@ -31,7 +31,7 @@ VARIABLES = {
     "luthier": {
         "LUTHIER_MIRROR": "A URL such as `gs://lab/runs`. Runs, and trials of studies, are copied "
         "below it while they train, and are fetched from it where they are missing "
-        "([Where runs are kept](../how_to/storage.md)).",
+        "([Choose where to store runs](../how_to/storage.md)).",
         "LUTHIER_STORAGE": "The URL of a study's Optuna storage with its password, which a study "
         "does not record.",
         "LUTHIER_TRUST": "Files and folders, separated by `:`, whose records may name your own "

@@ -93,7 +93,7 @@ SUBJECTS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "Runs and records": (
         ("records", "storage"),
-        "[Runs](../how_to/runs.md), [Where runs are kept](../how_to/storage.md), "
+        "[Runs](../how_to/runs.md), [Choose where to store runs](../how_to/storage.md), "
         "[The directory of a run](run_folder.md)",
     ),
     "Plans": (("planner",), "[Plans](../how_to/plan.md)"),

@@ -80,7 +80,7 @@ FILES = {
 END = """\
 
 The reports of `luthier runs`, and of W&B, can be rebuilt from these files: nothing is kept anywhere
-else. [Where runs are kept](../how_to/storage.md) describes disks, object stores and copies.
+else. [Choose where to store runs](../how_to/storage.md) describes disks, object stores and copies.
 """
 
 
