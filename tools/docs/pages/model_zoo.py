@@ -11,9 +11,9 @@ from typing import Any
 START = """\
 # Model zoo
 
-Read this page to find a model at a published size. Every function below is a recipe of
-`luthier.recipes`: it returns the model as a template (an `fdl.Partial`) without parameters, which
-an experiment takes as its `model`:
+This page lists all models of a published size. Each one is a function of `luthier.recipes`. The
+function returns the model as a template (an `fdl.Partial`) without parameters, and you set it as
+the `model` of an experiment:
 
 ```python
 import luthier
@@ -23,12 +23,14 @@ config = luthier.experiment("quickstart")
 config.model = decoders.gpt2_small()
 ```
 
-Parameters are counted from the model that the recipe describes, with its output layer and without
-copies of shared arrays. The hub type is the `model_type` in the `config.json` of a folder of the
-Hugging Face hub. Weights of these types can be imported; a folder states its own sizes, so that
-`hf:DIR` needs no recipe ([Pretrained models](../how_to/pretrained.md)).
+The number of parameters is counted from the model that the recipe describes. It includes the output
+layer, and counts a shared array once.
 
-The test compares logits with those of another implementation, for a small model of the family.
+The hub type is the `model_type` in the `config.json` of a Hugging Face folder. You can import
+weights of these types. You do not need a recipe for this, because the folder specifies its own
+sizes: write `hf:DIR` instead ([Pretrained models](../how_to/pretrained.md)).
+
+For each family, a test compares the logits of a small model with those of another implementation.
 """
 
 

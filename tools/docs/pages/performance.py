@@ -307,7 +307,7 @@ def _where(environment: dict, settings: str) -> str:
     """Return the line below a table: date, settings, hardware, versions."""
     versions = ", ".join(f"{n} {v}" for n, v in environment["versions"].items() if v)
     return (
-        f"Measured on {environment['date']} on {environment['cores']} cores of "
-        f"{environment['processor']}. {f'Settings: {settings}. ' if settings else ''}"
+        f"Measured on {environment['date']} on a machine with {environment['cores']} cores "
+        f"({environment['processor']}). {f'Settings: {settings}. ' if settings else ''}"
         f"Versions: Python {environment['python']}, {versions}."
     )
