@@ -48,9 +48,9 @@ change below the override that caused it. `--why PATH` prints all assignments to
 with the oldest one.
 
 To use your own fiddler, write its import path, as in
-`fiddler:my_project.fiddlers.shrink(layers=2)`. The first argument of the function is the config. The
-function either returns a new config, or changes the config in place and returns None. The fiddlers
-of `luthier.recipes` do not change their argument. See
+`fiddler:my_project.fiddlers.shrink(layers=2)`. The first argument of the function is the config.
+The function either returns a new config, or changes the config in place and returns None. The
+fiddlers of `luthier.recipes` do not change their argument. See
 [Write a fiddler](../how_to/write_a_fiddler.md).
 
 The following sections describe the fiddlers of `luthier.recipes`. Each section shows an example and
