@@ -54,14 +54,17 @@ class Family:
     hub: str = ""
 
 
+_TRANSFORMERS = "those of Hugging Face Transformers"
+
+
 def _decoder(title: str, sizes: str, file: str, hub: str, of: str = "") -> Family:
     test = f"tests/recipes/decoders/test_{file}.py::test_logits_and_cache{of}"
-    return Family(title, rf"decoders\.{sizes}", test, "transformers", hub)
+    return Family(title, rf"decoders\.{sizes}", test, _TRANSFORMERS, hub)
 
 
 def _pretrained(title: str, sizes: str, hub: str) -> Family:
     test = "tests/end_to_end/test_pretrained.py::test_the_logits_are_those_of_transformers"
-    return Family(title, rf"decoders\.{sizes}", test, "transformers", hub)
+    return Family(title, rf"decoders\.{sizes}", test, _TRANSFORMERS, hub)
 
 
 _PAX = "tests/recipes/decoders/test_pax_goldens.py::test_logits_are_those_of_pax"
@@ -82,30 +85,30 @@ FAMILIES = (
     _decoder("Qwen 3", r"qwen3_(?!30b)\w+", "qwen", "qwen3", "_of_3"),
     _pretrained("Qwen 3 with experts", r"qwen3_30b\w+", "qwen3_moe"),
     _decoder("OLMo 2", r"olmo2_\w+", "olmo2", "olmo2"),
-    Family("Pax base decoder A and GPT-3", r"decoders\.pax_\w*b", _PAX, "Paxml 1.4.0"),
+    Family("Pax base decoder A and GPT-3", r"decoders\.pax_\w*b", _PAX, "those of Paxml 1.4.0"),
     Family(
         "GLaM",
         r"decoders\.glam_\w+",
         "tests/recipes/decoders/test_glam.py::test_logits_are_those_of_the_formulas",
-        "the paper's formulas",
+        "the formulas of the paper",
     ),
     Family(
         "Grok 1",
         r"decoders\.grok_1",
         "tests/recipes/decoders/test_grok.py::"
         "test_logits_are_those_of_the_hidden_states_over_the_root_of_the_width",
-        "the published code's formula of the logits only",
+        "the formula for logits in the published code, and with nothing else,",
     ),
-    Family("BERT", r"encoders\.bert_\w+", _ENCODERS, "transformers", "bert"),
-    Family("ALBERT", r"encoders\.albert_\w+", _ENCODERS, "transformers", "albert"),
-    Family("T5", r"encoders\.t5_(?!1_1|gated)\w+", _T5, "transformers", "t5"),
-    Family("T5 1.1 and Flan-T5", r"encoders\.t5_1_1_\w+", _T5, "transformers", "t5_gated"),
-    Family("Vision transformer", r"encoders\.vit_\w+\d+", _VIT, "transformers", "vit"),
+    Family("BERT", r"encoders\.bert_\w+", _ENCODERS, _TRANSFORMERS, "bert"),
+    Family("ALBERT", r"encoders\.albert_\w+", _ENCODERS, _TRANSFORMERS, "albert"),
+    Family("T5", r"encoders\.t5_(?!1_1|gated)\w+", _T5, _TRANSFORMERS, "t5"),
+    Family("T5 1.1 and Flan-T5", r"encoders\.t5_1_1_\w+", _T5, _TRANSFORMERS, "t5_gated"),
+    Family("Vision transformer", r"encoders\.vit_\w+\d+", _VIT, _TRANSFORMERS, "vit"),
     Family(
         "ResNet",
         r"vision\.resnet\d+",
         "tests/models/test_resnet.py::test_logits_by_running_statistics",
-        "PyTorch",
+        "those of PyTorch",
     ),
 )
 
@@ -151,9 +154,12 @@ def render() -> str:
                 rows.append((count(recipe()), name))
         hub = ""
         if family.hub:
-            types = ", ".join(f"`{kind}`" for kind in families.named(family.hub).model_types)
-            hub = f"Hub type: {types}. "
-        parts.append(f"\n## {family.title}\n\n{hub}Compared with {family.reference} by\n")
-        parts.append(f"`{family.test}`.\n\n| recipe | parameters |\n|---|---|\n")
+            types = [f"`{kind}`" for kind in families.named(family.hub).model_types]
+            verb = "type is" if len(types) == 1 else "types are"
+            hub = f"The hub {verb} {' and '.join(types)}.\n"
+        parts.append(
+            f"\n## {family.title}\n\n{hub}The logits are compared with {family.reference} "
+        )
+        parts.append(f"in\n`{family.test}`.\n\n| recipe | parameters |\n|---|---|\n")
         parts += [f"| `{name}` | {number:,} |\n" for number, name in sorted(rows)]
     return "".join(parts)
