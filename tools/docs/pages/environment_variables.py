@@ -59,12 +59,13 @@ VARIABLES = {
         "on to the processes that it starts.",
     },
     "Weights & Biases": {
-        "WANDB_MODE": "The mode for `records.wandb.mode='auto'`, which is `online`, `offline` or "
+        "WANDB_MODE": "The mode that `records.wandb.mode='auto'` selects: `online`, `offline` or "
         "`disabled`.",
         "WANDB_DISABLED": "The value `true` has the same effect as `WANDB_MODE=disabled`.",
         "WANDB_API_KEY": "The API key. With `auto` and without a key, luthier records a run "
         "offline.",
-        "WANDB_IDENTITY_TOKEN_FILE": "A file with a token, which replaces the key.",
+        "WANDB_IDENTITY_TOKEN_FILE": "A file with an identity token, which luthier accepts "
+        "instead of a key.",
         "WANDB_BASE_URL": "The address of your own server.",
     },
     "Object stores": {
@@ -106,8 +107,8 @@ VARIABLES = {
         "SLURM_STEP_TASKS_PER_NODE": "The number of processes on each host.",
         "SLURM_RESTART_COUNT": "The number of times that SLURM has requeued the job.",
         "SLURMD_NODENAME": "The name of this host.",
-        "TPU_WORKER_ID": "The index of a TPU host in its slice, which is set on TPU hosts. It "
-        "determines the order of the processes of a Ray job.",
+        "TPU_WORKER_ID": "The index of this host in its slice, on TPU hosts. It determines the order "
+        "of the processes of a Ray job.",
     },
     "Between processes of luthier": {
         "LUTHIER_PROCESS": "The description of a process of a run. luthier sets this variable and "

@@ -39,7 +39,7 @@ or write anything. The tests run all of these commands.
 CODE = """\
 ## Errors in your code
 
-If your own code raises an exception, luthier prints the path of the node that called it, the
+If your own code raises an exception, luthier prints the path of the node whose code failed, the
 innermost lines of your files, and the arguments of the call. Arrays are shown by their types, as in
 JAX. The exit code is 1. To print the complete traceback, add `--debug`. In these examples,
 `my_parts` is a package of the project.
