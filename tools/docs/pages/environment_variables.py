@@ -107,8 +107,8 @@ VARIABLES = {
         "SLURM_STEP_TASKS_PER_NODE": "The number of processes on each host.",
         "SLURM_RESTART_COUNT": "The number of times that SLURM has requeued the job.",
         "SLURMD_NODENAME": "The name of this host.",
-        "TPU_WORKER_ID": "The index of this host in its slice, on TPU hosts. It determines the order "
-        "of the processes of a Ray job.",
+        "TPU_WORKER_ID": "The index of this host in its slice, on TPU hosts. It determines the "
+        "order of the processes of a Ray job.",
     },
     "Between processes of luthier": {
         "LUTHIER_PROCESS": "The description of a process of a run. luthier sets this variable and "

@@ -174,5 +174,5 @@ GRAPHS = {
     "shared": "(model.dim is the constant dim, and model.layers[0].hidden is dim * 4.)",
     "template": "(extra is a template of a module Net, and its block is a template of Dense.)",
     "untyped": "(extra is untyped(rate=0.1, size=3, name='a', flag=False).)",
-    "warm": "(extra.start takes a FromFiles, whose prefix is files, or a FromRun, with run.)",
+    "warm": "(extra.start takes FromFiles with the prefix files:, or FromRun with run:.)",
 }
