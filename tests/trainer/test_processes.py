@@ -170,9 +170,10 @@ def test_whoever_the_others_wait_for_is_named_with_what_it_takes():
         [USUAL, _host(1, batch_seconds=0.48), _host(2), _host(3, device_seconds=0.01)]
     )
     assert times == {
-        1: "process 1 of 4 on n1 is slow: its part of a batch takes 480 ms, that of the others "
-        "20 ms, and a step 500 ms",
-        3: "process 3 of 4 on n3 is slow: its devices take 10 ms for what takes the others 4 ms",
+        1: "process 1 of 4 on n1 is slow: preparing its part of a batch takes 480 ms, and "
+        "20 ms on the others; a step takes 500 ms",
+        3: "process 3 of 4 on n3 is slow: a small computation takes 10 ms on its devices, "
+        "and 4 ms on the others",
     }
 
 
