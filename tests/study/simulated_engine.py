@@ -22,8 +22,8 @@ from luthier.study import (
     Paused,
     Reported,
     SliceInfo,
-    Trained,
     TrialEnded,
+    TrialTrained,
     TrialWork,
     Work,
     protocol,
@@ -318,7 +318,7 @@ class ClosingEngine(InstantEngine):
         ends: list[Event] = []
         for event in super().events(timeout):
             if isinstance(event, TrialEnded):
-                found.append(Trained(event.slice, event.trial, event.fence))
+                found.append(TrialTrained(event.slice, event.trial, event.fence))
                 facts = {k: v for k, v in event.result["facts"].items() if k != "device_seconds"}
                 ends.append(dataclasses.replace(event, result={**event.result, "facts": facts}))
             else:

@@ -215,7 +215,7 @@ def test_a_straggler_is_reported_when_slow_twice_and_again_after_it_recovered(re
     for _ in range(3):
         _take_in(reporting, USUAL, slow)
     assert len(lines) == 1
-    assert lines[0].startswith("process 1 of 2 on n1 is slow: its devices take 10 ms")
+    assert lines[0].startswith("process 1 of 2 on n1 is slow: a small computation takes 10 ms")
     for hosts in [(USUAL, _host(1)), (USUAL, slow), (USUAL, slow)]:
         _take_in(reporting, *hosts)
     assert len(lines) == 2

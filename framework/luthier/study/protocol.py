@@ -107,7 +107,7 @@ class Reported:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrialTrained:
     """A trial has left its place on the device group; its files are still being written.
 
     Its end, or its pause, is a later event. An engine need not send this one: the place is then
@@ -212,7 +212,7 @@ class Back:
     slice: int
 
 
-Event = Reported | Trained | Paused | TrialEnded | Faulted | Lost | Back
+Event = Reported | TrialTrained | Paused | TrialEnded | Faulted | Lost | Back
 
 
 class TrialEngine(Protocol):

@@ -22,8 +22,8 @@ from luthier.records import JsonLines, events
 from luthier.study import (
     Faulted,
     Reported,
-    Trained,
     TrialEnded,
+    TrialTrained,
     TrialWork,
     Work,
     hoisting,
@@ -108,7 +108,7 @@ def test_the_next_trial_trains_while_the_last_one_is_saved(
     kinds = [(getattr(one, "trial", None), type(one)) for one in sent if one != "saving"]
     ends = [kinds.index((number, TrialEnded)) for number in (0, 1)]
     assert ends[0] < ends[1]
-    assert kinds.index((0, Trained)) < ends[0]
+    assert kinds.index((0, TrialTrained)) < ends[0]
     begins = kinds.index((1, Reported))
     assert (ends[0] > begins) == (memory != 1.5)
     for trial in trials:
@@ -127,7 +127,7 @@ def test_a_disk_that_refuses_the_last_save_is_a_fault_of_the_machine(
     made = Execution(0, Plans(jax.devices()[:1]), (), None, sent.append)
     made.run(Work([trial]), trial, made.watcher(trial, False))
     made.settle()
-    assert [type(one) for one in sent[-2:]] == [Trained, Faulted]
+    assert [type(one) for one in sent[-2:]] == [TrialTrained, Faulted]
     assert read_result(trial.directory) is None
 
 

@@ -66,9 +66,9 @@ from luthier.study.protocol import (
     Paused,
     Reported,
     SliceInfo,
-    Trained,
     TrialEnded,
     TrialEngine,
+    TrialTrained,
     TrialWork,
     Verdict,
     Work,
@@ -973,7 +973,7 @@ class Driver(_Trials):
             return  # from a worker that was given up
         if isinstance(event, Reported):
             self._report(trial_state, event)
-        elif isinstance(event, Trained):
+        elif isinstance(event, TrialTrained):
             self._slices[event.slice].leave(event.trial)
         elif isinstance(event, Faulted):
             self._take_fault(trial_state, event)

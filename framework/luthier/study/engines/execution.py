@@ -38,8 +38,8 @@ from luthier.study.protocol import (
     Outcome,
     Paused,
     Reported,
-    Trained,
     TrialEnded,
+    TrialTrained,
     TrialWork,
     Verdict,
     Work,
@@ -570,7 +570,7 @@ class Execution:
             return self._end(closing)
         closing.session.loop.release()
         trial = closing.trial
-        self._send(Trained(self.slice, trial.trial, trial.fence))
+        self._send(TrialTrained(self.slice, trial.trial, trial.fence))
         while len(self._closing) >= MAX_CLOSING:
             self._closing.popleft()[1].result()
         self._closing.append((closing.state_bytes, self._closer.submit(self._end, closing)))
