@@ -22,13 +22,18 @@ import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from luthier.checkpoint import arrays as arrays_lib
 from luthier.errors import CheckpointError, LuthierError, Problem, VersionError
+from luthier.storage.bucket import is_url
 
 if TYPE_CHECKING:
+    from luthier.checkpoint.bucket import BucketFiles, BucketPath
     from luthier.parallel.distributed import Rounds
+
+Folder: TypeAlias = "pathlib.Path | BucketPath"
+"""The folder of a checkpoint, on a disk or in an object store."""
 
 
 # The file that makes a directory a checkpoint.
@@ -70,7 +75,97 @@ class Commit:
     files: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
-def seal_own(directory: pathlib.Path, process: int) -> dict[str, tuple[int, int]]:
+class DiskFiles:
+    """The files of a checkpoint on a disk.
+
+    Args:
+      path: The folder.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+
+    def paths(self) -> list[str]:
+        """Return the names of all files."""
+        paths = (path for path in self._path.rglob("*") if path.is_file())
+        return sorted(path.relative_to(self._path).as_posix() for path in paths)
+
+    def checksum(self, name: str, sync: bool = False) -> tuple[int, int]:
+        """Return the size and CRC-32 of a file.
+
+        Args:
+          name: The file.
+          sync: Whether to flush it to the disk, whoever wrote it.
+
+        Raises:
+          OSError: It cannot be read.
+        """
+        size, checksum = 0, 0
+        with open(self._path / name, "rb", buffering=0) as file:
+            block = memoryview(bytearray(_BLOCK_BYTES))
+            while count := file.readinto(block):
+                size += count
+                checksum = zlib.crc32(block[:count], checksum)
+            # fsync on a descriptor that was opened for reading flushes the file's pages, whoever
+            # wrote them.
+            if sync:
+                os.fsync(file.fileno())
+        return size, checksum
+
+    def read_text(self, name: str) -> str:
+        """Return the text of a file.
+
+        Args:
+          name: The file.
+
+        Raises:
+          OSError: It cannot be read.
+          UnicodeDecodeError: It is not text.
+        """
+        return (self._path / name).read_text(encoding="utf-8")
+
+    def write_last(self, name: str, text: str) -> None:
+        """Write the file that makes the folder a checkpoint; all others are on the disk.
+
+        Args:
+          name: The file.
+          text: Its content.
+        """
+        temporary = self._path / f"{name}.new"
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path / name)
+        # The names of the files, of the commit file and of the checkpoint itself; each is durable
+        # only with the directory it is in.
+        _sync_directory(self._path)
+        _sync_directory(self._path.parent)
+
+
+def folder(path: str | os.PathLike[str]) -> Folder:
+    """Return a folder, absolute where it is one of a disk.
+
+    Args:
+      path: A path, or the URL of an object store.
+    """
+    if not is_url(os.fspath(path)):
+        return pathlib.Path(path).absolute()
+    from luthier.checkpoint.bucket import BucketPath
+
+    return BucketPath(os.fspath(path).rstrip("/"))
+
+
+def files_of(directory: Folder) -> DiskFiles | BucketFiles:
+    """Return the files of a checkpoint.
+
+    Args:
+      directory: The checkpoint.
+    """
+    return DiskFiles(directory) if isinstance(directory, pathlib.Path) else directory.files
+
+
+def seal_own(directory: Folder, process: int) -> dict[str, tuple[int, int]]:
     """Put the files that a process wrote onto the disk; return their sizes and checksums.
 
     Every process does this for its own files, right after writing them: it finds them in its page
@@ -80,7 +175,8 @@ def seal_own(directory: pathlib.Path, process: int) -> dict[str, tuple[int, int]
       directory: The checkpoint, which holds all arrays and is not committed.
       process: Index of this process among those of the run.
     """
-    return _seal(directory, [path for path in _paths(directory) if writer(path) == process])
+    files = files_of(directory)
+    return _seal(files, [path for path in files.paths() if writer(path) == process])
 
 
 def writer(path: str) -> int | None:
@@ -96,7 +192,7 @@ def writer(path: str) -> int | None:
 
 
 def write(
-    directory: pathlib.Path, commit: Commit, sums: Mapping[str, tuple[int, int]] | None = None
+    directory: Folder, commit: Commit, sums: Mapping[str, tuple[int, int]] | None = None
 ) -> Commit:
     """Make `directory` a checkpoint: list its files in a commit file, and return the commit.
 
@@ -109,28 +205,20 @@ def write(
     """
     # Sums of other processes arrive as JSON, where pairs are lists.
     files = {path: (size, checksum) for path, (size, checksum) in (sums or {}).items()}
+    stored = files_of(directory)
     # What no process claimed was written by Orbax's primary for all of them (metadata, the merged
     # manifest); we are that primary, so these are in our page cache.
-    files |= _seal(directory, [path for path in _paths(directory) if path not in files])
+    files |= _seal(stored, [path for path in stored.paths() if path not in files])
     commit = dataclasses.replace(commit, files=dict(sorted(files.items())))
     # The commit file has a checksum of itself, over its JSON in sorted order: a flipped bit in a
     # step number or a metric would otherwise be believed.
     content = {"format": _FORMAT, **dataclasses.asdict(commit)}
     text = json.dumps({"checksum": _text_checksum(content), **content}, indent=1)
-    temporary = directory / f"{FILE}.new"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, directory / FILE)
-    # The names of the files, of the commit file and of the checkpoint itself; each is durable only
-    # with the directory it is in.
-    _sync_directory(directory)
-    _sync_directory(directory.parent)
+    stored.write_last(FILE, text)
     return commit
 
 
-def read(directory: pathlib.Path) -> Commit:
+def read(directory: Folder) -> Commit:
     """Read the commit file of the checkpoint in `directory`.
 
     Raises:
@@ -141,7 +229,7 @@ def read(directory: pathlib.Path) -> Commit:
     # A file that is gone or no text is damage, which a start passes over; any other error of the
     # disk may pass by itself, and must not cost a good checkpoint.
     try:
-        text = (directory / FILE).read_text(encoding="utf-8")
+        text = files_of(directory).read_text(FILE)
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
         raise _damaged(directory, error) from error
     try:
@@ -173,11 +261,11 @@ def read(directory: pathlib.Path) -> Commit:
         raise _damaged(directory, error) from error
 
 
-def _damaged(directory: pathlib.Path, error: Exception) -> CheckpointError:
+def _damaged(directory: Folder, error: Exception) -> CheckpointError:
     return CheckpointError(Problem(f"{directory} is damaged: {FILE} cannot be read ({error})"))
 
 
-def _foreign(directory: pathlib.Path, content: Mapping[str, Any]) -> VersionError:
+def _foreign(directory: Folder, content: Mapping[str, Any]) -> VersionError:
     versions = content.get("versions")
     writer = versions.get("luthier") if isinstance(versions, dict) else None
     by = f"luthier {writer}" if isinstance(writer, str) else "another version of luthier"
@@ -203,7 +291,7 @@ def _is_sound(commit: Commit) -> bool:
     )
 
 
-def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None = None) -> list[str]:
+def check(directory: Folder, commit: Commit, paths: Sequence[str] | None = None) -> list[str]:
     """Read every file and return the damage found, such as `path is missing`.
 
     Args:
@@ -215,9 +303,11 @@ def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None =
       OSError: A file is there, and cannot be read now.
     """
 
+    files = files_of(directory)
+
     def compare(path: str) -> str | None:
         try:
-            actual = _checksum(directory / path)
+            actual = files.checksum(path)
         except (FileNotFoundError, NotADirectoryError):
             return f"{path} is missing"
         if actual[0] != commit.files[path][0]:
@@ -260,29 +350,10 @@ def share(commit: Commit, process: int, num_processes: int) -> list[str]:
     return sorted(mine)
 
 
-def _seal(directory: pathlib.Path, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _seal(files: DiskFiles | BucketFiles, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
-        sums = pool.map(lambda path: _checksum(directory / path, sync=True), paths)
+        sums = pool.map(lambda path: files.checksum(path, sync=True), paths)
         return dict(zip(paths, sums, strict=True))
-
-
-def _paths(directory: pathlib.Path) -> list[str]:
-    paths = (path for path in directory.rglob("*") if path.is_file())
-    return sorted(path.relative_to(directory).as_posix() for path in paths)
-
-
-def _checksum(path: pathlib.Path, sync: bool = False) -> tuple[int, int]:
-    size, checksum = 0, 0
-    with open(path, "rb", buffering=0) as file:
-        block = memoryview(bytearray(_BLOCK_BYTES))
-        while count := file.readinto(block):
-            size += count
-            checksum = zlib.crc32(block[:count], checksum)
-        # fsync on a descriptor that was opened for reading flushes the file's pages, whoever wrote
-        # them.
-        if sync:
-            os.fsync(file.fileno())
-    return size, checksum
 
 
 def _text_checksum(content: Mapping[str, Any]) -> int:
@@ -334,10 +405,10 @@ def help_primary() -> None:
     from luthier.parallel import distributed
 
     while (directory := distributed.from_primary(lambda: None)) is not None:
-        _check_part(pathlib.Path(directory), None)
+        _check_part(folder(directory), None)
 
 
-def check_in_parallel(directory: pathlib.Path, commit: Commit) -> list[str]:
+def check_in_parallel(directory: Folder, commit: Commit) -> list[str]:
     """Read every file of a checkpoint and return the damage found.
 
     Args:
@@ -355,7 +426,7 @@ def check_in_parallel(directory: pathlib.Path, commit: Commit) -> list[str]:
     return _check_part(directory, commit)
 
 
-def _check_part(directory: pathlib.Path, commit: Commit | None) -> list[str]:
+def _check_part(directory: Folder, commit: Commit | None) -> list[str]:
     from luthier.parallel import distributed
 
     damage: list[str] = []
@@ -385,11 +456,11 @@ Sums = Mapping[str, tuple[int, int]]
 # Exchanges are addressed by name, and a process may open a second store on the same directory (a
 # resumed run within a notebook): without the number its first exchange would read the answers of
 # the first store.
-_num_saving: dict[pathlib.Path, int] = {}
+_num_saving: dict[Folder, int] = {}
 """The number of stores that have saved in a directory: the same in all processes."""
 
 
-def rounds(directory: pathlib.Path) -> Rounds:
+def rounds(directory: Folder) -> Rounds:
     """Return the exchanges of one more store that saves in a directory.
 
     Args:

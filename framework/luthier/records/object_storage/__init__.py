@@ -1,6 +1,5 @@
 """Copies of run directories in object stores, from which another machine can resume."""
 
-from luthier.records.object_storage.bucket import Bucket, Object, open_below
 from luthier.records.object_storage.lease import KEY, LEASE_SECONDS, Lease, LeaseWriter
 from luthier.records.object_storage.mirror import (
     VARIABLE,
@@ -10,6 +9,7 @@ from luthier.records.object_storage.mirror import (
     of_environment,
 )
 from luthier.records.object_storage.segments import Segment, Segments
+from luthier.storage.bucket import Bucket, Object, open_below
 
 __all__ = [
     "KEY",

@@ -17,7 +17,7 @@ import threading
 import time
 
 from luthier.errors import Problem, RunError
-from luthier.records.object_storage.bucket import Bucket, Object
+from luthier.storage.bucket import Bucket, Object
 from luthier.storage.transfer import STALL_SECONDS
 
 KEY = "writer.json"

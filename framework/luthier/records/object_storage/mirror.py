@@ -23,10 +23,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from luthier.errors import Problem, RunError
 from luthier.records.events import Event, Saved
 from luthier.records.object_storage import segments
-from luthier.records.object_storage.bucket import Bucket, fault_of, open_below
 from luthier.records.object_storage.lease import KEY, Lease, Leased
 from luthier.records.object_storage.segments import FOLDER, Segments
 from luthier.storage import run_error, sync_directory
+from luthier.storage.bucket import Bucket, fault_of, open_below
 
 # The sink that copies a run's directory to an object store, while the run trains.
 #

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from luthier.errors import Problem, RunError
-from luthier.records.object_storage.bucket import Bucket
+from luthier.storage.bucket import Bucket
 from luthier.storage.transfer import PieceSize
 
 PIECES_FOLDER = ".pieces/"
