@@ -31,7 +31,7 @@ from luthier.errors import BadInput, CheckpointError, Problem
 if TYPE_CHECKING:
     import jax
 
-    from luthier.checkpoint.commit import Folder
+    from luthier.checkpoint.files import Folder
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import secrets
 import shutil
 
 from luthier.checkpoint import commit as commit_lib
+from luthier.checkpoint.files import Folder
 from luthier.checkpoint.policy import SavedCheckpoint
 from luthier.errors import CheckpointError, Problem, VersionError
 from luthier.storage.trash import empty_before_step, move_to_trash
@@ -148,7 +149,7 @@ class Directory:
     # Until the rename the former checkpoint counts under its own name, after it under `.replaced`
     # (see `committed`), and from the commit file on the new one counts. There is no moment without
     # one.
-    def put_in_place(self, saving: commit_lib.Folder, step: int) -> pathlib.Path:
+    def put_in_place(self, saving: Folder, step: int) -> pathlib.Path:
         """Give a finished save its name; a checkpoint of that step is moved aside.
 
         Args:
@@ -166,7 +167,7 @@ class Directory:
         os.rename(saving, path)
         return path
 
-    def withdraw(self, saving: commit_lib.Folder) -> None:
+    def withdraw(self, saving: Folder) -> None:
         """Remove what a save wrote that may not be committed, and what it made to hold that.
 
         Where the run's folder was moved, TensorStore has made the old path again.

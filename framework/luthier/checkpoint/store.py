@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from luthier.checkpoint import arrays as arrays_lib
 from luthier.checkpoint import commit as commit_lib
-from luthier.checkpoint.commit import Commit, Folder
+from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory
+from luthier.checkpoint.files import Folder
 from luthier.checkpoint.policy import Checkpoints
 from luthier.errors import CheckpointError, LockLost, Problem, RunError
 from luthier.faults import is_transient
