@@ -290,7 +290,11 @@ class Records:
             except RunError as error:
                 report(str(error))
             copy = object_storage.of_environment(run_directory.path)
-            if copy is not None:
+            if (home := object_storage.held(run_directory.path)) is not None:
+                # The lock uploads until it is released, after what is written when this recorder
+                # is closed; and it is what a mirror is for.
+                home.start(report)
+            elif copy is not None:
                 recorder.add(object_storage.Mirror(run_directory.path, copy, report))
         # Last, so that it shows what the others report while they are closed.
         if self.console is not None:

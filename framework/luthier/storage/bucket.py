@@ -172,7 +172,8 @@ class Bucket:
         Args:
           key: Its name in this folder.
           data: Its content.
-          over: Write only where the object still is what was read; None writes in any case.
+          over: Write only where the object still is what was read; None writes in any case. What
+            two processes may write at a time must differ, as by a random number in it.
 
         Raises:
           RunError: The store does not answer, or refuses.
@@ -181,7 +182,11 @@ class Bucket:
         # A conditional write. TensorStore reports a condition that failed not as an error, but by
         # an empty generation.
         stamp = self._ask(key, lambda store: store.write(key, data, if_equal=version))
-        return over is None or bool(stamp.generation)
+        if over is None or stamp.generation:
+            return True
+        # TensorStore sends a request again whose answer was lost. Where the first one was carried
+        # out, the second finds its own object there, and the condition fails.
+        return self.read(key).data == data
 
     def delete(self, key: str) -> None:
         """Delete an object; a missing object is fine.
@@ -195,28 +200,32 @@ class Bucket:
         # TensorStore deletes by writing None.
         self._ask(key, lambda store: store.write(key, None))
 
-    def list(self, folder: str = "") -> Sequence[str]:
+    def list(self, folder: str = "", skipped: str = "") -> Sequence[str]:
         """Return the names of all objects in this folder and below, sorted.
 
         Args:
           folder: Only those whose names begin with it.
+          skipped: Not those whose names begin with it, which begins with `folder`.
 
         Raises:
           RunError: The store does not answer, or refuses.
         """
-        import tensorstore
-
-        # The end of the range of all keys with this prefix: the prefix with its last character
-        # increased. `KeyRange` has no other way to say it, and an empty end means no limit.
-        end = folder[:-1] + chr(ord(folder[-1]) + 1) if folder else ""
-        keys = tensorstore.KvStore.KeyRange(folder, end)
-        names = self._ask(folder, lambda store: store.list(keys))
+        end = _after(folder)
+        # By two ranges, so that a hundred thousand objects that nobody asked for are not listed.
+        ranges = [(folder, skipped), (_after(skipped), end)] if skipped else [(folder, end)]
+        names = [name for each in ranges for name in self._listed(folder, *each)]
         if not names:
             # TensorStore 0.1.86 lists nothing where Google's store answers a listing with 403: a
             # run that may not be seen would look like one that does not exist. A read is refused.
             self.read(f"{folder}{_ABSENT}")
         # A name that is not UTF-8 is none of ours: readable here, and refused where it is used.
         return sorted(name.decode("utf-8", "backslashreplace") for name in names)
+
+    def _listed(self, folder: str, start: str, end: str) -> Sequence[bytes]:
+        import tensorstore
+
+        keys = tensorstore.KvStore.KeyRange(start, end)
+        return self._ask(folder, lambda store: store.list(keys))
 
     def _ask(self, key: str, question: Callable[[Any], Any]) -> Any:
         answer: Any = None
@@ -244,6 +253,12 @@ class Bucket:
             spec = tensorstore_spec(self.url)
             self._opened = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
         return self._opened
+
+
+def _after(prefix: str) -> str:
+    """Return the end of the range of all names with a prefix; empty, for no end, without one."""
+    # The prefix with its last character increased: `KeyRange` has no other way to say it.
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
 
 
 def is_url(text: str) -> bool:

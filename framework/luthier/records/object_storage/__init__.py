@@ -1,5 +1,13 @@
 """Copies of run directories in object stores, from which another machine can resume."""
 
+from luthier.records.object_storage.home import (
+    HomeLock,
+    held,
+    home_of,
+    recorded_writer,
+    refresh,
+    refresh_all,
+)
 from luthier.records.object_storage.lease import KEY, LEASE_SECONDS, Lease, LeaseWriter
 from luthier.records.object_storage.mirror import (
     VARIABLE,
@@ -16,6 +24,7 @@ __all__ = [
     "LEASE_SECONDS",
     "VARIABLE",
     "Bucket",
+    "HomeLock",
     "Lease",
     "LeaseWriter",
     "Mirror",
@@ -24,6 +33,11 @@ __all__ = [
     "Segments",
     "bring_back",
     "fetch",
+    "held",
+    "home_of",
     "of_environment",
     "open_below",
+    "recorded_writer",
+    "refresh",
+    "refresh_all",
 ]
