@@ -279,7 +279,10 @@ def tensorstore_spec(url: str) -> Any:
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if url.startswith("s3://"):
         bucket, _, path = url.removeprefix("s3://").partition("/")
-        spec = {"driver": "s3", "bucket": bucket, "path": path}
+        spec: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
+        if os.environ.get("AWS_ACCESS_KEY_ID"):
+            # Found without it, too, after Amazon's library has complained about files of profiles.
+            spec["aws_credentials"] = {"type": "environment"}
         if endpoint:
             region = os.environ.get("AWS_REGION", "us-east-1")
             spec |= {"endpoint": endpoint, "aws_region": region}

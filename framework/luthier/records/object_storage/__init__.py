@@ -16,8 +16,8 @@ from luthier.records.object_storage.mirror import (
     fetch,
     of_environment,
 )
-from luthier.records.object_storage.segments import Segment, Segments
 from luthier.storage.bucket import Bucket, Object, open_below
+from luthier.storage.segments import Segment, Segments
 
 __all__ = [
     "KEY",

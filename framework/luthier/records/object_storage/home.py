@@ -27,7 +27,6 @@ from typing import Any
 
 from luthier import project
 from luthier.errors import LockLost, LuthierError, Problem, RunError
-from luthier.records.object_storage import segments
 from luthier.records.object_storage.lease import (
     KEY,
     Lease,
@@ -42,9 +41,16 @@ from luthier.records.object_storage.mirror import (
     Mirror,
     Uploader,
     check_name,
-    files_of_copy,
 )
-from luthier.storage import Lock, ProcessIdentity, holder, read_json, run_error, write_json
+from luthier.storage import (
+    Lock,
+    ProcessIdentity,
+    holder,
+    read_json,
+    run_error,
+    segments,
+    write_json,
+)
 from luthier.storage.bucket import Bucket, Object, open_below
 
 STATE = ".copy.json"
@@ -166,7 +172,7 @@ def _download(path: pathlib.Path, bucket: Bucket, names: Any, lease: Object) -> 
         (path / STATE).unlink(missing_ok=True)
         building.mkdir()
         fetched = set()
-        for name, content in files_of_copy(bucket, names):
+        for name, content in segments.files_in(bucket, [name for name in names if name != KEY]):
             with open_below(building, name) as file:
                 file.writelines(content)
             (path / name).parent.mkdir(parents=True, exist_ok=True)

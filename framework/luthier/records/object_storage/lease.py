@@ -90,10 +90,10 @@ class Lease:
         """The writer before this one, as the lease named it; None for the first."""
         self.token = token
         """Random; names this writer in the object."""
-        if former is not None and (process := former.process) and _is_alive_here(former):
+        if former is not None and (process := former.process) and _writes_here(former, directory):
             what = f"{bucket.url} is written by process {process.pid} of this machine"
             raise RunError(Problem(what, remedy="end it, or start a separate run with --new"))
-        if former is not None and not self._is_mine(former) and not _has_ended_here(former):
+        if former is not None and not self._is_mine(former) and not _has_ended(former, directory):
             # Clamped, because the two clocks may differ by anything: at worst the whole lease is
             # waited for once more, or a live writer is taken over and stops at its next renewal.
             silent = min(max(0.0, time.time() - former.renewed), LEASE_SECONDS)
@@ -222,11 +222,14 @@ def read_writer(found: Object) -> LeaseWriter | None:
         return None
 
 
-def _is_alive_here(writer: LeaseWriter) -> bool:
-    process = writer.process
-    return writer.renewed > 0 and process is not None and process.here and process.alive
+# Of a process of this machine the kernel knows whether it lives. In this very directory it does not
+# write any more even then, because this process holds the lock of it.
+def _has_ended(writer: LeaseWriter, directory: str) -> bool:
+    if writer.process is None or not writer.process.here:
+        return False
+    return writer.directory == directory or not writer.process.alive
 
 
-def _has_ended_here(writer: LeaseWriter) -> bool:
-    process = writer.process
-    return process is not None and process.here and not process.alive
+def _writes_here(writer: LeaseWriter, directory: str) -> bool:
+    is_here = writer.process is not None and writer.process.here
+    return is_here and writer.renewed > 0 and not _has_ended(writer, directory)

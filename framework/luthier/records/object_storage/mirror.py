@@ -18,15 +18,14 @@ import shutil
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from luthier.errors import Problem, RunError
 from luthier.records.events import Event, Saved
-from luthier.records.object_storage import segments
 from luthier.records.object_storage.lease import KEY, Lease, Leased
-from luthier.records.object_storage.segments import FOLDER, Segments
-from luthier.storage import run_error, sync_directory
+from luthier.storage import run_error, segments, sync_directory
 from luthier.storage.bucket import Bucket, fault_of, open_below
+from luthier.storage.segments import FOLDER, Segments
 
 # The sink that copies a run's directory to an object store, while the run trains.
 #
@@ -145,7 +144,7 @@ class Uploader:
         """Delete files from the store that were cut off or deleted here."""
         if self._there is None:
             names = self._bucket.list(skipped=f"{CHECKPOINTS}/")
-            self._there = {_whole(name) for name in names} - {KEY}
+            self._there = {segments.whole_name(name) for name in names} - {KEY}
         for name in self._there - here:
             self._bucket.delete(name)
             for kind in (f"{FOLDER}/", segments.PIECES_FOLDER):
@@ -420,7 +419,7 @@ def fetch(path: pathlib.Path, bucket: Bucket) -> bool:
     try:
         building.parent.mkdir(parents=True, exist_ok=True)
         building.mkdir()
-        for name, content in files_of_copy(bucket, names):
+        for name, content in segments.files_in(bucket, _wanted(names)):
             with open_below(building, name) as file:
                 file.writelines(content)
         os.rename(building, path)
@@ -443,33 +442,14 @@ def check_name(bucket: Bucket, name: str) -> None:
         raise RunError(Problem(what, remedy=remedy))
 
 
-def files_of_copy(bucket: Bucket, names: Sequence[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield the files of a copy, by their names in the run's directory, with their contents."""
-    for name in _wanted(names):
-        if name.endswith(segments.INDEX):
-            whole = name.removesuffix(segments.INDEX)
-            yield whole, segments.download(bucket, whole)
-        elif segments.PIECES_FOLDER not in name:
-            yield name, bucket.read_pieces(name)
-    for name in sorted({n.partition(f"{FOLDER}/")[0] for n in names if f"{FOLDER}/" in n}):
-        yield name, Segments(bucket, name).read()
-
-
-def _whole(name: str) -> str:
-    """Return the name of the file that an object holds, or holds a piece of."""
-    for kind in (f"{FOLDER}/", segments.PIECES_FOLDER):
-        name = name.partition(kind)[0]
-    return name
-
-
 def _wanted(names) -> list[str]:
-    # Checkpoints without a commit are an upload that was killed; segments are put together
-    # separately, and the lease belongs to the writer.
+    # Checkpoints without a commit are an upload that was killed, and the lease belongs to the
+    # writer.
     whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{COMMIT}")}
     wanted = []
     for name in names:
         step = "/".join(name.split("/")[:2])
         of_checkpoint = name.startswith(f"{CHECKPOINTS}/") and name.count("/") > 1
-        if name != KEY and f"{FOLDER}/" not in name and (not of_checkpoint or step in whole):
+        if name != KEY and (not of_checkpoint or step in whole):
             wanted.append(name)
     return wanted

@@ -281,3 +281,31 @@ def _chain(listed: Sequence[Segment]) -> list[Segment]:
     while (end := chain[-1].end if chain else 0) in by_start:
         chain.append(by_start[end])
     return chain
+
+
+def whole_name(name: str) -> str:
+    """Return the name of the file that an object holds, or holds a piece of.
+
+    Args:
+      name: The name of the object.
+    """
+    for kind in (f"{FOLDER}/", PIECES_FOLDER):
+        name = name.partition(kind)[0]
+    return name
+
+
+def files_in(bucket: Bucket, names: Collection[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield files by their names, with their contents; however each is stored.
+
+    Args:
+      bucket: The folder that they are in.
+      names: The names of their objects there.
+    """
+    for name in names:
+        if name.endswith(INDEX):
+            whole = name.removesuffix(INDEX)
+            yield whole, download(bucket, whole)
+        elif PIECES_FOLDER not in name and f"{FOLDER}/" not in name:
+            yield name, bucket.read_pieces(name)
+    for name in sorted({n.partition(f"{FOLDER}/")[0] for n in names if f"{FOLDER}/" in n}):
+        yield name, Segments(bucket, name).read()

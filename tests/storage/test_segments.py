@@ -1,15 +1,21 @@
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.object_storage import Segment, Segments
+from luthier.storage.bucket import Bucket
+from luthier.storage.segments import Segment, Segments
 
 NAME = "metrics.jsonl"
 FOLDER = "metrics.jsonl.segments/"
 
 
+@pytest.fixture
+def bucket(tmp_path):
+    return Bucket(f"file://{tmp_path}/bucket")
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr("luthier.records.object_storage.segments.SEGMENT_BYTES", 10)
+    monkeypatch.setattr("luthier.storage.segments.SEGMENT_BYTES", 10)
 
 
 @pytest.fixture
