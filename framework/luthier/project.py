@@ -146,7 +146,7 @@ def records_folder(directory: str | os.PathLike[str], on_disk: bool = False) -> 
         text = os.environ.get(RUNS_VARIABLE) or text
     if "://" in text:
         if on_disk:
-            what = f"{text} is not a directory of a disk, which the files of a study need"
+            what = f"{text} is not a directory of a disk"
             raise BadInput(Problem(what, remedy="give a local or a mounted one"))
         return working_copy(text)
     if text not in RECORDS:

@@ -228,9 +228,10 @@ class Records:
     """Settings of the records of a run; the JSON lines and `console.log` are always written.
 
     Args:
-      directory: Root directory of the runs. The default, `runs`, is in the folder of the project
-        (of the nearest pyproject.toml with `[tool.luthier]`, or beside `configs` or `sweeps`);
-        other relative paths are in the working directory.
+      directory: Root directory of the runs, or the URL of a folder in an object store, `gs://...`
+        or `s3://...`. The default, `runs`, is in the folder of the project (of the nearest
+        pyproject.toml with `[tool.luthier]`, or beside `configs` or `sweeps`); other relative paths
+        are in the working directory.
       console: Console output while training; None shows nothing.
       wandb: The mirror in Weights & Biases; None makes none.
       histograms: Distributions of parameters; None shows none.

@@ -185,6 +185,7 @@ class Segments:
     def __init__(self, bucket: Bucket, name: str):
         self._bucket, self._folder = bucket, f"{name}{FOLDER}/"
         self._known: list[Segment] | None = None
+        self._stale: list[Segment] = []
 
     def push(self, path: pathlib.Path) -> None:
         """Make the pieces those of a file, by as few bytes as can be.
@@ -214,14 +215,14 @@ class Segments:
                     self._bucket.write(f"{self._folder}{piece}", data)
                 new.append(piece)
                 start = piece.end
-        if new == unchanged:
-            return
-        # The new pieces are there before the old one is deleted; between the two both begin at the
-        # same byte, and readers take the longer (`_chain`).
-        for old in replaced:
-            if old not in new:
-                self._bucket.delete(f"{self._folder}{old}")
-        self._known = new
+        # The new pieces are there before any other is deleted: a kill in between must not cost what
+        # a checkpoint counts on. Until then several begin at the same byte, and readers take the
+        # longer (`_chain`): of a file that was cut back, the file as it was. From the end: what a
+        # kill leaves of them follows the others without a gap.
+        stale = {*self._stale, *replaced}.difference(new)
+        for old in sorted(stale, key=lambda one: one.start, reverse=True):
+            self._bucket.delete(f"{self._folder}{old}")
+        self._known, self._stale = new, []
 
     def read(self) -> Iterator[bytes]:
         """Yield the bytes of the file, piece by piece.
@@ -258,7 +259,7 @@ class Segments:
         return [segment for segment in parsed if segment is not None]
 
     def _matching(self, file) -> list[Segment]:
-        """Return the pieces that hold what the file holds; delete all others."""
+        """Return the pieces that hold what the file holds; all others are stale."""
         matching = []
         listed = self._listed()
         for segment in _chain(listed):
@@ -267,10 +268,7 @@ class Segments:
             if Segment.of(segment.start, data) != segment:
                 break
             matching.append(segment)
-        # From the end: what a kill leaves of them follows the others without a gap.
-        for segment in sorted(listed, key=lambda one: one.start, reverse=True):
-            if segment not in matching:
-                self._bucket.delete(f"{self._folder}{segment}")
+        self._stale = [segment for segment in listed if segment not in matching]
         return matching
 
 

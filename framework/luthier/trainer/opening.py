@@ -381,7 +381,7 @@ def _bring_here(path: Path) -> None:
     if home is None:
         object_storage.bring_back(path)
     else:
-        object_storage.refresh(path, home)
+        object_storage.refresh(path, home, is_writer=True)
 
 
 def _is_taken(path: Path) -> bool:

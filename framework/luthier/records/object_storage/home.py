@@ -72,7 +72,7 @@ def home_of(path: str | os.PathLike[str]) -> Bucket | None:
     return Bucket(url) if url else None
 
 
-def refresh(path: pathlib.Path, bucket: Bucket) -> bool:
+def refresh(path: pathlib.Path, bucket: Bucket, is_writer: bool = False) -> bool:
     """Bring the working copy of a run up to date; return whether there is such a run.
 
     Nothing is done while a process of this machine writes the run: its copy is newer.
@@ -80,6 +80,7 @@ def refresh(path: pathlib.Path, bucket: Bucket) -> bool:
     Args:
       path: The working copy, which need not exist.
       bucket: The folder of the run.
+      is_writer: Whether the caller will make the run if there is none.
 
     Raises:
       RunError: The store or the disk refuses, or an object has a name that leads elsewhere.
@@ -91,9 +92,10 @@ def refresh(path: pathlib.Path, bucket: Bucket) -> bool:
         return True
     names = bucket.list(skipped=f"{CHECKPOINTS}/")
     if not {CONFIG, CONFIG + segments.INDEX}.intersection(names):
-        # Not a run, or not any more. What is here is of a run that was deleted, or that was killed
-        # before the bucket had it.
-        shutil.rmtree(path, ignore_errors=True)
+        # Not a run, or not any more. What is here is of a run that was deleted; or, without the
+        # state of a copy, of one that is being made at this moment, or was killed while it was.
+        if is_writer or (path / STATE).is_file():
+            shutil.rmtree(path, ignore_errors=True)
         return False
     path.mkdir(parents=True, exist_ok=True)
     with Lock(path / _COPY_LOCK, patience_seconds=_COPY_SECONDS):
@@ -120,10 +122,10 @@ def refresh_all(root: pathlib.Path) -> None:
         for name in bucket.list()
         if len(parts := name.split("/")) > 2 and name.split("/", 2)[2].startswith(CONFIG)
     }
-    for place in root.glob("*/*/"):  # deleted from the bucket
-        own = place.relative_to(root).as_posix()
-        if own not in runs and holder(place / _LOCK) is None:
-            shutil.rmtree(place, ignore_errors=True)
+    for state in root.glob(f"*/*/{STATE}"):  # deleted from the bucket
+        own = state.parent.relative_to(root).as_posix()
+        if own not in runs and holder(state.parent / _LOCK) is None:
+            shutil.rmtree(state.parent, ignore_errors=True)
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
         list(pool.map(lambda run: refresh(root / run, bucket / run), sorted(runs)))
 
