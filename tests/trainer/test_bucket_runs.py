@@ -6,9 +6,13 @@ import re
 import pytest
 
 from luthier import records, trainer
+from luthier.cli import main
 from luthier.errors import BadInput, CheckpointError, LockLost, RunError, UnknownReference
 from luthier.records.object_storage import HomeLock, home_of
 from tests import object_stores
+from tests.trainer.conftest import TINY
+
+FAST = 'checkpoints.fast=luthier.checkpoint.FastTier("{}", luthier.durations.Steps(2))'
 
 
 class Lab:
@@ -174,3 +178,39 @@ def test_names_in_a_bucket_cannot_lead_out_of_the_working_copy(run, lab, tmp_pat
 def test_other_places_are_refused(url):
     with pytest.raises(BadInput, match="is not a place for records; write a directory, gs://"):
         records.list_runs(url)
+
+
+@pytest.mark.full
+def test_commands_take_urls_of_runs_and_of_folders_of_runs(lab, corpus, capsys, monkeypatch):
+    text = f"luthier.data.TextFiles({corpus!r})"
+    own = [*TINY, f"data.source:={text}", f"evaluations.held_out.data.source:={text}"]
+    command = ["train", "--exp=configs.lm.quickstart", *own, "training.steps=3"]
+    assert main([*command, "--job_log_dir=gs://lab/runs"]) == 0
+    (key,) = (key for key in lab.objects if key.endswith("/config.json"))
+    url = f"gs://lab/{key.removesuffix('/config.json')}"
+    id = url.rpartition("/")[2]
+    output = capsys.readouterr().out
+    assert f"luthier generate {url}" in output
+    lab.move("second")
+    monkeypatch.setenv("LUTHIER_RUNS", "gs://lab/runs")
+    for reading in (["runs"], ["runs", "gs://lab/runs"], ["runs", id], ["runs", url]):
+        assert main(reading) == 0
+        assert id in capsys.readouterr().out
+    assert main(["runs", url, "--log"]) == 0
+    assert "finished at step 3" in capsys.readouterr().out
+    assert main(["diff", f"run:{url}", f"run:{id}"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", url, "--json"]) == 0
+    assert "held_out" in capsys.readouterr().out
+    assert main(["generate", id, "--prompt", "To be"]) == 0
+    assert main(["runs", "gs://lab/runs/quickstart/other"]) == 0
+    assert "no runs in gs://lab/runs/quickstart/other/" in capsys.readouterr().out
+
+
+@pytest.mark.full
+def test_a_fast_tier_and_studies_need_a_disk(lab, tiny, capfd):
+    with pytest.raises(CheckpointError, match="a fast tier needs a run on a disk, and this one"):
+        trainer.run(tiny("gs://lab/runs", FAST.format("fast")))
+    assert lab.objects == {}
+    assert main(["sweep", "sweeps.lm_learning_rate", "directory=gs://lab/studies"]) == 2
+    assert "gs://lab/studies is not a directory of a disk" in capfd.readouterr().err
