@@ -188,8 +188,10 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
         place = project.working_copy(text)
         home = object_storage.home_of(place)
         if home is None or not object_storage.refresh(place, home):
-            remedy = f"`luthier runs {text.rpartition('/')[0]}` may list the runs there"
-            raise UnknownReference(Problem(f"{text} is not a run", remedy=remedy))
+            folder = text.rpartition("/")[0]
+            raise UnknownReference(
+                Problem(f"{text} is not a run", remedy=f"`luthier runs {folder}` may list them")
+            )
         return RunDirectory(place)
     if text and (pathlib.Path(text) / "config.json").is_file():
         return RunDirectory(text)

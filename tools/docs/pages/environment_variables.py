@@ -32,6 +32,8 @@ VARIABLES = {
         "LUTHIER_MIRROR": "A URL such as `gs://lab/runs`. Runs, and trials of studies, are copied "
         "below it while they train, and are fetched from it where they are missing "
         "([Where runs are kept](../how_to/storage.md)).",
+        "LUTHIER_RUNS": "The default folder of runs in place of `runs`: a path, or the URL of a "
+        "folder in an object store, such as `gs://lab/runs`.",
         "LUTHIER_STORAGE": "The URL of a study's Optuna storage with its password, which a study "
         "does not record.",
         "LUTHIER_TRUST": "Files and folders, separated by `:`, whose records may name your own "
@@ -68,7 +70,7 @@ VARIABLES = {
     },
     "Object stores": {
         "AWS_ENDPOINT_URL": "The address of a store that speaks the protocol of S3, for `s3://` "
-        "URLs of data and mirrors.",
+        "URLs of data, runs and mirrors.",
         "AWS_REGION": "The region of such a store, by default `us-east-1`.",
     },
     "Devices and compilation": {
