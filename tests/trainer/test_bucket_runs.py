@@ -9,6 +9,7 @@ from luthier import records, trainer
 from luthier.cli import main
 from luthier.errors import BadInput, CheckpointError, LockLost, RunError, UnknownReference
 from luthier.records.object_storage import HomeLock, home_of
+from luthier.storage.bucket import Bucket
 from tests import object_stores
 from tests.trainer.conftest import TINY
 
@@ -165,6 +166,27 @@ def test_a_run_that_is_deleted_is_gone_everywhere(run, lab):
     assert records.list_runs("gs://lab/runs") == []
     with pytest.raises(UnknownReference, match="gs://lab/runs/a/b is not a run"):
         found()
+
+
+def test_what_is_written_while_it_is_read_is_read_again(run, lab, monkeypatch):
+    lock = run.lock()
+    lock.push()
+    lab.move("second")
+    read = Bucket.read
+    changes = ["two\n", "two\nthree\n"]
+
+    def push_before(self, key):
+        if "metrics.jsonl.segments/" in key and changes:
+            run.metrics_path.write_text("one\n" + changes.pop(0))
+            lock.push()
+        return read(self, key)
+
+    monkeypatch.setattr(Bucket, "read", push_before)
+    assert found().metrics_path.read_text() == "one\ntwo\nthree\n"
+    run.metrics_path.write_text("one\ntwo\nthree\nfour\n")
+    lock.push()
+    assert found().metrics_path.read_text() == "one\ntwo\nthree\nfour\n"
+    lock.release()
 
 
 def test_names_in_a_bucket_cannot_lead_out_of_the_working_copy(run, lab, tmp_path):

@@ -22,7 +22,7 @@ import pathlib
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from luthier import project
@@ -60,6 +60,7 @@ _LOCK, _COPY_LOCK = "lock", ".copy.lock"
 _COPY_SECONDS = 600.0  # for another process that is bringing the same working copy up to date
 _LOOK_SECONDS = 5.0
 _NUM_THREADS = 8
+_NUM_TRIES = 5
 
 
 def home_of(path: str | os.PathLike[str]) -> Bucket | None:
@@ -145,12 +146,15 @@ def _is_current(path: pathlib.Path, lease: Object) -> bool:
     if not (path / CONFIG).is_file():
         return False
     state, writer = _state(path), read_writer(lease)
-    # The lease is written at the beginning and the end of each session, and in between: where it is
-    # the version that was seen then, nobody has written. And whatever the last writer wrote, it
-    # wrote here first.
-    if writer is not None and writer.token and state.get("token") == writer.token:
+    if writer is None:
+        return False
+    # Whatever the last writer wrote, it wrote here first.
+    if writer.token and state.get("token") == writer.token:
         return True
-    return lease.data is not None and state.get("version") == lease.version.hex()
+    # A writer releases the lease after everything else, and each writes it when it begins: where it
+    # is the release that was seen then, nobody has written since. Before it is released anything
+    # may be on its way.
+    return writer.renewed == 0 and state.get("version") == lease.version.hex()
 
 
 def _state(path: pathlib.Path) -> Mapping[str, Any]:
@@ -164,8 +168,19 @@ def _write_state(path: pathlib.Path, lease: Object, token: str = "") -> None:
     write_json(path / STATE, {"version": lease.version.hex(), "token": token, "lease": text})
 
 
-def _download(path: pathlib.Path, bucket: Bucket, names: Any, lease: Object) -> None:
-    """Make the working copy what the bucket holds; a file at a time, each whole."""
+def _download(path: pathlib.Path, bucket: Bucket, names: Sequence[str], lease: Object) -> None:
+    """Make the working copy what the bucket holds, also while its writer replaces segments."""
+    for _ in range(_NUM_TRIES - 1):
+        try:
+            return _download_once(path, bucket, names, lease)
+        except RunError:
+            before, names = names, bucket.list(skipped=f"{CHECKPOINTS}/")
+            if names == before:
+                raise
+    return _download_once(path, bucket, names, lease)
+
+
+def _download_once(path: pathlib.Path, bucket: Bucket, names: Sequence[str], lease: Object) -> None:
     for name in names:
         check_name(bucket, name)
     building = path / f".{os.urandom(8).hex()}.fetched"
@@ -239,7 +254,9 @@ class HomeLock:
         lease = self._lease.found
         try:
             is_current = _is_current(self._path, lease)
-            names = () if is_current else self._bucket.list(skipped=f"{CHECKPOINTS}/")
+            names: Sequence[str] = (
+                () if is_current else self._bucket.list(skipped=f"{CHECKPOINTS}/")
+            )
             if CONFIG in names or CONFIG + segments.INDEX in names:
                 if is_new:
                     what = f"{self._bucket.url} was made by another process just now"
