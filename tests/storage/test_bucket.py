@@ -1,7 +1,7 @@
 import pytest
 
 from luthier.errors import RunError
-from luthier.storage.bucket import Bucket
+from luthier.records.object_storage import Bucket
 from tests import object_stores
 
 

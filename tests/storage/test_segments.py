@@ -3,8 +3,7 @@ import contextlib
 import pytest
 
 from luthier.errors import RunError
-from luthier.storage.bucket import Bucket
-from luthier.storage.segments import Segment, Segments
+from luthier.records.object_storage import Bucket, Segment, Segments
 
 NAME = "metrics.jsonl"
 FOLDER = "metrics.jsonl.segments/"

@@ -8,8 +8,7 @@ import pytest
 from luthier import records, trainer
 from luthier.cli import main
 from luthier.errors import BadInput, CheckpointError, LockLost, RunError, UnknownReference
-from luthier.records.object_storage import HomeLock, home_of
-from luthier.storage.bucket import Bucket
+from luthier.records.object_storage import Bucket, HomeLock, home_of
 from tests import object_stores
 from tests.trainer.conftest import TINY
 
