@@ -73,6 +73,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.closing.wait()
             self.close_connection = True
             return None
+        if refused := self.server.before_write(key):
+            return self._answer(refused, b'{"error": {"message": "refused by the test"}}')
         objects, place = self.server.buckets[bucket], (bucket, key)
         now = str(self.server.versions.get(place, 7)) if key in objects else "0"
         if version not in (None, now):
@@ -121,17 +123,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(buckets, bytes_per_second=None, stalls=lambda key: False):
+def serving(
+    buckets, bytes_per_second=None, stalls=lambda key: False, before_write=lambda key: None
+):
     """Serve objects, by bucket and key; yield the address, and the list of what is asked for.
 
     Args:
       buckets: The objects, by key, of each bucket.
       bytes_per_second: How fast contents come and go; None is as fast as can be.
       stalls: Returns whether writing an object is never answered.
+      before_write: Called with each object that arrived, before it is stored; returns None, or the
+        status of a refusal.
     """
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.buckets, server.requests, server.versions = buckets, [], {}
     server.bytes_per_second, server.stalls = bytes_per_second, stalls
+    server.before_write = before_write
     server.closing, server.daemon_threads = threading.Event(), True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

@@ -28,6 +28,11 @@ SETTINGS = tuple(EXAMPLES)
 RECORDS = ("runs", "studies")
 """The default folders of runs and of studies, in the folder of the project."""
 
+RUNS_VARIABLE = "LUTHIER_RUNS"
+"""The environment variable with another default folder of runs, or its URL."""
+
+BUCKET_SCHEMES = ("gs", "s3")
+
 SHELVES = ("luthier.recipes",)
 """Modules whose fiddlers can be named without their module, in addition to the project's."""
 
@@ -119,23 +124,79 @@ def root(start: Path | None = None) -> Path:
     return Path(folders.project_folder(str(start)) or start)
 
 
-def records_folder(directory: str | os.PathLike[str]) -> Path:
+def records_folder(directory: str | os.PathLike[str], on_disk: bool = False) -> Path:
     """Return the folder of runs or studies that a setting names.
 
     The defaults, `runs` and `studies`, are those of the project, from whichever folder of it a
-    script is started. Any other path, `./runs` too, is one from the working directory.
+    script is started; `LUTHIER_RUNS` replaces the default `runs`. Any other path, `./runs` too, is
+    one from the working directory. For the URL of an object store it is the working copy of it.
 
     Args:
       directory: The setting, such as `records.directory`.
+      on_disk: Whether an object store is refused.
 
     Returns:
       The folder; relative where the working directory is the project's.
+
+    Raises:
+      BadInput: It is a URL, and none of an object store, or none is allowed.
     """
-    if os.fspath(directory) not in RECORDS:
-        return Path(directory)
+    text = os.fspath(directory)
+    if text == RECORDS[0] and not on_disk:
+        text = os.environ.get(RUNS_VARIABLE) or text
+    if "://" in text:
+        if on_disk:
+            what = f"{text} is not a directory of a disk"
+            raise BadInput(Problem(what, remedy="give a local or a mounted one"))
+        return working_copy(text)
+    if text not in RECORDS:
+        return Path(text)
     start = Path.cwd().resolve()
     own = root(start)
-    return Path(directory) if own == start else own / directory
+    return Path(text) if own == start else own / text
+
+
+def working_copy(url: str) -> Path:
+    """Return the folder of this machine where the records of an object store are worked on.
+
+    Args:
+      url: `gs://bucket/folder` or `s3://bucket/folder`.
+
+    Returns:
+      A folder in the user's cache, which need not exist. The same for each spelling of a URL.
+
+    Raises:
+      BadInput: It is not such a URL.
+    """
+    scheme, _, rest = url.partition("://")
+    parts = [part for part in rest.split("/") if part]
+    is_plain = all(part.isprintable() and part not in (".", "..") for part in parts)
+    if scheme not in BUCKET_SCHEMES or not parts or not is_plain or "\\" in url:
+        remedy = "write a directory, gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"
+        raise BadInput(Problem(f"{url!r} is not a place for records", remedy=remedy))
+    return _buckets() / scheme / "/".join(parts)
+
+
+def bucket_url(path: str | os.PathLike[str]) -> str:
+    """Return the URL that a folder is the working copy of; empty where it is none.
+
+    Args:
+      path: A folder; see `working_copy`.
+
+    Returns:
+      The URL, without a slash at its end.
+    """
+    place = os.path.abspath(path)
+    for buckets in (str(_buckets()), os.path.realpath(_buckets())):
+        if place.startswith(buckets + os.sep):
+            scheme, *parts = place[len(buckets) + 1 :].split(os.sep)
+            return f"{scheme}://{'/'.join(parts)}" if parts else ""
+    return ""
+
+
+def _buckets() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(os.path.abspath(cache), "luthier", "buckets")
 
 
 def described(folder: str | os.PathLike[str]) -> str:

@@ -92,12 +92,6 @@ def test_what_cannot_name_a_directory_is_refused(tmp_path, configuration, name):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("root", ["gs://bucket/runs", "s3://bucket"])
-def test_runs_live_on_disks(configuration, root):
-    with pytest.raises(RunError, match=r"keep records\.directory on a disk"):
-        RunDirectory.create(root, "demo", configuration=configuration)
-
-
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path, configuration):
     (tmp_path / "file").write_text("")
     for root in (tmp_path / "file", "/sys/runs"):

@@ -4,7 +4,7 @@ import re
 
 # Where a file is put in its place by a rename of its own, and why.
 RENAMES = {
-    "checkpoint/commit.py": "seals a checkpoint; below its own store",
+    "checkpoint/files.py": "seals a checkpoint; below its own store",
     "checkpoint/directory.py": "renames whole checkpoints",
     "checkpoint/foreign/safetensors_folder.py": "a folder of several files appears at once",
     "cli/completion/index.py": "runs at each press of Tab and imports nothing",
@@ -16,6 +16,7 @@ RENAMES = {
     "parallel/distributed/messages.py": "a note for the parent process",
     "records/media.py": "moves images that are whole",
     "records/directory.py": "a run's directory appears at once",
+    "records/object_storage/home.py": "a file of a working copy, once all of it is here",
     "records/object_storage/mirror.py": "a run's directory appears at once",
     "study/driver/directory.py": "a copy of the source appears at once",
     "study/start.py": "renames a whole study",

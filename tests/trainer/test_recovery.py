@@ -19,6 +19,7 @@ from luthier import graph as graphs
 from luthier import planner, trainer
 from luthier.checkpoint import Store
 from luthier.checkpoint import commit as commit_lib
+from luthier.checkpoint import files as files_lib
 from luthier.cli import main
 from luthier.errors import (
     CheckpointError,
@@ -128,7 +129,7 @@ def test_one_read_error_is_tried_again(run, monkeypatch):
             raise OSError(errno.EIO, "Input/output error", str(path))
         return real(path, *arguments, **options)
 
-    monkeypatch.setattr(commit_lib, "open", flaky, raising=False)
+    monkeypatch.setattr(files_lib, "open", flaky, raising=False)
     result = trainer.run(graph)
     assert failed
     assert rows(result, "header")[1]["step"] == 7
@@ -141,7 +142,7 @@ def test_a_disk_that_keeps_refusing_ends_the_start_and_changes_nothing(run, monk
     def broken(path, *arguments, **options):
         raise OSError(errno.ESTALE, "Stale file handle", str(path))
 
-    monkeypatch.setattr(commit_lib, "open", broken, raising=False)
+    monkeypatch.setattr(files_lib, "open", broken, raising=False)
     monkeypatch.setattr("luthier.checkpoint.store._RETRY_SECONDS", (0.01,))
     before = content(directory)
     with pytest.raises(CheckpointError, match=r"cannot be read now: .*Stale file") as refusal:

@@ -8,6 +8,7 @@ import pytest
 
 from luthier.checkpoint import Checkpoints, Store
 from luthier.checkpoint import commit as commit_lib
+from luthier.checkpoint.files import DiskFiles
 from luthier.errors import CheckpointError
 from luthier.parallel import distributed
 from luthier.trainer.run import _newest_whole
@@ -107,11 +108,11 @@ def test_every_file_is_read_once_and_the_bytes_are_shared_by_the_processes(
     processes, tmp_path, monkeypatch
 ):
     read, readers = [], []
-    check, checksum = commit_lib.check, commit_lib._checksum
+    check, checksum = commit_lib.check, DiskFiles.checksum
 
-    def spy(path, sync=False):
-        read.append(path)
-        return checksum(path, sync)
+    def spy(self, name, sync=False):
+        read.append(self._path / name)
+        return checksum(self, name, sync)
 
     def spy_on_check(directory, commit, *part):
         if directory.name == "10" and [] not in part:
@@ -125,7 +126,7 @@ def test_every_file_is_read_once_and_the_bytes_are_shared_by_the_processes(
             store.wait()
     files = commit_lib.read(tmp_path / "10").files
     _flip(tmp_path / "20")
-    monkeypatch.setattr(commit_lib, "_checksum", spy)
+    monkeypatch.setattr(DiskFiles, "checksum", spy)
     monkeypatch.setattr(commit_lib, "check", spy_on_check)
     found = _ask(processes, [tmp_path] * 4)
     assert [step for step, _, _ in found] == [10] * 4

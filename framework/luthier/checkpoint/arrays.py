@@ -31,6 +31,8 @@ from luthier.errors import BadInput, CheckpointError, Problem
 if TYPE_CHECKING:
     import jax
 
+    from luthier.checkpoint.files import Folder
+
 
 @functools.cache
 def spare() -> None:
@@ -237,7 +239,21 @@ class _StateFile:
         return read()
 
 
-def save(path: pathlib.Path, arrays: Mapping[str, jax.Array], iterator: Any = None) -> Pending:
+def _committing(path: Folder, context: Any = None) -> Any:
+    """Return an Orbax context in which a path is finished as the place that it is on allows."""
+    from orbax.checkpoint import v1 as ocp
+
+    context = ocp.Context() if context is None else context
+    if not isinstance(path, pathlib.Path):
+        # Orbax chooses the commit file for gs:// by itself, and for s3:// the rename, which is a
+        # copy and a deletion of every object there.
+        context.atomicity.mode = ocp.options.AtomicityMode.COMMIT_FILE
+    return context
+
+
+def save(
+    path: Folder, arrays: Mapping[str, jax.Array], iterator: Any = None, context: Any = None
+) -> Pending:
     """Begin to write arrays and the iterator's state; return once both may change.
 
     Orbax has copied the arrays to the host by then. Where host memory is the device's own (CPU) it
@@ -252,11 +268,12 @@ def save(path: pathlib.Path, arrays: Mapping[str, jax.Array], iterator: Any = No
     items: dict[str, Any] = {_ARRAYS: {k: v for k, v in arrays.items() if math.prod(v.shape)}}
     if iterator is not None:
         items[_ITERATOR] = _checkpointable(iterator)
-    return ocp.save_checkpointables_async(path, items)
+    with _committing(path, context):
+        return ocp.save_checkpointables_async(path, items)
 
 
 def load(
-    path: pathlib.Path, abstract: Mapping[str, jax.ShapeDtypeStruct], context: Any = None
+    path: Folder, abstract: Mapping[str, jax.ShapeDtypeStruct], context: Any = None
 ) -> dict[str, jax.Array]:
     """Read the named arrays straight into their shardings; the others are not read."""
     import jax
@@ -272,7 +289,7 @@ def load(
         sharding = array.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
         placed[name] = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
     stored = {name: array for name, array in placed.items() if math.prod(array.shape)}
-    context = ocp.Context() if context is None else context
+    context = _committing(path, context)
     # Otherwise Orbax insists on the whole tree; what is left over is our own `compare`'s to refuse.
     context.pytree.loading.partial_load = True
     # Orbax has no limit by itself, and would hold all of the files beside the arrays made of them.
@@ -289,7 +306,7 @@ def load(
     }
 
 
-def load_iterator(path: pathlib.Path, iterator: Any) -> None:
+def load_iterator(path: Folder, iterator: Any) -> None:
     """Set the iterator to its saved state.
 
     Raises:
@@ -299,7 +316,7 @@ def load_iterator(path: pathlib.Path, iterator: Any) -> None:
     from orbax.checkpoint import v1 as ocp
 
     try:
-        with without_logs():
+        with without_logs(), _committing(path):
             ocp.load_checkpointables(path, {_ITERATOR: _checkpointable(iterator)})
     except Exception as error:
         # Orbax wraps what the iterator raises, several times; the reason that the user can act on

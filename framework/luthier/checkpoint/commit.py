@@ -17,7 +17,6 @@ import contextlib
 import contextvars
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import zlib
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from luthier.checkpoint import arrays as arrays_lib
+from luthier.checkpoint.files import Files, Folder, files_of, folder
 from luthier.errors import CheckpointError, LuthierError, Problem, VersionError
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 FILE = "commit.json"
 _FORMAT = 1
-# `zlib.crc32` and reads release the interpreter's lock for blocks of this size, so that threads
-# checksum in parallel with each other and with the training loop.
-_BLOCK_BYTES = 1 << 20
 _NUM_THREADS = 4
 # Orbax's names: arrays/ocdbt.process_3/..., arrays/array_metadatas/process_3.
 _OF_PROCESS = re.compile(r"(?:.*[._-])?process_(\d+)(?:[._-].*)?")
@@ -70,7 +67,7 @@ class Commit:
     files: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
-def seal_own(directory: pathlib.Path, process: int) -> dict[str, tuple[int, int]]:
+def seal_own(directory: Folder, process: int) -> dict[str, tuple[int, int]]:
     """Put the files that a process wrote onto the disk; return their sizes and checksums.
 
     Every process does this for its own files, right after writing them: it finds them in its page
@@ -80,7 +77,8 @@ def seal_own(directory: pathlib.Path, process: int) -> dict[str, tuple[int, int]
       directory: The checkpoint, which holds all arrays and is not committed.
       process: Index of this process among those of the run.
     """
-    return _seal(directory, [path for path in _paths(directory) if writer(path) == process])
+    files = files_of(directory)
+    return _seal(files, [path for path in files.paths() if writer(path) == process])
 
 
 def writer(path: str) -> int | None:
@@ -96,7 +94,7 @@ def writer(path: str) -> int | None:
 
 
 def write(
-    directory: pathlib.Path, commit: Commit, sums: Mapping[str, tuple[int, int]] | None = None
+    directory: Folder, commit: Commit, sums: Mapping[str, tuple[int, int]] | None = None
 ) -> Commit:
     """Make `directory` a checkpoint: list its files in a commit file, and return the commit.
 
@@ -109,28 +107,20 @@ def write(
     """
     # Sums of other processes arrive as JSON, where pairs are lists.
     files = {path: (size, checksum) for path, (size, checksum) in (sums or {}).items()}
+    stored = files_of(directory)
     # What no process claimed was written by Orbax's primary for all of them (metadata, the merged
     # manifest); we are that primary, so these are in our page cache.
-    files |= _seal(directory, [path for path in _paths(directory) if path not in files])
+    files |= _seal(stored, [path for path in stored.paths() if path not in files])
     commit = dataclasses.replace(commit, files=dict(sorted(files.items())))
     # The commit file has a checksum of itself, over its JSON in sorted order: a flipped bit in a
     # step number or a metric would otherwise be believed.
     content = {"format": _FORMAT, **dataclasses.asdict(commit)}
     text = json.dumps({"checksum": _text_checksum(content), **content}, indent=1)
-    temporary = directory / f"{FILE}.new"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, directory / FILE)
-    # The names of the files, of the commit file and of the checkpoint itself; each is durable only
-    # with the directory it is in.
-    _sync_directory(directory)
-    _sync_directory(directory.parent)
+    stored.write_last(FILE, text)
     return commit
 
 
-def read(directory: pathlib.Path) -> Commit:
+def read(directory: Folder) -> Commit:
     """Read the commit file of the checkpoint in `directory`.
 
     Raises:
@@ -141,7 +131,7 @@ def read(directory: pathlib.Path) -> Commit:
     # A file that is gone or no text is damage, which a start passes over; any other error of the
     # disk may pass by itself, and must not cost a good checkpoint.
     try:
-        text = (directory / FILE).read_text(encoding="utf-8")
+        text = files_of(directory).read_text(FILE)
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
         raise _damaged(directory, error) from error
     try:
@@ -173,11 +163,11 @@ def read(directory: pathlib.Path) -> Commit:
         raise _damaged(directory, error) from error
 
 
-def _damaged(directory: pathlib.Path, error: Exception) -> CheckpointError:
+def _damaged(directory: Folder, error: Exception) -> CheckpointError:
     return CheckpointError(Problem(f"{directory} is damaged: {FILE} cannot be read ({error})"))
 
 
-def _foreign(directory: pathlib.Path, content: Mapping[str, Any]) -> VersionError:
+def _foreign(directory: Folder, content: Mapping[str, Any]) -> VersionError:
     versions = content.get("versions")
     writer = versions.get("luthier") if isinstance(versions, dict) else None
     by = f"luthier {writer}" if isinstance(writer, str) else "another version of luthier"
@@ -203,7 +193,7 @@ def _is_sound(commit: Commit) -> bool:
     )
 
 
-def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None = None) -> list[str]:
+def check(directory: Folder, commit: Commit, paths: Sequence[str] | None = None) -> list[str]:
     """Read every file and return the damage found, such as `path is missing`.
 
     Args:
@@ -215,9 +205,11 @@ def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None =
       OSError: A file is there, and cannot be read now.
     """
 
+    files = files_of(directory)
+
     def compare(path: str) -> str | None:
         try:
-            actual = _checksum(directory / path)
+            actual = files.checksum(path)
         except (FileNotFoundError, NotADirectoryError):
             return f"{path} is missing"
         if actual[0] != commit.files[path][0]:
@@ -260,41 +252,14 @@ def share(commit: Commit, process: int, num_processes: int) -> list[str]:
     return sorted(mine)
 
 
-def _seal(directory: pathlib.Path, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _seal(files: Files, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
-        sums = pool.map(lambda path: _checksum(directory / path, sync=True), paths)
+        sums = pool.map(lambda path: files.checksum(path, sync=True), paths)
         return dict(zip(paths, sums, strict=True))
-
-
-def _paths(directory: pathlib.Path) -> list[str]:
-    paths = (path for path in directory.rglob("*") if path.is_file())
-    return sorted(path.relative_to(directory).as_posix() for path in paths)
-
-
-def _checksum(path: pathlib.Path, sync: bool = False) -> tuple[int, int]:
-    size, checksum = 0, 0
-    with open(path, "rb", buffering=0) as file:
-        block = memoryview(bytearray(_BLOCK_BYTES))
-        while count := file.readinto(block):
-            size += count
-            checksum = zlib.crc32(block[:count], checksum)
-        # fsync on a descriptor that was opened for reading flushes the file's pages, whoever wrote
-        # them.
-        if sync:
-            os.fsync(file.fileno())
-    return size, checksum
 
 
 def _text_checksum(content: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
-
-
-def _sync_directory(directory: pathlib.Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # Checking the files of a checkpoint with all processes of a run, each a part of them.
@@ -334,10 +299,10 @@ def help_primary() -> None:
     from luthier.parallel import distributed
 
     while (directory := distributed.from_primary(lambda: None)) is not None:
-        _check_part(pathlib.Path(directory), None)
+        _check_part(folder(directory), None)
 
 
-def check_in_parallel(directory: pathlib.Path, commit: Commit) -> list[str]:
+def check_in_parallel(directory: Folder, commit: Commit) -> list[str]:
     """Read every file of a checkpoint and return the damage found.
 
     Args:
@@ -355,7 +320,7 @@ def check_in_parallel(directory: pathlib.Path, commit: Commit) -> list[str]:
     return _check_part(directory, commit)
 
 
-def _check_part(directory: pathlib.Path, commit: Commit | None) -> list[str]:
+def _check_part(directory: Folder, commit: Commit | None) -> list[str]:
     from luthier.parallel import distributed
 
     damage: list[str] = []
@@ -385,11 +350,11 @@ Sums = Mapping[str, tuple[int, int]]
 # Exchanges are addressed by name, and a process may open a second store on the same directory (a
 # resumed run within a notebook): without the number its first exchange would read the answers of
 # the first store.
-_num_saving: dict[pathlib.Path, int] = {}
+_num_saving: dict[Folder, int] = {}
 """The number of stores that have saved in a directory: the same in all processes."""
 
 
-def rounds(directory: pathlib.Path) -> Rounds:
+def rounds(directory: Folder) -> Rounds:
     """Return the exchanges of one more store that saves in a directory.
 
     Args:

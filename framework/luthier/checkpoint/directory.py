@@ -7,9 +7,11 @@ import errno
 import os
 import pathlib
 import re
+import secrets
 import shutil
 
 from luthier.checkpoint import commit as commit_lib
+from luthier.checkpoint.files import Folder
 from luthier.checkpoint.policy import SavedCheckpoint
 from luthier.errors import CheckpointError, Problem, VersionError
 from luthier.storage.trash import empty_before_step, move_to_trash
@@ -121,6 +123,14 @@ class Directory:
             and (path / _ORBAX_METADATA).is_file()
         )
 
+    def new_token(self) -> str:
+        """Return what the saves of one writer have in their names.
+
+        Returns:
+          A random number.
+        """
+        return secrets.token_hex(4)
+
     def saving(self, step: int, token: str) -> pathlib.Path:
         """Return the folder in which a step is saved before it is committed.
 
@@ -139,7 +149,7 @@ class Directory:
     # Until the rename the former checkpoint counts under its own name, after it under `.replaced`
     # (see `committed`), and from the commit file on the new one counts. There is no moment without
     # one.
-    def put_in_place(self, saving: pathlib.Path, step: int) -> pathlib.Path:
+    def put_in_place(self, saving: Folder, step: int) -> pathlib.Path:
         """Give a finished save its name; a checkpoint of that step is moved aside.
 
         Args:
@@ -157,7 +167,7 @@ class Directory:
         os.rename(saving, path)
         return path
 
-    def withdraw(self, saving: pathlib.Path) -> None:
+    def withdraw(self, saving: Folder) -> None:
         """Remove what a save wrote that may not be committed, and what it made to hold that.
 
         Where the run's folder was moved, TensorStore has made the old path again.

@@ -24,7 +24,6 @@ import json
 import os
 import pathlib
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,14 +32,17 @@ from luthier.checkpoint import arrays as arrays_lib
 from luthier.checkpoint import commit as commit_lib
 from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory
+from luthier.checkpoint.files import Folder
 from luthier.checkpoint.policy import Checkpoints
-from luthier.errors import CheckpointError, LockLost, Problem
+from luthier.errors import CheckpointError, LockLost, Problem, RunError
 from luthier.faults import is_transient
 from luthier.storage import unfenced
+from luthier.storage.bucket import is_url
 
 if TYPE_CHECKING:
     import jax
 
+    from luthier.checkpoint.bucket import BucketDirectory
     from luthier.parallel.distributed import Rounds
 
 
@@ -94,6 +96,11 @@ _RETRY_SECONDS = (0.1, 0.5, 2.0)
 _DISK_FULL = re.compile(r"no space left|disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
 # TensorStore's errors are ValueErrors (and others) without an errno; the code is in their text.
 _CODE = re.compile(r"os_error_code='(\d+)'")
+# A refusal of an object store: TensorStore's ValueErrors begin with the status.
+_STORE_REFUSED = re.compile(
+    r"(UNAVAILABLE|PERMISSION_DENIED|UNAUTHENTICATED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|"
+    r"NOT_FOUND|FAILED_PRECONDITION|ABORTED|INTERNAL|DATA_LOSS|UNKNOWN): "
+)
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -108,22 +115,18 @@ class Store:
     With several processes, all of them call the same methods in the same order.
 
     Args:
-      directory: Where the checkpoints are, on a local or shared POSIX disk. Made at the first save.
+      directory: Where the checkpoints are: a folder of a local or shared POSIX disk, made at the
+        first save, or the URL of a folder in an object store, `gs://...` or `s3://...`.
       policy: The checkpoint policy. Saving `every` so often is the caller's part.
     """
 
     def __init__(self, directory: str | os.PathLike[str], policy: Checkpoints | None = None):
-        # Commits rest on rename and fsync, which object stores do not have. Runs are copied to them
-        # by `records.object_storage` instead.
-        if "://" in os.fspath(directory):
-            what = f"{directory} is not a directory of a disk"
-            raise CheckpointError(Problem(what, remedy="give a local or a mounted one"))
-        self._directory = Directory(pathlib.Path(directory).absolute())
+        self._directory = _open_directory(os.fspath(directory))
         self._policy = policy or Checkpoints()
         # One thread, so that saves finish in the order in which they began, and exchanges of the
         # processes stay in step.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
-        self._pending: tuple[pathlib.Path, int, concurrent.futures.Future[None]] | None = None
+        self._pending: tuple[Folder, int, concurrent.futures.Future[None]] | None = None
         # Random, agreed on by all processes at the first save: see `Directory.saving`.
         self._token = ""
         self._committed: list[int] = []
@@ -138,6 +141,8 @@ class Store:
         self._damage: dict[int, str] = {}
         self.fence: Callable[[], None] = unfenced
         """Raises `LockLost` where another process writes here now; called before each commit."""
+        self.before_commit: Callable[[], None] = unfenced
+        """Called by the primary when a save is complete; where it raises, nothing is committed."""
 
     def __enter__(self) -> Store:
         return self
@@ -146,7 +151,7 @@ class Store:
         self.close()
 
     @property
-    def directory(self) -> pathlib.Path:
+    def directory(self) -> Folder:
         """The folder of the checkpoints."""
         return self._directory.path
 
@@ -340,8 +345,8 @@ class Store:
             # earlier saves. A primary that the disk refuses above never comes here: its process
             # ends, and with it the wait of the others.
             self._barrier("may begin")
-            with self._policy.storage.saving():
-                pending = arrays_lib.save(path, arrays, iterator)
+            context = self._policy.storage.saving()
+            pending = arrays_lib.save(path, arrays, iterator, context)
         # A disk that refuses at once; what it refuses while arrays are written is raised by `wait`.
         except OSError as error:
             _blame_disk(self, step, error)
@@ -491,7 +496,7 @@ class Store:
 
     # Files.
 
-    def _finish(self, path: pathlib.Path, pending: arrays_lib.Pending, commit: Commit) -> None:
+    def _finish(self, path: Folder, pending: arrays_lib.Pending, commit: Commit) -> None:
         commit_lib.finish(
             pending,
             self._rounds(),
@@ -502,7 +507,7 @@ class Store:
 
     def _agreed_token(self) -> str:
         if not self._token:
-            self._token = self._rounds().exchange(None, lambda _: secrets.token_hex(4))
+            self._token = self._rounds().exchange(None, lambda _: self._directory.new_token())
         return self._token
 
     def _rounds(self) -> Rounds:
@@ -517,7 +522,8 @@ class Store:
     #
     # Deleting comes after the commit file is durable, so that at every moment as many whole
     # checkpoints exist as the policy keeps.
-    def _commit(self, saving: pathlib.Path, commit: Commit, sums: commit_lib.Sums) -> None:
+    def _commit(self, saving: Folder, commit: Commit, sums: commit_lib.Sums) -> None:
+        self.before_commit()
         self.fence()
         path = self._directory.put_in_place(saving, commit.step)
         commit_lib.write(path, commit, sums)
@@ -532,7 +538,7 @@ class Store:
         self._num_barriers += 1
         arrays_lib.barrier(f"{self.directory} {event} {self._num_barriers}")
 
-    def _retried(self, path: pathlib.Path, look: Callable[[], _T]) -> _T:
+    def _retried(self, path: Folder, look: Callable[[], _T]) -> _T:
         """Return the result of `look`, retrying a few times if the disk refuses.
 
         Raises:
@@ -561,6 +567,18 @@ class Store:
         return f"other checkpoints: {others}" if others else "there is no other checkpoint"
 
 
+def _open_directory(path: str) -> Directory | BucketDirectory:
+    """Return the folder of a run's checkpoints, on a disk or in an object store."""
+    if is_url(path):
+        from luthier.checkpoint.bucket import BucketDirectory
+
+        return BucketDirectory(path)
+    if "://" in path:
+        what = f"{path} is neither a directory nor a URL of an object store"
+        raise CheckpointError(Problem(what, remedy="write a path, gs://... or s3://..."))
+    return Directory(pathlib.Path(path).absolute())
+
+
 class _Unreadable(CheckpointError):
     """A checkpoint is there and cannot be read now."""
 
@@ -583,7 +601,7 @@ def _blame_disk(store: Store, step: int, error: BaseException) -> None:
         cause = cause.__cause__ or cause.__context__
     if cause is None:
         return
-    why = os.strerror(code) if code else str(cause)
+    why = os.strerror(code) if code else " ".join(str(cause).split())[:300]
     if code in (errno.ENOSPC, errno.EDQUOT):
         why = "the disk is full"
     what = f"{store.directory}: step {step} was not saved: {why}"
@@ -602,4 +620,6 @@ def _refusal(error: BaseException) -> int | None:
         return int(match[1])
     if _DISK_FULL.search(str(error)):
         return errno.ENOSPC
+    if isinstance(error, RunError) or _STORE_REFUSED.match(str(error)):
+        return 0
     return 0 if isinstance(error, OSError) else None

@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 
 
 def open_checkpoints(
-    path: pathlib.Path, policy: Checkpoints, fence: Callable[[], None] = lambda: None
+    path: pathlib.Path | str,
+    policy: Checkpoints,
+    fence: Callable[[], None] = lambda: None,
+    before_commit: Callable[[], None] = lambda: None,
 ) -> Saves:
     """Return the checkpoints of a run: one store, or two tiers where its policy asks for them.
 
     Args:
-      path: Where the run keeps its checkpoints.
+      path: Where the run keeps its checkpoints; a path, or a URL of an object store.
       policy: The checkpoint policy.
       fence: Raises `LockLost` where another process writes here now; called before each commit.
+      before_commit: Called by the primary before it commits a durable checkpoint.
 
     Returns:
       The store, ready to save and restore.
@@ -50,13 +54,14 @@ def open_checkpoints(
 
         # Made by the primary and then looked up by all: a process that does not see the folder (a
         # fast disk that is local to each machine) must fail here, and not at the first restore.
-        distributed.decided(lambda: str(tier.folder(path, primary=True)))
+        own = pathlib.Path(path)  # never a URL: the trainer refuses it before a run is made
+        distributed.decided(lambda: str(tier.folder(own, primary=True)))
         with distributed.together():
-            folder = tier.folder(path, primary=False)
+            folder = tier.folder(own, primary=False)
         fast = Store(folder, Checkpoints(keep_latest=tier.keep_latest, storage=policy.storage))
         fast.fence = fence
     store = Store(path, policy)
-    store.fence = fence
+    store.fence, store.before_commit = fence, before_commit
     if fast is None and not policy.copying.in_background:
         return store
     return Tiers(store, fast, policy.copying)

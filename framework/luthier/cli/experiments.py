@@ -17,6 +17,7 @@ from luthier.cli import flags, schedule_lengths
 from luthier.cli.arguments import Problems, UnknownOption
 from luthier.errors import BadInput, Problem, RunError
 from luthier.facade import root_function
+from luthier.storage.bucket import is_url
 from luthier.terminal import printable
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def find_run(reference: str) -> RunDirectory | None:
     if is_id and importlib.util.find_spec(reference.partition("/")[0]) is None:
         reference = f"{RUN}{reference}"
     is_folder = bool(reference) and (Path(reference) / "config.json").is_file()
-    if not is_folder and not reference.startswith(RUN):
+    if not is_folder and not reference.startswith(RUN) and not is_url(reference):
         return None
     from luthier import records
 

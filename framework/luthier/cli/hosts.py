@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hosts = parser.add_argument_group(
         "several processes",
         "Run the same command on every host, with a different --process-id. All hosts\n"
-        "must share the disk of records.directory.",
+        "must share the disk of records.directory, unless it is a bucket.",
     )
     hosts.add_argument(
         "--processes",

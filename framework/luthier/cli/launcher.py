@@ -214,8 +214,9 @@ def read_notes(path: pathlib.Path) -> dict[str, Any]:
 
 def _saved_step(run: pathlib.Path) -> int | None:
     from luthier.checkpoint import Store
+    from luthier.records import RunDirectory
 
-    return Store(run / "checkpoints").latest()
+    return Store(RunDirectory(run).checkpoints_path).latest()
 
 
 # The launcher itself.

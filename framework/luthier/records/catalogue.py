@@ -19,6 +19,7 @@ from luthier.errors import (
     listed,
 )
 from luthier.facade import root_function
+from luthier.records import object_storage
 from luthier.records.directory import RunDirectory
 from luthier.records.events import MFU, STEPS_PER_SECOND, TOKENS_PER_SECOND, Evaluation
 from luthier.records.metrics_file import read_last
@@ -96,6 +97,7 @@ def list_runs(
       []
     """
     root = project.records_folder(root)
+    object_storage.refresh_all(root)
     runs = [summarize(run) for run in sorted(_directories(root), key=_changed)]
     if name is not None:
         runs = [run for run in runs if fnmatch.fnmatchcase(run.name, name)]
@@ -167,8 +169,8 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
 
     Args:
       root: Where runs are kept.
-      reference: A run's directory; its id, `name/id`, or the beginning of either; the name of an
-        experiment that has one run; or `last` for the most recently updated one.
+      reference: A run's directory or URL; its id, `name/id`, or the beginning of either; the name
+        of an experiment that has one run; or `last` for the most recently updated one.
 
     Returns:
       The directory of the run.
@@ -182,9 +184,19 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     # Whatever is ambiguous is refused with all that it may mean. An empty path would be the current
     # folder, hence `text and`.
     text = os.fspath(reference).rstrip("/")
+    if "://" in text:
+        place = project.working_copy(text)
+        home = object_storage.home_of(place)
+        if home is None or not object_storage.refresh(place, home):
+            folder = text.rpartition("/")[0]
+            raise UnknownReference(
+                Problem(f"{text} is not a run", remedy=f"`luthier runs {folder}` may list them")
+            )
+        return RunDirectory(place)
     if text and (pathlib.Path(text) / "config.json").is_file():
         return RunDirectory(text)
     root = project.records_folder(root)
+    object_storage.refresh_all(root)
     runs = list(_directories(root))
     if text == LAST and runs:
         return max(runs, key=_changed)

@@ -36,8 +36,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from luthier import project
 from luthier.errors import Problem, RunError
-from luthier.records import crash, events, goodput
+from luthier.records import crash, events, goodput, object_storage
 from luthier.records import source as source_lib
 from luthier.records.media import MediaFiles
 from luthier.records.metrics_file import CutBack, cut_back, read_last
@@ -224,7 +225,7 @@ class RunDirectory:
         """Return where a run's directory is, or would be.
 
         Args:
-          root: Where runs are kept.
+          root: Where runs are kept; for the URL of an object store, its working copy.
           name: The name of the experiment.
           id: The id of the run.
 
@@ -232,13 +233,12 @@ class RunDirectory:
           The path, which need not exist.
 
         Raises:
-          RunError: `name` or `id` cannot name a directory, or `root` is not on a disk.
+          RunError: `name` or `id` cannot name a directory.
+          BadInput: `root` is a URL, and not one of an object store.
         """
-        # pathlib would take `gs://lab/runs` for a folder called `gs:`. Runs need appends, renames
-        # and locks; object stores get copies of them (`object_storage`).
+        # pathlib would take `gs://lab/runs` for a folder called `gs:`.
         if "://" in os.fspath(root):
-            remedy = "runs append and lock: keep records.directory on a disk"
-            raise RunError(Problem(f"{os.fspath(root)} is not a directory", remedy=remedy))
+            root = project.records_folder(root)
         for problem in (name_problem(name, "a run"), name_problem(id, "a run", "id")):
             if problem is not None:
                 raise RunError(problem)
@@ -299,9 +299,15 @@ class RunDirectory:
         return self.path / "status.json"
 
     @property
-    def checkpoints_path(self) -> pathlib.Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
+    def checkpoints_path(self) -> pathlib.Path | str:
+        """The folder of the checkpoints, or its URL where an object store is the run's home."""
+        url = project.bucket_url(self.path)
+        return f"{url}/checkpoints" if url else self.path / "checkpoints"
+
+    @property
+    def address(self) -> str:
+        """Where the run is kept: its path, or the URL where an object store is its home."""
+        return project.bucket_url(self.path) or str(self.path)
 
     @property
     def tokenizer_path(self) -> pathlib.Path:
@@ -500,6 +506,8 @@ class RunDirectory:
     @property
     def fence(self) -> Callable[[], None]:
         """Raises `LockLost` where this process locked the directory, and has lost the lock."""
+        if (home := object_storage.held(self.path)) is not None:
+            return home.check
         # Looked up anew each time: the lock is taken after this object was made, and a process that
         # only reads holds none.
         return fence(self.lock_path)
@@ -510,18 +518,42 @@ class RunDirectory:
         Returns:
           The process, or None.
         """
-        return holder(self.lock_path)
+        found = holder(self.lock_path)
+        if found is not None or object_storage.home_of(self.path) is None:
+            return found
+        # Of another machine, as of the last time that the working copy was brought up to date.
+        writer = object_storage.recorded_writer(self.path)
+        if writer is None or writer.process is None or not writer.seems_alive:
+            return None
+        return Holder(**dataclasses.asdict(writer.process), since=writer.renewed)
 
-    def lock(self) -> Lock:
-        """Become the one writer of this directory; release it, or use it in a `with`.
+    def lock(self, is_new: bool = False) -> Lock | object_storage.HomeLock:
+        """Become the one writer of this run; release it, or use it in a `with`.
+
+        Args:
+          is_new: Whether the directory was made just now.
 
         Returns:
           The lock, held.
 
         Raises:
-          RunError: Another process is; the message names it.
+          RunError: Another process is; the message names it. Or the object store refuses that is
+            the run's home.
         """
+        home = object_storage.home_of(self.path)
+        if home is not None:
+            return object_storage.HomeLock(self.path, home, is_new)
         return Lock(self.lock_path)
+
+    def upload(self) -> None:
+        """Bring what was recorded into the object store that is the run's home, if it has one.
+
+        Raises:
+          LockLost: Another process writes the run now.
+          RunError: The store or the disk refuses.
+        """
+        if (home := object_storage.held(self.path)) is not None:
+            home.push()
 
     def cut_back(self, step: int | None) -> CutBack:
         """Drop what was recorded after the restored `step` (None: nothing was restored).

@@ -228,9 +228,10 @@ class Records:
     """Settings of the records of a run; the JSON lines and `console.log` are always written.
 
     Args:
-      directory: Root directory of the runs. The default, `runs`, is in the folder of the project
-        (of the nearest pyproject.toml with `[tool.luthier]`, or beside `configs` or `sweeps`);
-        other relative paths are in the working directory.
+      directory: Root directory of the runs, or the URL of a folder in an object store, `gs://...`
+        or `s3://...`. The default, `runs`, is in the folder of the project (of the nearest
+        pyproject.toml with `[tool.luthier]`, or beside `configs` or `sweeps`); other relative paths
+        are in the working directory.
       console: Console output while training; None shows nothing.
       wandb: The mirror in Weights & Biases; None makes none.
       histograms: Distributions of parameters; None shows none.
@@ -290,7 +291,11 @@ class Records:
             except RunError as error:
                 report(str(error))
             copy = object_storage.of_environment(run_directory.path)
-            if copy is not None:
+            if (home := object_storage.held(run_directory.path)) is not None:
+                # The lock uploads until it is released, after what is written when this recorder
+                # is closed; and it is what a mirror is for.
+                home.start(report)
+            elif copy is not None:
                 recorder.add(object_storage.Mirror(run_directory.path, copy, report))
         # Last, so that it shows what the others report while they are closed.
         if self.console is not None:

@@ -56,6 +56,10 @@ class ChangedObject(Exception):
     """An object was written anew while it was read, or is gone."""
 
 
+class GoneObject(ChangedObject):
+    """An object is not there, or not any more."""
+
+
 def read_pieces(
     read: Callable[[slice], Any], stall_seconds: float = STALL_SECONDS
 ) -> Iterator[bytes]:
@@ -66,7 +70,7 @@ def read_pieces(
       stall_seconds: Time limit of a piece.
 
     Raises:
-      ChangedObject: The object was written anew meanwhile, or is gone.
+      ChangedObject: The object was written anew meanwhile; `GoneObject` where there is none.
       Whatever `read` raises, but for `OutOfRange`.
     """
     size, start, version = PieceSize(stall_seconds), 0, None
@@ -84,7 +88,9 @@ def read_pieces(
                 found = read(slice(first, None))
         # Pieces of two versions must not be glued together. The generation that comes with each
         # answer is compared instead of asking beforehand, which would leave a window.
-        if found.state == "missing" or version not in (None, found.stamp.generation):
+        if found.state == "missing":
+            raise GoneObject
+        if version not in (None, found.stamp.generation):
             raise ChangedObject
         version = found.stamp.generation
         yield found.value[start - first :]

@@ -121,7 +121,7 @@ def run(
     # Checks come before anything is written: a study with a mistake leaves no folder behind.
     editing = Editing(tuple(shelves), tuple(packages))
     study = check_study(graph, editing)
-    directory = StudyDirectory(project.records_folder(study.directory) / study.name)
+    directory = StudyDirectory(project.records_folder(study.directory, on_disk=True) / study.name)
     _set_aside(directory)
     if directory.exists:
         remedy = (

@@ -143,7 +143,9 @@ def sweep(
     if space and not objectives and (note := samplers.objective_note(study)):
         print(note)
     built = studies.build(study, own)
-    folder = recorded.path if recorded else project.records_folder(built.directory) / built.name
+    folder = (
+        recorded.path if recorded else project.records_folder(built.directory, True) / built.name
+    )
     if text := project.described(folder):
         print(f"project: {text}")
     with LiveView.of(built) as view:
@@ -154,5 +156,5 @@ def sweep(
 
 def _is_recorded(name: str) -> bool:
     """Return whether a study of this name, or in this folder, is recorded."""
-    paths = (pathlib.Path(name), project.records_folder(STUDIES) / name)
+    paths = (pathlib.Path(name), project.records_folder(STUDIES, on_disk=True) / name)
     return any(StudyDirectory(path).exists for path in paths)

@@ -126,13 +126,17 @@ def open_run(
             # The lock is held by the stack of this process until the `with` block of the caller
             # ends.
             record[:] = [opened.record]
-            path = str(opened.directory.path)
             if request.gin:
                 write_atomically(opened.directory.path / OPERATIVE_GIN, request.gin)
-            return path, opened.is_new, opened.is_over, list(opened.notices)
+            return opened.directory.address, opened.is_new, opened.is_over, list(opened.notices)
 
-        path, is_new, is_over, notices = distributed.decided(open_here)
-        yield Opened(RunDirectory(path), is_new, is_over, notices, record[0])
+        address, is_new, is_over, notices = distributed.decided(open_here)
+        # By its URL, where it has one: the other machines have working copies of their own, for
+        # what they write when they crash.
+        directory = RunDirectory(project.records_folder(address))
+        if object_storage.home_of(directory.path) is not None:
+            directory.path.mkdir(parents=True, exist_ok=True)
+        yield Opened(directory, is_new, is_over, notices, record[0])
 
 
 def reserve(
@@ -163,6 +167,9 @@ def reserve(
         source=read_source(request.packages),
     )
     record_place(directory.path)
+    if object_storage.home_of(directory.path) is not None:
+        with directory.lock(is_new=True):  # the job that is queued finds it in the bucket
+            pass
     return directory
 
 
@@ -187,6 +194,8 @@ def check_place(graph: Graph, plan: Plan, request: Request) -> str:
     root, name = project.records_folder(experiment.records.directory), experiment.name
     path = RunDirectory.locate(root, name, run_id(graph))
     configuration(graph).files()
+    if (home := object_storage.home_of(path)) is not None:
+        object_storage.refresh(path, home)
     # Whether it could be written is asked of the nearest folder that exists; nothing is made.
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     refusal = 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
@@ -250,7 +259,7 @@ def _open(
         if request.directory is None:  # the trials of a study have their study's copy, and place
             record_place(directory.path)
             directory.write_code(request.packages)
-        with directory.lock() as lock:
+        with directory.lock(is_new=True) as lock:
             yield Opened(directory, is_new=True, notices=[*notices, *_taken_over(lock)])
         return
     # The lock before anything is compared: another process may be about to change the record.
@@ -353,7 +362,7 @@ def run_id(graph: Graph) -> str:
 def _existing(root: Path, name: str, graph: Graph, request: Request) -> RunDirectory | None:
     if request.directory is not None:
         # A copy in an object store counts as the run: on a new machine the same command resumes it.
-        object_storage.bring_back(request.directory)
+        _bring_here(request.directory)
         is_there = (request.directory / "config.json").is_file()
         return RunDirectory(request.directory) if is_there else None
     if request.run is not None:
@@ -362,8 +371,22 @@ def _existing(root: Path, name: str, graph: Graph, request: Request) -> RunDirec
         return None
     # The same command finds the same run, because its id is the fingerprint of the graph.
     path = RunDirectory.locate(root, name, run_id(graph))
-    object_storage.bring_back(path)
+    _bring_here(path)
     return RunDirectory(path) if (path / "config.json").is_file() else None
+
+
+def _bring_here(path: Path) -> None:
+    """Bring the records of a run from its object store, or from its copy in one, if it has any."""
+    home = object_storage.home_of(path)
+    if home is None:
+        object_storage.bring_back(path)
+    else:
+        object_storage.refresh(path, home, is_writer=True)
+
+
+def _is_taken(path: Path) -> bool:
+    home = object_storage.home_of(path)
+    return path.exists() if home is None else object_storage.refresh(path, home)
 
 
 def _new_id(root: Path, name: str, graph: Graph) -> str:
@@ -371,7 +394,7 @@ def _new_id(root: Path, name: str, graph: Graph) -> str:
     # `--new`, and a run that saved nothing, take the same id with a number behind it, so that
     # `runs` shows which of them belong together.
     number, path = 1, RunDirectory.locate(root, name, id)
-    while path.exists():
+    while _is_taken(path):
         number += 1
         path = RunDirectory.locate(root, name, f"{id}-{number}")
     return path.name
@@ -479,7 +502,7 @@ def _loaded(directory: RunDirectory, packages: Sequence[str]) -> Graph:
         raise RunError([Problem(what, remedy=remedy), *error.problems]) from error
 
 
-def _taken_over(lock: Lock) -> list[str]:
+def _taken_over(lock: Lock | object_storage.HomeLock) -> list[str]:
     return [lock.notice] if lock.notice else []
 
 
@@ -488,6 +511,9 @@ def _siblings(root: Path, name: str, graph: Graph, packages: Sequence[str]) -> l
     steps = graphs.evaluate(graphs.get(graph, "training.steps"))
     if not isinstance(steps, int):
         return []  # in epochs: how many steps that were in the other run depends on its data
+    # All runs of the bucket would be downloaded for it.
+    if object_storage.home_of(root) is not None:
+        return []
     # Another number of steps is another graph, and so another id: users who wanted to extend a run
     # would start a new one without noticing.
     runs = [s for s in list_runs(root) if s.name == name and s.record.saved_step]

@@ -132,13 +132,16 @@ def next_steps(
         return f"to resume: {again}"
     # A notebook has no command line, which the two commands below are for.
     if not command:
-        return f"the run is in {directory.path}"
+        return f"the run is in {directory.address}"
     # Twice as long is an example, which can be run as it stands. Options of the command about the
     # run and its length go: they would contradict those that are added.
     longer = f"{_LENGTH.sub('', again)} training.steps={2 * steps}"
-    extend = f"to extend: {longer} --run {directory.id} --extend"
+    # In an object store by its URL, which these commands find from any folder.
+    is_remote = directory.address != str(directory.path)
+    name = directory.address if is_remote else directory.id
+    extend = f"to extend: {longer} --run {name} --extend"
     if prompt is None:
         return extend
     # A prompt of other text than the model was trained on shows nothing: only that of the config.
-    words = ["luthier", "generate", directory.id, *(["--prompt", prompt] if prompt else [])]
+    words = ["luthier", "generate", name, *(["--prompt", prompt] if prompt else [])]
     return f"{extend}\nto sample: {shlex.join(words)}"

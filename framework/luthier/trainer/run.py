@@ -734,6 +734,12 @@ def _look_at_disk(plan: Plan, directory: Path | None) -> None:
         # With the one that is being written: it is complete before an older one is deleted.
         copies = experiment.checkpoints.most_kept(experiment.training.steps)
         place = directory or project.records_folder(experiment.records.directory)
+        if url := project.bucket_url(place):
+            if experiment.checkpoints.fast is not None:
+                what = f"a fast tier needs a run on a disk, and this one is in {url}"
+                remedy = "leave it out, or set records.directory to a disk"
+                raise CheckpointError(Problem(what, "checkpoints.fast", remedy=remedy))
+            return  # an object store is never full
         require_space(str(place), plan.state_bytes * copies)
 
 
@@ -774,7 +780,9 @@ def _open_store(plan: Plan, directory: RunDirectory) -> Iterator[Saves | None]:
     if checkpoints is None:
         yield None
         return
-    with open_checkpoints(directory.checkpoints_path, checkpoints, directory.fence) as store:
+    place, fence = directory.checkpoints_path, directory.fence
+    # In an object store, too, the record reaches as far as each checkpoint: it is uploaded before.
+    with open_checkpoints(place, checkpoints, fence, directory.upload) as store:
         yield store
 
 

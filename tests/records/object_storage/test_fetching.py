@@ -132,7 +132,7 @@ def test_a_slow_line_copies_large_files_and_a_stalled_one_resumes(
     scheme, run, save, tmp_path, monkeypatch
 ):
     """The time limit is one on progress: the whole file takes longer than it on this line."""
-    monkeypatch.setattr("luthier.records.object_storage.segments.WHOLE_BYTES", 1 << 16)
+    monkeypatch.setattr("luthier.storage.segments.WHOLE_BYTES", 1 << 16)
     monkeypatch.setattr("luthier.records.object_storage.mirror.PUSH_SECONDS", 3600.0)
     save(20, random.Random(0).randbytes(300_000).hex())
     lines, stored, stalled, size = [], {}, [], 600_000

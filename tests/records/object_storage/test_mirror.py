@@ -25,7 +25,7 @@ def copy(run, bucket):
     made = Mirror(run, bucket, lines.append)
     made.lines = lines
     _until(lambda: "status.json" in bucket.list())
-    with made._pushing:  # the thread has copied all of it
+    with made._uploader._pushing:  # the thread has copied all of it
         pass
     yield made
     made.close()

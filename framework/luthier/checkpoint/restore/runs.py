@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -29,6 +30,8 @@ from luthier.checkpoint.restore.source import (
 )
 from luthier.checkpoint.store import Store
 from luthier.errors import CheckpointError, Problem
+from luthier.storage import segments
+from luthier.storage.bucket import Bucket, fault_of, is_url, open_below
 
 if TYPE_CHECKING:
     import jax
@@ -207,6 +210,7 @@ def _read_part(read: Read, source: str, dimension: int, count: int, index: Index
 # Starting from another run of luthier: its checkpoint, under its own names.
 
 _VARIABLES = "variables"
+_SETTINGS = "restored.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +220,8 @@ class FromRun(Restore):
     On the command line `restore=run:DIR` is `restore=luthier.checkpoint.FromRun("DIR")`.
 
     Args:
-      directory: The directory of the run, or that of its checkpoints.
+      directory: The directory of the run, or that of its checkpoints; a path, or a URL of an object
+        store.
       step: Step of the checkpoint; None means the newest.
       weights: The trained parameters, or their moving average.
       rules: Rules that take, initialize or skip parameters; the first match decides.
@@ -244,6 +249,10 @@ class FromRun(Restore):
         Raises:
           CheckpointError: It does not exist, or is damaged.
         """
+        if is_url(self.directory):
+            with self._open_remote() as opened:
+                yield opened
+            return
         path = pathlib.Path(self.directory).expanduser()
         if not path.is_dir():
             near = sorted(str(found) for found in pathlib.Path().glob(f"*/*/{path.name}"))
@@ -252,23 +261,45 @@ class FromRun(Restore):
             raise CheckpointError(Problem(what, "restore", remedy=remedy, nearest=near))
         inside = path / "checkpoints"
         with Store(inside if inside.is_dir() else path) as store:
-            step = store.latest() if self.step is None else self.step
-            if step is None:
-                raise CheckpointError(Problem(f"{path} holds no checkpoint", "restore"))
-            yield _Checkpoint(store, step, self.weights, path)
+            yield self._checkpoint(store, path, str(path))
+
+    @contextlib.contextmanager
+    def _open_remote(self) -> Iterator[OpenedSource]:
+        """Open the checkpoint of a run in an object store, with copies of its small files."""
+        bucket, url = Bucket(self.directory), self.directory.rstrip("/")
+        with (
+            tempfile.TemporaryDirectory(prefix="luthier-") as folder,
+            contextlib.ExitStack() as held,
+        ):
+            store = held.enter_context(Store(f"{url}/checkpoints"))
+            if not store.steps():
+                store = held.enter_context(Store(url))
+            names = [*bucket.list("tokenizer/"), *bucket.list(_SETTINGS)]
+            for name, content in segments.files_in(bucket, names):
+                if fault := fault_of(name):
+                    raise CheckpointError(Problem(f"{url} has a file {name!r}: {fault}", "restore"))
+                with open_below(pathlib.Path(folder), name) as file:
+                    file.writelines(content)
+            yield self._checkpoint(store, pathlib.Path(folder), url)
+
+    def _checkpoint(self, store: Store, path: pathlib.Path, name: str) -> _Checkpoint:
+        step = store.latest() if self.step is None else self.step
+        if step is None:
+            raise CheckpointError(Problem(f"{name} holds no checkpoint", "restore"))
+        return _Checkpoint(store, step, self.weights, path, name)
 
 
 class _Checkpoint(OpenedSource):
     """One checkpoint of another run."""
 
-    def __init__(self, store: Store, step: int, weights: str, path: pathlib.Path):
-        self._store, self._step, self._path = store, step, path
+    def __init__(self, store: Store, step: int, weights: str, path: pathlib.Path, name: str):
+        self._store, self._step, self._path, self._name = store, step, path, name
         self._saved: dict[str, str] = {}
         self._there: dict[str, tuple[Shape, str]] = {}
         self._whole: dict[str, np.ndarray] = {}
         arrays = store.read(step).arrays
         if not any(name.startswith(f"{weights}/") for name in arrays):
-            what = f"{path} keeps no {weights} at step {step}"
+            what = f"{name} keeps no {weights} at step {step}"
             raise CheckpointError(Problem(what, "restore.weights"))
         # What is frozen has no average: it is taken as it is.
         for wanted in (_VARIABLES, "parameters", weights):
@@ -279,7 +310,7 @@ class _Checkpoint(OpenedSource):
 
     @property
     def title(self) -> str:
-        return f"{self._path} (step {self._step})"
+        return f"{self._name} (step {self._step})"
 
     @property
     def tokenizer(self) -> pathlib.Path:
@@ -287,7 +318,7 @@ class _Checkpoint(OpenedSource):
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, Any]]:
-        return read_config(self._path, "restored.json") or {}
+        return read_config(self._path, _SETTINGS) or {}
 
     def find(self, wanted: Wanted) -> Found:
         # Before anything is written: weights that are damaged would otherwise be found after the

@@ -87,7 +87,7 @@ def _examine(arguments: argparse.Namespace) -> int:
     from luthier.parallel import distributed, hosts
     from luthier.records import read_source
 
-    arguments.directory = str(project.records_folder(arguments.directory))
+    arguments.directory = str(project.records_folder(arguments.directory, on_disk=True))
     # Collective: every process measures at the same time, and process 0 gets the results of all of
     # them.
     hosts.configure(arguments.devices)

@@ -358,7 +358,9 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     is_wrapped = bool(arguments.space or arguments.sweep)
     if is_wrapped and not arguments.objective and (note := samplers.objective_note(graph)):
         print(note)
-    root = directory.path if directory else project.records_folder(study.directory) / study.name
+    root = (
+        directory.path if directory else project.records_folder(study.directory, True) / study.name
+    )
     if text := project.described(root):
         print(f"project: {text}")
     with view:

@@ -325,7 +325,7 @@ def _numbers(study: Path) -> list[int]:
 
 
 def _find_study(name: str) -> Path:
-    for path in (Path(name), project.records_folder(STUDIES) / name):
+    for path in (Path(name), project.records_folder(STUDIES, on_disk=True) / name):
         if (path / "study.json").is_file():
             return path
     from luthier.study.driver.directory import find_study  # which knows the nearest names

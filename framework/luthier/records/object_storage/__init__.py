@@ -1,6 +1,13 @@
 """Copies of run directories in object stores, from which another machine can resume."""
 
-from luthier.records.object_storage.bucket import Bucket, Object, open_below
+from luthier.records.object_storage.home import (
+    HomeLock,
+    held,
+    home_of,
+    recorded_writer,
+    refresh,
+    refresh_all,
+)
 from luthier.records.object_storage.lease import KEY, LEASE_SECONDS, Lease, LeaseWriter
 from luthier.records.object_storage.mirror import (
     VARIABLE,
@@ -9,13 +16,15 @@ from luthier.records.object_storage.mirror import (
     fetch,
     of_environment,
 )
-from luthier.records.object_storage.segments import Segment, Segments
+from luthier.storage.bucket import Bucket, Object, open_below
+from luthier.storage.segments import Segment, Segments
 
 __all__ = [
     "KEY",
     "LEASE_SECONDS",
     "VARIABLE",
     "Bucket",
+    "HomeLock",
     "Lease",
     "LeaseWriter",
     "Mirror",
@@ -24,6 +33,11 @@ __all__ = [
     "Segments",
     "bring_back",
     "fetch",
+    "held",
+    "home_of",
     "of_environment",
     "open_below",
+    "recorded_writer",
+    "refresh",
+    "refresh_all",
 ]

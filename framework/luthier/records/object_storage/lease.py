@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 import socket
 import threading
 import time
 
 from luthier.errors import Problem, RunError
-from luthier.records.object_storage.bucket import Bucket, Object
+from luthier.storage import ProcessIdentity
+from luthier.storage.bucket import Bucket, Object
 from luthier.storage.transfer import STALL_SECONDS
 
 KEY = "writer.json"
@@ -36,11 +38,26 @@ class LeaseWriter:
       host: The name of its machine.
       directory: The run's directory there.
       renewed: When it was heard of last, in seconds since 1970; 0 where it has let go.
+      process: Its process; None for the writer of a mirror, which the lock of its directory names.
+      token: Random; no two writers that are processes have the same.
     """
 
     host: str
     directory: str
     renewed: float
+    process: ProcessIdentity | None = None
+    token: str = ""
+
+    @property
+    def seems_alive(self) -> bool:
+        """Whether it writes now, as far as the clocks of two machines agree; for showing it."""
+        if self.process is not None and self.process.here:
+            return self.renewed > 0 and self.process.alive
+        return time.time() - self.renewed < LEASE_SECONDS
+
+
+class TakenOver(RunError):
+    """Another process has taken the lease over."""
 
 
 class Lease:
@@ -50,21 +67,33 @@ class Lease:
     machine, or in another directory, the former writer must have released it; one that did not is
     waited for, until it was silent for `LEASE_SECONDS`. Of two that take it at one time one wins.
 
+    Where the store is the run's home, and not a copy of it, the directory proves nothing: the
+    working copy has the same path on every machine, and host names of containers repeat. Then the
+    former writer may be taken over at once only if it is a process of this machine that has ended.
+
     Args:
       bucket: The folder of the run.
       directory: The run's directory here.
+      process: This process, where the store is the run's home.
 
     Raises:
       RunError: Another process writes there, or the store refuses.
     """
 
-    def __init__(self, bucket: Bucket, directory: str):
+    def __init__(self, bucket: Bucket, directory: str, process: ProcessIdentity | None = None):
         self._bucket = bucket
-        self._me = LeaseWriter(socket.gethostname(), directory, 0.0)
+        token = "" if process is None else secrets.token_hex(8)
+        self._me = LeaseWriter(socket.gethostname(), directory, 0.0, process, token)
         self._writing, self._renewed = threading.Lock(), 0.0
         found = first = bucket.read(KEY)
-        former = _read(found)
-        if former is not None and not self._is_mine(former):
+        self.former = former = read_writer(found)
+        """The writer before this one, as the lease named it; None for the first."""
+        self.token = token
+        """Random; names this writer in the object."""
+        if former is not None and (process := former.process) and _writes_here(former, directory):
+            what = f"{bucket.url} is written by process {process.pid} of this machine"
+            raise RunError(Problem(what, remedy="end it, or start a separate run with --new"))
+        if former is not None and not self._is_mine(former) and not _has_ended(former, directory):
             # Clamped, because the two clocks may differ by anything: at worst the whole lease is
             # waited for once more, or a live writer is taken over and stops at its next renewal.
             silent = min(max(0.0, time.time() - former.renewed), LEASE_SECONDS)
@@ -77,6 +106,8 @@ class Lease:
                 where = f"on {former.host} in {former.directory}"
                 what = f"{bucket.url} is written by another process, {where}"
                 raise RunError(Problem(what, remedy="end it, or start a separate run with --new"))
+        self.found = found
+        """The object of the lease as it was found."""
         # Only where the object still is what was read: of two that waited for the same lapsed lease
         # one is refused here.
         if not self._write(found, time.time()):
@@ -103,12 +134,12 @@ class Lease:
 
     def _renew(self) -> None:
         found = self._bucket.read(KEY)
-        former = _read(found)
+        former = read_writer(found)
         # Read before it is written, although a conditional write alone would do: a process of the
         # same run on this machine may have renewed it, which is no take-over.
         if former is None or not self._is_mine(former) or not self._write(found, time.time()):
             what = f"{self._bucket.url} was taken over by another process"
-            raise RunError(Problem(what + (f" on {former.host}" if former else "")))
+            raise TakenOver(Problem(what + (f" on {former.host}" if former else "")))
 
     def release(self) -> None:
         """Release the lease, so that another machine can take over at once.
@@ -118,13 +149,15 @@ class Lease:
         """
         with self._writing:
             found = self._bucket.read(KEY)
-            former = _read(found)
+            former = read_writer(found)
             if former is not None and self._is_mine(former):
                 self._write(found, 0.0)
 
     def _is_mine(self, writer: LeaseWriter) -> bool:
         # Not the process: a restart in the same directory holds the lock of that directory, and
         # with it the right to its copy.
+        if self._me.token:
+            return writer.token == self._me.token
         return (writer.host, writer.directory) == (self._me.host, self._me.directory)
 
     def _write(self, over: Object, renewed: float) -> bool:
@@ -173,10 +206,30 @@ class Leased(Bucket):
         super().delete(key)
 
 
-def _read(found: Object) -> LeaseWriter | None:
+def read_writer(found: Object) -> LeaseWriter | None:
+    """Return whom the object of a lease names; None where there is none, or it is damaged.
+
+    Args:
+      found: The object `KEY`.
+    """
     if found.data is None:
         return None
     try:
-        return LeaseWriter(**json.loads(found.data))
-    except (ValueError, TypeError, RecursionError):
+        fields = json.loads(found.data)
+        process = fields.pop("process", None)
+        return LeaseWriter(**fields, process=ProcessIdentity(**process) if process else None)
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+# Of a process of this machine the kernel knows whether it lives. In this very directory it does not
+# write any more even then, because this process holds the lock of it.
+def _has_ended(writer: LeaseWriter, directory: str) -> bool:
+    if writer.process is None or not writer.process.here:
+        return False
+    return writer.directory == directory or not writer.process.alive
+
+
+def _writes_here(writer: LeaseWriter, directory: str) -> bool:
+    is_here = writer.process is not None and writer.process.here
+    return is_here and writer.renewed > 0 and not _has_ended(writer, directory)

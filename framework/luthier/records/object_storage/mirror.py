@@ -18,15 +18,14 @@ import shutil
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from luthier.errors import Problem, RunError
 from luthier.records.events import Event, Saved
-from luthier.records.object_storage import segments
-from luthier.records.object_storage.bucket import Bucket, fault_of, open_below
 from luthier.records.object_storage.lease import KEY, Lease, Leased
-from luthier.records.object_storage.segments import FOLDER, Segments
-from luthier.storage import run_error, sync_directory
+from luthier.storage import run_error, segments, sync_directory
+from luthier.storage.bucket import Bucket, fault_of, open_below
+from luthier.storage.segments import FOLDER, Segments
 
 # The sink that copies a run's directory to an object store, while the run trains.
 #
@@ -68,71 +67,42 @@ def of_environment(
     return Bucket(url) / "/".join(own) if url else None
 
 
-class Mirror:
-    """Copies a run's directory, in a thread.
+class Uploader:
+    """Copies the files of a run's directory, and its checkpoints where they are files, too.
 
     Args:
       path: The run's directory, locked by the caller.
       bucket: Where it goes.
-      report: Is given one line about trouble, and one when it is over; called from any thread.
-
-    Raises:
-      RunError: Another machine writes there, or the store refuses.
+      lease: The lease of it.
+      report: Is given one line about files that cannot be copied.
+      is_home: Whether the bucket is the run's home: its checkpoints are written there by the
+        processes themselves, and files that are deleted here are deleted there.
     """
 
-    # Training continues where the store does not answer: the copy catches up later.
-    essential = False
-
-    def __init__(self, path: pathlib.Path, bucket: Bucket, report: Callable[[str], None]):
-        self._path, self._report = path, report
-        # Taken in the constructor, so that a start fails before it trains where another machine is
-        # writing the same copy.
-        self._lease = Lease(bucket, str(path.absolute()))
-        self._bucket = Leased(bucket.url, self._lease, bucket.stall_seconds)
+    def __init__(
+        self,
+        path: pathlib.Path,
+        bucket: Bucket,
+        lease: Lease,
+        report: Callable[[str], None],
+        is_home: bool = False,
+    ):
+        self._path, self._report, self._lease = path, report, lease
+        self._bucket = Leased(bucket.url, lease, bucket.stall_seconds)
+        self._is_home = is_home
         self._copied: dict[str, tuple[int, int]] = {}
         self._segments: dict[str, Segments] = {}
         self._unnamable: set[str] = set()
+        self._pushing = threading.Lock()
         # By step the checksum of the file that commits it: a checkpoint that was saved again after
         # its run was cut back is another one.
-        self._checkpoints = {
-            step: zlib.crc32(bucket.read(f"{CHECKPOINTS}/{step}/{COMMIT}").data or b"")
-            for step in _committed(bucket.list(f"{CHECKPOINTS}/"))
-        }
-        self._trouble = ""
-        self._pushing = threading.Lock()
-        self._due, self._closing, self._closed = (threading.Event() for _ in range(3))
-        # Two threads, because one push may take longer than the lease lasts: the keeper renews
-        # meanwhile.
-        self._thread = threading.Thread(target=self._run, name="luthier-mirror", daemon=True)
-        self._keeper = threading.Thread(target=self._keep, name="luthier-lease", daemon=True)
-        self._thread.start()
-        self._keeper.start()
-
-    def emit(self, event: Event) -> None:
-        """Copy soon where there is a checkpoint."""
-        if isinstance(event, Saved):
-            self._due.set()
-
-    def flush(self) -> None:
-        """Do nothing: nobody waits for the store."""
-
-    def close(self) -> None:
-        """Copy what is left, and let go of the copy; a second call does nothing.
-
-        Raises:
-          RunError: Not everything was copied.
-        """
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        self._due.set()
-        self._thread.join()
-        try:
-            self.push()
-        finally:
-            self._closed.set()
-        self._keeper.join()  # what it renewed after the release would not be free
-        self._lease.release()
+        self._checkpoints: dict[str, int] = {}
+        if not is_home:
+            self._checkpoints = {
+                step: zlib.crc32(bucket.read(f"{CHECKPOINTS}/{step}/{COMMIT}").data or b"")
+                for step in _committed(bucket.list(f"{CHECKPOINTS}/"))
+            }
+        self._there: set[str] | None = None
 
     def push(self) -> None:
         """Copy what is new.
@@ -144,6 +114,9 @@ class Mirror:
         with self._pushing:
             self._lease.renew()
             try:
+                if self._is_home:
+                    self._delete_all_but(self._push_files())
+                    return
                 # Listed first: what is committed from here on waits for the metrics before it.
                 committed = _committed_here(self._path / CHECKPOINTS)
                 self._push_files()
@@ -151,7 +124,9 @@ class Mirror:
             except OSError as error:
                 raise run_error("read", error.filename or self._path, error) from error
 
-    def _push_files(self) -> None:
+    def _push_files(self) -> set[str]:
+        """Copy the files that changed; return the names of all that are here."""
+        here = set()
         for path in _files(self._path, skipped=(*LOCAL, CHECKPOINTS)):
             parts = path.relative_to(self._path).parts
             name = "/".join(parts)
@@ -162,6 +137,22 @@ class Mirror:
                     self._segments.setdefault(name, Segments(self._bucket, name)).push(path)
                 else:
                     self._copy(name, path)
+                here.add(name)
+        return here
+
+    def _delete_all_but(self, here: set[str]) -> None:
+        """Delete files from the store that were cut off or deleted here."""
+        if self._there is None:
+            names = self._bucket.list(skipped=f"{CHECKPOINTS}/")
+            self._there = {segments.whole_name(name) for name in names} - {KEY}
+        for name in self._there - here:
+            self._bucket.delete(name)
+            for kind in (f"{FOLDER}/", segments.PIECES_FOLDER):
+                for piece in self._bucket.list(f"{name}{kind}"):
+                    self._bucket.delete(piece)
+            self._copied.pop(name, None)
+            self._segments.pop(name, None)
+        self._there = here
 
     def _copy(self, name: str, path: pathlib.Path) -> None:
         status = path.stat()
@@ -227,12 +218,85 @@ class Mirror:
         for name in sorted(names, key=lambda name: name != f"{folder}{COMMIT}"):
             self._bucket.delete(name)
 
+
+class Mirror:
+    """Copies a run's directory, in a thread.
+
+    Args:
+      path: The run's directory, locked by the caller.
+      bucket: Where it goes.
+      report: Is given one line about trouble, and one when it is over; called from any thread.
+      lease: The lease of the bucket, which is the run's home; None takes one for a copy.
+
+    Raises:
+      RunError: Another machine writes there, or the store refuses.
+    """
+
+    # Training continues where the store does not answer: the copy catches up later.
+    essential = False
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        bucket: Bucket,
+        report: Callable[[str], None],
+        lease: Lease | None = None,
+    ):
+        self._report, self._url = report, bucket.url
+        # Taken in the constructor, so that a start fails before it trains where another machine is
+        # writing the same copy.
+        self._own_lease = Lease(bucket, str(path.absolute())) if lease is None else None
+        lease = lease or self._own_lease
+        assert lease is not None
+        self._uploader = Uploader(path, bucket, lease, report, is_home=self._own_lease is None)
+        self._trouble = ""
+        self._due, self._closing, self._closed = (threading.Event() for _ in range(3))
+        self._thread = threading.Thread(target=self._run, name="luthier-mirror", daemon=True)
+        self._thread.start()
+        # Two threads, because one push may take longer than the lease lasts: the keeper renews
+        # meanwhile. A home has one already.
+        self._keeper: threading.Thread | None = None
+        if self._own_lease is not None:
+            self._keeper = threading.Thread(target=self._keep, name="luthier-lease", daemon=True)
+            self._keeper.start()
+
+    def emit(self, event: Event) -> None:
+        """Copy soon where there is a checkpoint."""
+        if isinstance(event, Saved):
+            self._due.set()
+
+    def flush(self) -> None:
+        """Do nothing: nobody waits for the store."""
+
+    def push(self) -> None:
+        """Copy what is new; see `Uploader.push`."""
+        self._uploader.push()
+
+    def close(self) -> None:
+        """Copy what is left, and let go of the copy; a second call does nothing.
+
+        Raises:
+          RunError: Not everything was copied.
+        """
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._due.set()
+        self._thread.join()
+        try:
+            self.push()
+        finally:
+            self._closed.set()
+        if self._keeper is not None and self._own_lease is not None:
+            self._keeper.join()  # what it renewed after the release would not be free
+            self._own_lease.release()
+
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
                 self.push()
                 if self._trouble:
-                    self._report(f"{self._bucket.url} is up to date again")
+                    self._report(f"{self._url} is up to date again")
                 self._trouble = ""
             except RunError as error:
                 if not self._trouble:
@@ -243,9 +307,10 @@ class Mirror:
 
     def _keep(self) -> None:
         """Keep the lease while a single object, or the next push, is waited for."""
+        assert self._own_lease is not None
         while not self._closed.wait(_LOOK_SECONDS):
             with contextlib.suppress(RunError):  # `push` asks again, and reports it
-                self._lease.keep()
+                self._own_lease.keep()
 
 
 @contextlib.contextmanager
@@ -311,7 +376,7 @@ def _committed(names) -> set[str]:
 
 # A run's directory from its copy, on a machine that has none.
 
-_CONFIG = "config.json"
+CONFIG = "config.json"
 
 
 def bring_back(path: pathlib.Path) -> bool:
@@ -340,21 +405,21 @@ def fetch(path: pathlib.Path, bucket: Bucket) -> bool:
       RunError: The store or the disk refuses, or an object has a name that leads out of the
         directory; nothing was written then.
     """
-    if (path / _CONFIG).is_file():
+    if (path / CONFIG).is_file():
         return False
     names = bucket.list()
     # Either as one object or in pieces, where it is large.
-    if not {_CONFIG, _CONFIG + segments.INDEX}.intersection(names):
+    if not {CONFIG, CONFIG + segments.INDEX}.intersection(names):
         return False
     # All before the first is written: names come from whoever can write to the bucket.
     for name in names:
-        _check(bucket, name)
+        check_name(bucket, name)
     # A new folder under a name that nobody can guess, and so prepare.
     building = path.with_name(f".{path.name}.{os.urandom(8).hex()}.fetched")
     try:
         building.parent.mkdir(parents=True, exist_ok=True)
         building.mkdir()
-        for name, content in _growing_files(bucket, names):
+        for name, content in segments.files_in(bucket, _wanted(names)):
             with open_below(building, name) as file:
                 file.writelines(content)
         os.rename(building, path)
@@ -366,7 +431,7 @@ def fetch(path: pathlib.Path, bucket: Bucket) -> bool:
     return True
 
 
-def _check(bucket: Bucket, name: str) -> None:
+def check_name(bucket: Bucket, name: str) -> None:
     """Refuse a copy with a name that no `Mirror` has written."""
     fault = fault_of(name)
     if not fault and name.split("/")[0] in LOCAL:
@@ -377,26 +442,14 @@ def _check(bucket: Bucket, name: str) -> None:
         raise RunError(Problem(what, remedy=remedy))
 
 
-def _growing_files(bucket: Bucket, names: Sequence[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield the files of a copy, by their names in the run's directory, with their contents."""
-    for name in _wanted(names):
-        if name.endswith(segments.INDEX):
-            whole = name.removesuffix(segments.INDEX)
-            yield whole, segments.download(bucket, whole)
-        elif segments.PIECES_FOLDER not in name:
-            yield name, bucket.read_pieces(name)
-    for name in sorted({n.partition(f"{FOLDER}/")[0] for n in names if f"{FOLDER}/" in n}):
-        yield name, Segments(bucket, name).read()
-
-
 def _wanted(names) -> list[str]:
-    # Checkpoints without a commit are an upload that was killed; segments are put together
-    # separately, and the lease belongs to the writer.
+    # Checkpoints without a commit are an upload that was killed, and the lease belongs to the
+    # writer.
     whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{COMMIT}")}
     wanted = []
     for name in names:
         step = "/".join(name.split("/")[:2])
         of_checkpoint = name.startswith(f"{CHECKPOINTS}/") and name.count("/") > 1
-        if name != KEY and f"{FOLDER}/" not in name and (not of_checkpoint or step in whole):
+        if name != KEY and (not of_checkpoint or step in whole):
             wanted.append(name)
     return wanted

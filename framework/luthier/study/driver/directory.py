@@ -305,7 +305,7 @@ def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyD
     Raises:
       UnknownReference: There is none; the problem holds the nearest names.
     """
-    root = project.records_folder(directory)
+    root = project.records_folder(directory, on_disk=True)
     for path in (pathlib.Path(name), root / name):
         if name and StudyDirectory(path).exists:
             return StudyDirectory(path)

@@ -28,8 +28,16 @@ from luthier import project
 from luthier.cli import arguments as arguments_lib
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import notice, print_json, report_damage, table
-from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem, RunError
+from luthier.errors import (
+    EXIT_DONE,
+    BadInput,
+    LuthierError,
+    Problem,
+    RunError,
+    UnknownReference,
+)
 from luthier.storage import run_error
+from luthier.storage.bucket import is_url
 from luthier.terminal import can_print, cell, has_colors, printable, sparkline
 
 if TYPE_CHECKING:
@@ -54,7 +62,7 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
         "--directory",
         default=DIRECTORY,
         metavar="DIR",
-        help="the folder of the runs (default: runs)",
+        help="the folder of the runs, or its URL (default: runs)",
     )
 
 
@@ -118,8 +126,11 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems.raise_any()
     from luthier import records
 
+    if len(arguments.runs) == 1 and is_url(arguments.runs[0]) and not _is_run(arguments.runs[0]):
+        arguments.directory, arguments.runs = arguments.runs[0], []
     # The default folder may be missing: a new project has no runs yet.
-    if arguments.directory != DIRECTORY and not Path(arguments.directory).is_dir():
+    is_named = arguments.directory != DIRECTORY and not is_url(arguments.directory)
+    if is_named and not Path(arguments.directory).is_dir():
         raise BadInput(Problem(f"there is no folder {arguments.directory!r}", "--directory"))
     arguments.directory = str(project.records_folder(arguments.directory))
     if arguments.plot:
@@ -146,6 +157,21 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         return EXIT_DONE
     print("\n".join(_describe(summary, queued)))
     return EXIT_DONE
+
+
+def _described(directory: str) -> str:
+    return project.bucket_url(directory) or directory
+
+
+def _is_run(url: str) -> bool:
+    """Return whether a URL is that of a run, and not of a folder of runs."""
+    from luthier import records
+
+    try:
+        records.find(DIRECTORY, url)
+    except UnknownReference:
+        return False
+    return True
 
 
 def _check(arguments: argparse.Namespace, problems: Problems) -> None:
@@ -377,7 +403,7 @@ def _list(summaries: list[Run], arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     if not summaries:
         is_selected = arguments.name is not None or arguments.status is not None
-        print(f"no {'matching ' if is_selected else ''}runs in {arguments.directory}/")
+        print(f"no {'matching ' if is_selected else ''}runs in {_described(arguments.directory)}/")
         return EXIT_DONE
     rows = [
         [
@@ -422,7 +448,7 @@ def _describe(summary: Run, queued: tuple[Any, Any] | None) -> list[str]:
     status, directory = summary.record, summary.directory
     rows = [
         ("run", f"{directory.name}/{directory.id}"),
-        ("folder", str(directory.path)),
+        ("folder", directory.address),
         ("status", status.status),
         *(("", line) for line in status.message.splitlines()),
         *([("traceback", str(directory.path / status.crash))] if status.crash else ()),
@@ -520,7 +546,7 @@ def _as_json(summary: Run, queued: tuple[Any, Any] | None) -> dict[str, Any]:
     return {
         "id": summary.directory.id,
         "name": summary.directory.name,
-        "path": str(summary.directory.path),
+        "path": summary.directory.address,
         "problem": summary.problem,
         "size_bytes": summary.directory.size(),
         "queue": queue,

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from luthier.errors import Problem, RunError
-from luthier.records.object_storage.bucket import Bucket
+from luthier.storage.bucket import Bucket
 from luthier.storage.transfer import PieceSize
 
 PIECES_FOLDER = ".pieces/"
@@ -185,6 +185,7 @@ class Segments:
     def __init__(self, bucket: Bucket, name: str):
         self._bucket, self._folder = bucket, f"{name}{FOLDER}/"
         self._known: list[Segment] | None = None
+        self._stale: list[Segment] = []
 
     def push(self, path: pathlib.Path) -> None:
         """Make the pieces those of a file, by as few bytes as can be.
@@ -214,14 +215,14 @@ class Segments:
                     self._bucket.write(f"{self._folder}{piece}", data)
                 new.append(piece)
                 start = piece.end
-        if new == unchanged:
-            return
-        # The new pieces are there before the old one is deleted; between the two both begin at the
-        # same byte, and readers take the longer (`_chain`).
-        for old in replaced:
-            if old not in new:
-                self._bucket.delete(f"{self._folder}{old}")
-        self._known = new
+        # The new pieces are there before any other is deleted: a kill in between must not cost what
+        # a checkpoint counts on. Until then several begin at the same byte, and readers take the
+        # longer (`_chain`): of a file that was cut back, the file as it was. From the end: what a
+        # kill leaves of them follows the others without a gap.
+        stale = {*self._stale, *replaced}.difference(new)
+        for old in sorted(stale, key=lambda one: one.start, reverse=True):
+            self._bucket.delete(f"{self._folder}{old}")
+        self._known, self._stale = new, []
 
     def read(self) -> Iterator[bytes]:
         """Yield the bytes of the file, piece by piece.
@@ -258,7 +259,7 @@ class Segments:
         return [segment for segment in parsed if segment is not None]
 
     def _matching(self, file) -> list[Segment]:
-        """Return the pieces that hold what the file holds; delete all others."""
+        """Return the pieces that hold what the file holds; all others are stale."""
         matching = []
         listed = self._listed()
         for segment in _chain(listed):
@@ -267,10 +268,7 @@ class Segments:
             if Segment.of(segment.start, data) != segment:
                 break
             matching.append(segment)
-        # From the end: what a kill leaves of them follows the others without a gap.
-        for segment in sorted(listed, key=lambda one: one.start, reverse=True):
-            if segment not in matching:
-                self._bucket.delete(f"{self._folder}{segment}")
+        self._stale = [segment for segment in listed if segment not in matching]
         return matching
 
 
@@ -281,3 +279,31 @@ def _chain(listed: Sequence[Segment]) -> list[Segment]:
     while (end := chain[-1].end if chain else 0) in by_start:
         chain.append(by_start[end])
     return chain
+
+
+def whole_name(name: str) -> str:
+    """Return the name of the file that an object holds, or holds a piece of.
+
+    Args:
+      name: The name of the object.
+    """
+    for kind in (f"{FOLDER}/", PIECES_FOLDER):
+        name = name.partition(kind)[0]
+    return name
+
+
+def files_in(bucket: Bucket, names: Collection[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield files by their names, with their contents; however each is stored.
+
+    Args:
+      bucket: The folder that they are in.
+      names: The names of their objects there.
+    """
+    for name in names:
+        if name.endswith(INDEX):
+            whole = name.removesuffix(INDEX)
+            yield whole, download(bucket, whole)
+        elif PIECES_FOLDER not in name and f"{FOLDER}/" not in name:
+            yield name, bucket.read_pieces(name)
+    for name in sorted({n.partition(f"{FOLDER}/")[0] for n in names if f"{FOLDER}/" in n}):
+        yield name, Segments(bucket, name).read()

@@ -1,15 +1,22 @@
+import contextlib
+
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.object_storage import Segment, Segments
+from luthier.records.object_storage import Bucket, Segment, Segments
 
 NAME = "metrics.jsonl"
 FOLDER = "metrics.jsonl.segments/"
 
 
+@pytest.fixture
+def bucket(tmp_path):
+    return Bucket(f"file://{tmp_path}/bucket")
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr("luthier.records.object_storage.segments.SEGMENT_BYTES", 10)
+    monkeypatch.setattr("luthier.storage.segments.SEGMENT_BYTES", 10)
 
 
 @pytest.fixture
@@ -77,3 +84,39 @@ def test_a_piece_that_is_not_what_was_written_ends_the_copy(grow, bucket, damage
         list(Segments(bucket, NAME).read())
     assert FOLDER in str(refusal.value)
     assert "nothing was copied" in str(refusal.value)
+
+
+def test_a_kill_while_a_file_that_was_cut_back_is_pushed_costs_none_of_its_beginning(
+    grow, bucket, monkeypatch
+):
+    for data in (b"0123456789", b"abcdefghij", b"klm"):
+        grow(data)
+    before = grow.path.read_bytes()
+    kept = before[:15]
+    changes = [0]
+
+    def counted(change):
+        def do(*given):
+            if not changes[0]:
+                raise KeyboardInterrupt
+            changes[0] -= 1
+            return change(*given)
+
+        return do
+
+    monkeypatch.setattr(bucket, "write", counted(bucket.write))
+    monkeypatch.setattr(bucket, "delete", counted(bucket.delete))
+    for number in range(10):
+        changes[0] = 100
+        Segments(bucket, NAME).push(_written(grow.path, before))
+        changes[0] = number
+        with contextlib.suppress(KeyboardInterrupt):
+            Segments(bucket, NAME).push(_written(grow.path, kept + b"XYZ"))
+        left = b"".join(Segments(bucket, NAME).read())
+        assert left.startswith(kept)
+    assert left == kept + b"XYZ"
+
+
+def _written(path, data):
+    path.write_bytes(data)
+    return path

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from luthier.errors import Problem, RunError
-from luthier.storage.transfer import STALL_SECONDS, ChangedObject, OutOfRange, read_pieces
+from luthier.storage.transfer import (
+    STALL_SECONDS,
+    ChangedObject,
+    GoneObject,
+    OutOfRange,
+    read_pieces,
+)
 
 # Names of objects as paths of files: whoever may write to a bucket chooses them, not the user.
 
@@ -76,7 +82,9 @@ def open_below(folder: pathlib.Path, key: str) -> BinaryIO:
 # Credentials are those of Google's and Amazon's own tools; stores like S3 are those of
 # `AWS_ENDPOINT_URL`. A `file://` URL is a folder of this machine.
 
-SCHEMES = ("gs://", "s3://", "file://")
+REMOTE_SCHEMES = ("gs://", "s3://")
+SCHEMES = (*REMOTE_SCHEMES, "file://")
+_ABSENT = ".absent"
 _REMEDY = "check the network and your credentials"
 
 
@@ -91,6 +99,10 @@ class Object:
 
     data: bytes | None
     version: bytes
+
+
+class MissingObject(RunError):
+    """An object that is to be read is not there."""
 
 
 class Bucket:
@@ -138,6 +150,7 @@ class Bucket:
           key: Its name in this folder; it must exist.
 
         Raises:
+          MissingObject: There is no such object.
           RunError: The store does not answer or refuses, or the object changes meanwhile.
         """
 
@@ -146,6 +159,9 @@ class Bucket:
 
         try:
             yield from read_pieces(read, self.stall_seconds)
+        except GoneObject:
+            what = f"{self.url}{key} does not exist"
+            raise MissingObject(Problem(what, remedy="rerun the command")) from None
         except ChangedObject:
             what = f"{self.url}{key} changed while it was read"
             raise RunError(Problem(what, remedy="rerun the command")) from None
@@ -156,7 +172,8 @@ class Bucket:
         Args:
           key: Its name in this folder.
           data: Its content.
-          over: Write only where the object still is what was read; None writes in any case.
+          over: Write only where the object still is what was read; None writes in any case. What
+            two processes may write at a time must differ, as by a random number in it.
 
         Raises:
           RunError: The store does not answer, or refuses.
@@ -165,7 +182,11 @@ class Bucket:
         # A conditional write. TensorStore reports a condition that failed not as an error, but by
         # an empty generation.
         stamp = self._ask(key, lambda store: store.write(key, data, if_equal=version))
-        return over is None or bool(stamp.generation)
+        if over is None or stamp.generation:
+            return True
+        # TensorStore sends a request again whose answer was lost. Where the first one was carried
+        # out, the second finds its own object there, and the condition fails.
+        return self.read(key).data == data
 
     def delete(self, key: str) -> None:
         """Delete an object; a missing object is fine.
@@ -179,24 +200,32 @@ class Bucket:
         # TensorStore deletes by writing None.
         self._ask(key, lambda store: store.write(key, None))
 
-    def list(self, folder: str = "") -> Sequence[str]:
+    def list(self, folder: str = "", skipped: str = "") -> Sequence[str]:
         """Return the names of all objects in this folder and below, sorted.
 
         Args:
           folder: Only those whose names begin with it.
+          skipped: Not those whose names begin with it, which begins with `folder`.
 
         Raises:
           RunError: The store does not answer, or refuses.
         """
-        import tensorstore
-
-        # The end of the range of all keys with this prefix: the prefix with its last character
-        # increased. `KeyRange` has no other way to say it, and an empty end means no limit.
-        end = folder[:-1] + chr(ord(folder[-1]) + 1) if folder else ""
-        keys = tensorstore.KvStore.KeyRange(folder, end)
-        names = self._ask(folder, lambda store: store.list(keys))
+        end = _after(folder)
+        # By two ranges, so that a hundred thousand objects that nobody asked for are not listed.
+        ranges = [(folder, skipped), (_after(skipped), end)] if skipped else [(folder, end)]
+        names = [name for each in ranges for name in self._listed(folder, *each)]
+        if not names:
+            # TensorStore 0.1.86 lists nothing where Google's store answers a listing with 403: a
+            # run that may not be seen would look like one that does not exist. A read is refused.
+            self.read(f"{folder}{_ABSENT}")
         # A name that is not UTF-8 is none of ours: readable here, and refused where it is used.
         return sorted(name.decode("utf-8", "backslashreplace") for name in names)
+
+    def _listed(self, folder: str, start: str, end: str) -> Sequence[bytes]:
+        import tensorstore
+
+        keys = tensorstore.KvStore.KeyRange(start, end)
+        return self._ask(folder, lambda store: store.list(keys))
 
     def _ask(self, key: str, question: Callable[[Any], Any]) -> Any:
         answer: Any = None
@@ -221,14 +250,41 @@ class Bucket:
         if self._opened is None:
             import tensorstore
 
-            # URLs of TensorStore cannot hold an endpoint; stores that only speak S3's protocol need
-            # the long form.
-            spec: Any = self.url
-            endpoint = os.environ.get("AWS_ENDPOINT_URL")
-            if self.url.startswith("s3://") and endpoint:
-                bucket, _, path = self.url.removeprefix("s3://").partition("/")
-                region = os.environ.get("AWS_REGION", "us-east-1")
-                spec = {"driver": "s3", "bucket": bucket, "path": path, "endpoint": endpoint}
-                spec["aws_region"] = region
+            spec = tensorstore_spec(self.url)
             self._opened = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
         return self._opened
+
+
+def _after(prefix: str) -> str:
+    """Return the end of the range of all names with a prefix; empty, for no end, without one."""
+    # The prefix with its last character increased: `KeyRange` has no other way to say it.
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
+
+
+def is_url(text: str) -> bool:
+    """Return whether a path is that of an object store, which is neither a disk nor `file://`."""
+    return text.startswith(REMOTE_SCHEMES)
+
+
+def tensorstore_spec(url: str) -> Any:
+    """Return TensorStore's specification of a folder of an object store.
+
+    Args:
+      url: As of `Bucket`; with a slash at its end, or names are glued to it.
+    """
+    if url.startswith("gs://"):
+        bucket, _, path = url.removeprefix("gs://").partition("/")
+        return {"driver": "gcs", "bucket": bucket, "path": path}
+    # URLs of TensorStore cannot hold an endpoint, which stores that only speak S3's protocol need.
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    if url.startswith("s3://"):
+        bucket, _, path = url.removeprefix("s3://").partition("/")
+        spec: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
+        if os.environ.get("AWS_ACCESS_KEY_ID"):
+            # Found without it, too, after Amazon's library has complained about files of profiles.
+            spec["aws_credentials"] = {"type": "environment"}
+        if endpoint:
+            region = os.environ.get("AWS_REGION", "us-east-1")
+            spec |= {"endpoint": endpoint, "aws_region": region}
+        return spec
+    return url
