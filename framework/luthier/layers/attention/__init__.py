@@ -8,6 +8,7 @@ from luthier.layers.attention.biases import (
     RelativeBias,
     SignedBuckets,
 )
+from luthier.layers.attention.blockwise import BlockwiseAttention
 from luthier.layers.attention.context_parallel import (
     AllToAllAttention,
     Contiguous,
@@ -48,6 +49,7 @@ __all__ = [
     "Attention",
     "AttentionMask",
     "Bias",
+    "BlockwiseAttention",
     "Buckets",
     "Causal",
     "Contiguous",
