@@ -160,6 +160,7 @@ class ActivationLayout:
 # was traced under one mesh is traced again under another. With a plain context variable `jit` would
 # reuse the trace of the first mesh, constraints included.
 _current = jax.make_user_context(None)
+_stands_for = jax.make_user_context("")
 
 
 @contextlib.contextmanager
@@ -208,11 +209,34 @@ def current_layout() -> ActivationLayout | None:
     return layout
 
 
+@contextlib.contextmanager
+def stand_ins_for(platform: str) -> Iterator[None]:
+    """Trace for devices of another platform, for which those of the mesh stand in.
+
+    Args:
+      platform: `cpu`, `gpu` or `tpu`; empty for that of the mesh.
+
+    Yields:
+      Nothing; use it as `with stand_ins_for("gpu"):` around a trace.
+
+    Example:
+      >>> import jax
+      >>> from luthier import parallel
+      >>> mesh = parallel.Mesh().arrange(jax.devices()[:1])
+      >>> with parallel.activation_rules(mesh, parallel.Rules()), parallel.stand_ins_for("gpu"):
+      ...     parallel.current_platform()
+      'gpu'
+    """
+    with _stands_for(platform):
+        yield
+
+
 def current_platform() -> str:
     """Return the platform of the mesh of the surrounding `activation_rules`: `cpu`, `gpu` or `tpu`.
 
     It is that of the mesh and not `jax.default_backend()`: a plan for a TPU is traced on a CPU, and
-    must see the program of the TPU.
+    must see the program of the TPU. A plan by shapes alone has no devices but virtual ones; it says
+    what they are by `stand_ins_for`.
 
     Returns:
       The platform; empty outside of `activation_rules`.
@@ -223,7 +247,7 @@ def current_platform() -> str:
       ''
     """
     layout = current_layout()
-    return "" if layout is None else str(layout.mesh.devices.flat[0].platform)
+    return "" if layout is None else _stands_for.value or layout.mesh.devices.flat[0].platform
 
 
 def varying(x: jax.Array, *like: Any) -> jax.Array:

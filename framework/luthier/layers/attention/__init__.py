@@ -1,5 +1,6 @@
 """Attention: projections, what attends, masks and biases."""
 
+from luthier.layers.attention.auto import AutoAttention, CoreChoice
 from luthier.layers.attention.biases import (
     Alibi,
     Bias,
@@ -48,12 +49,14 @@ __all__ = [
     "AllToAllAttention",
     "Attention",
     "AttentionMask",
+    "AutoAttention",
     "Bias",
     "BlockwiseAttention",
     "Buckets",
     "Causal",
     "Contiguous",
     "Core",
+    "CoreChoice",
     "CrossAttention",
     "CudnnAttention",
     "EinsumAttention",

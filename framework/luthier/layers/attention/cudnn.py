@@ -25,8 +25,9 @@ from luthier.layers.declared import is_abstract, kernel, visible
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
 
-_TYPES = (jnp.bfloat16, jnp.float16)
-_LARGEST_HEAD = 256
+TYPES = (jnp.bfloat16, jnp.float16)
+LARGEST_HEAD = 256
+MASKS = (Causal, Window, SameDocument)
 _HOPPER = 9.0  # compute capability from which cuDNN has the packed layout
 _BLOCK = 128  # queries at a time, of the abstract form
 _INSTEAD = "use FusedAttention"
@@ -67,7 +68,7 @@ class CudnnAttention:
     max_documents: int = 16
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mask, Causal | Window | SameDocument):
+        if not isinstance(self.mask, MASKS):
             what = f"CudnnAttention has no mask {type(self.mask).__name__}"
             remedy = f"it has Causal, Window and SameDocument; or {_INSTEAD}"
             raise BadInput(Problem(what, remedy=remedy))
@@ -82,8 +83,17 @@ class CudnnAttention:
           A reason, or an empty string.
         """
         # Within `abstract_forms` plain products stand in for the kernel, which any device has.
-        if is_abstract():
-            return ""
+        return "" if is_abstract() else self.without_kernel(device)
+
+    def without_kernel(self, device: Any) -> str:
+        """Return why a device has no such kernel, whether or not another form can stand in for it.
+
+        Args:
+          device: A device of JAX, present or described.
+
+        Returns:
+          A reason, or an empty string.
+        """
         try:
             since = float(getattr(device, "compute_capability", 0.0))
         except ValueError:  # a GPU of another make
@@ -93,6 +103,17 @@ class CudnnAttention:
         if self.max_documents > 1 and since < _HOPPER:
             return f"{device.device_kind} has no cuDNN attention of several documents in a row"
         return ""
+
+    def document_limit(self, device: Any) -> int | None:
+        """Return the most documents of a row.
+
+        Args:
+          device: A device of JAX, which makes no difference here.
+
+        Returns:
+          `max_documents`.
+        """
+        return self.max_documents
 
     def __call__(
         self,
@@ -145,14 +166,14 @@ class CudnnAttention:
 
     def _check(self, query_BLHK: jax.Array, bias: Bias | None) -> None:
         problems = []
-        if query_BLHK.dtype not in _TYPES:
+        if query_BLHK.dtype not in TYPES:
             what = f"CudnnAttention computes in bfloat16 or float16, not in {query_BLHK.dtype}"
             remedy = f"compute in bfloat16 (fiddler:bf16), or {_INSTEAD}"
             problems.append(Problem(what, remedy=remedy))
         size = query_BLHK.shape[-1]
-        if size % 8 or size > _LARGEST_HEAD:
+        if size % 8 or size > LARGEST_HEAD:
             what = f"CudnnAttention has no heads of {size}"
-            remedy = f"make head_dim a multiple of 8 up to {_LARGEST_HEAD}, or {_INSTEAD}"
+            remedy = f"make head_dim a multiple of 8 up to {LARGEST_HEAD}, or {_INSTEAD}"
             problems.append(Problem(what, remedy=remedy))
         if bias is not None:
             remedy = f"drop the bias, or {_INSTEAD}"
