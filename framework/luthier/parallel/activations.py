@@ -128,7 +128,13 @@ class ActivationLayout:
         return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
 
     def shard_map(
-        self, function: Callable[..., Any], axes: Sequence[str], in_specs: Any, out_specs: Any
+        self,
+        function: Callable[..., Any],
+        axes: Sequence[str],
+        in_specs: Any,
+        out_specs: Any,
+        *,
+        check_vma: bool = True,
     ) -> Callable[..., Any]:
         """Map a function over the shards of some mesh axes.
 
@@ -139,6 +145,8 @@ class ActivationLayout:
           axes: The mesh axes that are manual in it.
           in_specs: Partition specs of the arguments over `axes`.
           out_specs: Partition specs of the results over `axes`.
+          check_vma: Whether JAX checks which results vary over `axes`. Kernels that do not declare
+            it need False; then every array with a gradient must be split over all of `axes`.
 
         Returns:
           The mapped function.
@@ -152,7 +160,12 @@ class ActivationLayout:
         around = jax.sharding.get_abstract_mesh()
         mesh = around if around.manual_axes else self.mesh
         return jax.shard_map(
-            function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(axes)
+            function,
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=set(axes),
+            check_vma=check_vma,
         )
 
 

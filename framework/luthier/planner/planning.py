@@ -259,7 +259,7 @@ class _Job:
             moved = kernel_bytes(jaxpr) // self._slice.num_devices
             both = ("traffic", "product_traffic")
             terms = terms | {term: terms[term] + moved for term in both if term in terms}
-            if traced is not None and _has_kernels(program.graph):
+            if traced is not None and (moved or _has_kernels(program.graph)):
                 self._notes.append(_DECLARED if moved else _UNDECLARED)
         else:
             parts["needed_bytes"] = fields["estimated_bytes"]

@@ -79,7 +79,7 @@ class DocumentLimit:
 
     def _problem(self, data: str, number: int) -> Problem:
         what = f"{data} has rows of {number} documents, and attention has room for {self.most}"
-        remedy = f"set {self.path}={number}, use FusedAttention, or make rows shorter"
+        remedy = f"set {self.path}={number}, use BlockwiseAttention, or make rows shorter"
         return Problem(what, self.path, self.origin, remedy)
 
 

@@ -75,9 +75,7 @@ def heads(draw):
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("mask", [Causal(), Window(9), SameDocument()], ids=repr)
 @pytest.mark.parametrize("terms", [{}, {"cap": 0.8, "scale": 0.5}], ids=str)
-def test_it_is_attention_in_double_to_five_digits(
-    mask, terms, packed, heads, draw, pack, distance
-):
+def test_it_is_attention_in_double_to_five_digits(mask, terms, packed, heads, draw, pack, distance):
     tokens = pack(ROWS, LENGTH) if packed else Tokens.single(len(ROWS), LENGTH)
     core, weights = BlockwiseAttention(mask, **terms, block_size=16), draw(*heads[0].shape)
     found = with_gradients(lambda *x: core(*x, tokens, tokens), heads, weights)
@@ -210,7 +208,8 @@ def test_a_policy_of_remat_can_keep_the_result(heads, pack):
     # Two products forward and five backward; without the policy, the two forward ones once more.
     named = SaveNamed(["attention_residuals"])
     found = [
-        count("dot", gradients(policy), *heads) for policy in (named, SaveWithin(2**20), FullRemat())
+        count("dot", gradients(policy), *heads)
+        for policy in (named, SaveWithin(2**20), FullRemat())
     ]
     assert found == [7, 7, 9]
 

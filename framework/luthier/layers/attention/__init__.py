@@ -43,6 +43,7 @@ from luthier.layers.attention.multi_head import (
     QueryScale,
     RotatedFirstAttention,
 )
+from luthier.layers.attention.splash import SplashAttention
 
 __all__ = [
     "Alibi",
@@ -74,6 +75,7 @@ __all__ = [
     "RotatedFirstAttention",
     "SameDocument",
     "SignedBuckets",
+    "SplashAttention",
     "Window",
     "Zigzag",
     "pair_share",

@@ -17,6 +17,7 @@ from luthier.layers.attention.blockwise import BlockwiseAttention
 from luthier.layers.attention.cores import Core, EinsumAttention
 from luthier.layers.attention.cudnn import LARGEST_HEAD, MASKS, TYPES, CudnnAttention
 from luthier.layers.attention.masks import AttentionMask, Causal
+from luthier.layers.attention.splash import LANES, SplashAttention
 from luthier.layers.declared import chosen
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
@@ -46,14 +47,16 @@ REASONS = {
     "few": "the scores are few enough to be kept",
     "many": "the scores are too many to be kept",
     "explicit": "the axes of the mesh are explicit",
-    "dtype": "cuDNN attends in bfloat16 and float16 only",
-    "heads": "cuDNN has no heads of this size",
-    "mask": "cuDNN does not have the mask",
-    "cap": "cuDNN has no caps",
-    "bias": "cuDNN adds no bias",
-    "dropout": "cuDNN does not drop weights",
+    "mask": "the device's kernel does not have the mask",
+    "cap": "the device's kernel has no caps",
+    "bias": "the device's kernel adds no bias",
+    "dropout": "the device's kernel does not drop weights",
+    "dtype": "the device's kernel attends in bfloat16 and float16 only",
+    "heads": "the device's kernel has no heads of this size",
+    "rows": "the device's kernel needs rows of a multiple of 128 tokens",
     "lengths": "there are not as many queries as keys",
-    "device": "the GPU has no such kernel of cuDNN",
+    "split": "the mesh splits the length of rows",
+    "device": "the device has no such kernel",
 }
 
 
@@ -61,10 +64,10 @@ REASONS = {
 class AutoAttention:
     """The attention of `EinsumAttention` by the core that suits the device and the rows.
 
-    On GPUs that is `CudnnAttention`, where it has the type, the sizes, the mask and the terms. Else
-    it is `EinsumAttention` as long as the scores are few: up to 512 x 512 for each head of a row on
-    CPUs, 1,024 x 1,024 elsewhere. Beyond, it is `BlockwiseAttention`, with blocks of 256 tokens on
-    CPUs and of 1,024 elsewhere.
+    On GPUs that is `CudnnAttention` and on TPUs `SplashAttention`, where it has the type, the
+    sizes, the mask and the terms. Else it is `EinsumAttention` as long as the scores are few: up to
+    512 x 512 for each head of a row on CPUs, 1,024 x 1,024 elsewhere. Beyond, it is
+    `BlockwiseAttention`, with blocks of 256 tokens on CPUs and of 1,024 elsewhere.
 
     The choice is made when a program is traced, at each call: new tokens of a decoder have another
     core than the rows of a training step. `luthier plan` shows it with its reasons, and `plan.json`
@@ -130,15 +133,19 @@ class AutoAttention:
           The core and the reasons.
         """
         settings = self.mask, self.scale, self.cap, self.dropout
-        reasons: list[str] = []
-        on_cpu = current_platform() in ("", "cpu")
-        layout = current_layout()
+        platform, layout = current_platform(), current_layout()
+        on_cpu = platform in ("", "cpu")
         if is_explicit() and layout is not None and layout.mesh.size > 1:
             return CoreChoice(EinsumAttention(*settings), ("explicit",))
-        if current_platform() == "gpu":
-            lacking = self._lacking(query_shape, key_shape, dtype, has_bias, drops)
+        reasons: list[str] = []
+        if not on_cpu:
+            shapes = query_shape, key_shape
+            lacking = self._lacking(platform, shapes, dtype, has_bias=has_bias, drops=drops)
             if not lacking:
-                return CoreChoice(self._cudnn, ("kernel",))
+                if platform == "gpu":
+                    return CoreChoice(self._cudnn, ("kernel",))
+                splash = SplashAttention(self.mask, self.scale, self.cap)
+                return CoreChoice(splash, ("kernel",))
             reasons.append(lacking)
         few = _CPU_FEW if on_cpu else _FEW
         if query_shape[1] * key_shape[1] <= few**2:
@@ -186,27 +193,31 @@ class AutoAttention:
 
     def _lacking(
         self,
-        query_shape: Sequence[int],
-        key_shape: Sequence[int],
+        platform: str,
+        shapes: tuple[Sequence[int], Sequence[int]],
         dtype: Any,
+        *,
         has_bias: bool,
         drops: bool,
     ) -> str:
-        """Return the first reason against cuDNN's kernel; an empty string if there is none."""
-        size, layout = query_shape[-1], current_layout()
+        """Return the first reason against the device's kernel; an empty string if there is none."""
+        (_, length, _, size), (_, num_keys, _, _) = shapes
+        layout, on_gpu = current_layout(), platform == "gpu"
         assert layout is not None  # or else there is no platform
         device = layout.mesh.devices.flat[0]
         problems = {
             "mask": not isinstance(self.mask, MASKS),
-            "cap": self.cap is not None,
             "bias": has_bias,
             "dropout": drops,
-            "dtype": jnp.dtype(dtype) not in TYPES,
-            "heads": bool(size % 8) or size > LARGEST_HEAD,
-            "lengths": query_shape[1] != key_shape[1],
+            "lengths": length != num_keys,
+            "split": bool(layout.mesh_axes("length")),
+            "cap": on_gpu and self.cap is not None,
+            "dtype": on_gpu and jnp.dtype(dtype) not in TYPES,
+            "heads": on_gpu and (bool(size % 8) or size > LARGEST_HEAD),
+            "rows": not on_gpu and bool(length % LANES),
         }
         found = [reason for reason, is_problem in problems.items() if is_problem]
         # Where a plan knows the chip but not its compiler, CPU devices stand in for it.
-        if not found and device.platform != "cpu" and self._cudnn.without_kernel(device):
+        if on_gpu and not found and device.platform != "cpu" and self._cudnn.without_kernel(device):
             found.append("device")
         return found[0] if found else ""

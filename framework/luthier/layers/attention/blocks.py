@@ -346,7 +346,10 @@ def see_tiles(seen: Seen, pairs: Pairs) -> Seen:
 
     def look(seen: Seen, query: Any, key: Any) -> Seen:
         block = pairs.block(query, key)
-        change = lambda x: see(x, block, settings, make_bias, bias)
+
+        def change(x: Seen) -> Seen:
+            return see(x, block, settings, make_bias, bias)
+
         return where_any(block.visible_BLS, change, seen)
 
     def of_queries(part: Any) -> Seen:

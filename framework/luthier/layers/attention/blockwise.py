@@ -96,7 +96,7 @@ class BlockwiseAttention(EinsumAttention):
         """
         B, L, H, K = query_BLHK.shape
         S, G = key_BSGK.shape[1:3]
-        if L * S <= self.block_size**2:
+        if self.block_size**2 >= L * S:
             return super().__call__(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
         # Everything that may be traced goes in as an argument: a custom VJP may not close over
         # tracers of what is differentiated.
@@ -138,7 +138,7 @@ class _Split:
         return (*self.rows, *self.length)
 
     def map(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
-        """Return a function of shards; `q`, `k` and `w` are the specs of queries, keys and wholes."""
+        """Return a function of shards; specs are `q`, `k`, `w`: of queries, keys, what is whole."""
         if self.layout is None or not self.axes:
             return function
         specs = {
