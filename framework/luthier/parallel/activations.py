@@ -112,7 +112,10 @@ class ActivationLayout:
         # `shard_map` cannot make some of several explicit axes manual. So explicit axes are for
         # dense models (`tests/end_to_end/test_explicit.py`).
         if self.is_explicit:
-            what = "pipelines, dropless experts and exchanges of rows need automatic axes"
+            what = (
+                "pipelines, dropless experts, attention in blocks and exchanges of rows need "
+                "automatic axes"
+            )
             path = "parallelism.mesh.axis_type"
             raise ShardingError(Problem(what, path, remedy=f"set {path}=AUTO"))
 

@@ -322,8 +322,8 @@ class Pairs(NamedTuple):
     def key_tiles(self) -> tuple[jax.Array, Keys]:
         """Return the tiles of the keys, and which of their tokens exist, [N, C]."""
         count, size = self.counts[1], self.keys.key_BGSK.shape[2]
-        pair, tokens = _tiles(self.keys[:2], 2, count), _tiles(self.keys.tokens, 1, count)
-        return _exist(size, count), Keys(*pair, tokens)
+        key, value = _tiles(self.keys[:2], 2, count)
+        return _exist(size, count), Keys(key, value, _tiles(self.keys.tokens, 1, count))
 
     def block(self, query: tuple[jax.Array, Queries], key: tuple[jax.Array, Keys]) -> ScoreBlock:
         """Return a tile of the queries with one of the keys."""

@@ -207,4 +207,5 @@ class SplashAttention:
         sizes = range(LANES, max(self.block_size, LANES) + 1, LANES)
         size = max(size for size in sizes if length % size == 0)
         names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
-        return splash.BlockSizes(**{f"block_{name}": size for name in names})
+        fields: dict[str, Any] = {f"block_{name}": size for name in names}
+        return splash.BlockSizes(**fields)
