@@ -67,13 +67,13 @@ def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
 
 
 class LuthierError(Exception):
-    """The root of all errors that luthier raises on purpose."""
+    """The base class of all errors that luthier raises deliberately."""
 
     exit_code = EXIT_BUG
 
 
 class BadInput(LuthierError):
-    """Invalid input; `problems` holds every reason, one line each."""
+    """The input is invalid; `problems` lists all reasons, one line each."""
 
     exit_code = EXIT_BAD_INPUT
 
@@ -104,7 +104,7 @@ class UserCodeError(BadInput):
 
 
 class UnknownReference(BadInput):
-    """An experiment, object or run that was named does not exist."""
+    """The experiment, object or run that you specified does not exist."""
 
 
 class OverrideError(BadInput):
@@ -112,15 +112,15 @@ class OverrideError(BadInput):
 
 
 class ValidationError(BadInput):
-    """The graph is complete enough to read, but not to run."""
+    """The config is complete enough to read, but not to run."""
 
 
 class RecordError(BadInput):
-    """A graph cannot be recorded, or a recorded one cannot be loaded."""
+    """A config cannot be recorded, or a recorded config cannot be loaded."""
 
 
 class ShardingError(BadInput):
-    """Arrays cannot be sharded over the mesh by the rules."""
+    """The rules cannot shard the arrays over the mesh."""
 
 
 class DataError(BadInput):
@@ -136,12 +136,12 @@ class RunError(BadInput):
 
 
 class VersionError(BadInput):
-    """A file was written by a version of luthier that this one cannot read; the file is kept."""
+    """A file comes from a version of luthier that this one cannot read; it is not changed."""
 
 
 class LockLost(LuthierError):
-    """Another process has taken over the lock; this process must not write any more."""
+    """Another process has taken over the lock, so this process must not write any more."""
 
 
 class TrainingStopped(LuthierError):
-    """Training has diverged: the loss is not finite, or too many steps in a row were skipped."""
+    """The loss is not finite, or too many steps in a row were skipped."""

@@ -61,7 +61,7 @@ def test_an_error_in_the_users_code_is_their_message_path_frames_and_shapes(case
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["data", "a batch_spec that is not kept"])
+@pytest.mark.parametrize("name", ["a data source", "a batch_spec that does not match the data"])
 def test_a_dry_run_reports_data_of_the_users_as_training_does(name, project, capsys):
     (case,) = (case for case in FILE["case"] if case["name"] == name)
     words = ["train", "quickstart", *SMALL, *case["overrides"], "--dry-run"]

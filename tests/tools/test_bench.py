@@ -58,7 +58,8 @@ def test_a_table_is_written_with_what_was_asked_and_where(tmp_path, monkeypatch)
     monkeypatch.setattr(performance, "RESULTS", tmp_path)
     page = performance.render()
     assert "| what | s |\n| --- | --- |\n| a | 0.123 |\n| b | - |\n" in page
-    assert "\nWith core 0, rounds 3. 20" in page
+    assert "\nMeasured on 20" in page
+    assert " Settings: core 0, rounds 3. Versions: Python " in page
     unmeasured = page.partition("## Input")[2].partition("\n## ")[0]
     assert unmeasured.rstrip().endswith(performance.UNMEASURED)
 

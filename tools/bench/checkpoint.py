@@ -311,9 +311,10 @@ def main() -> int:
     return report_rows(
         arguments,
         rows,
-        f"{num_arrays} arrays of {arguments.mebibytes:g} MiB together where time is measured, of "
-        "4 MiB where memory is.",
-        "Blocking times are measured alternately in one process, memory in one process per side.",
+        f"The state has {num_arrays} arrays. Together, they take {arguments.mebibytes:g} MiB for "
+        "the times and 4 MiB for the memory.",
+        "The blocking times of both sides are measured in turn in one process. The memory is "
+        "measured in a separate process per side.",
     )
 
 

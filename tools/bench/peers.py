@@ -367,9 +367,9 @@ def products(python: str, core: int) -> str:
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         reached[library] = json.loads(done.stdout)["GFLOP/s"]
     return (
-        "Products of matrices, which a step mostly consists of, reach in float32 on this core "
-        f"{reached['torch']:.0f} GFLOP/s with torch and {reached['xla']:.0f} with XLA (ratio "
-        f"{reached['torch'] / reached['xla']:.2f}), the best of many calls."
+        "A step mostly consists of matrix products. In float32 on this core, they reach "
+        f"{reached['torch']:.0f} GFLOP/s with torch and {reached['xla']:.0f} GFLOP/s with XLA "
+        f"(ratio {reached['torch'] / reached['xla']:.2f}), as the best of many calls."
     )
 
 

@@ -361,8 +361,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 notes += where
     if max(loads) > 2 * (os.cpu_count() or 1):
         notes.append(
-            f"The load was {min(loads):.0f} to {max(loads):.0f}, from other work on the machine: "
-            "compare CPU seconds."
+            f"Other work on the machine caused a load of {min(loads):.0f} to {max(loads):.0f}, so "
+            "compare the CPU seconds."
         )
     kept = ("steps", "rounds", "held_out_bytes")
     made = report.Report("sweep", {name: getattr(options, name) for name in kept}, found, notes)

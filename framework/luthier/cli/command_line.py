@@ -22,10 +22,10 @@ from luthier.terminal import clear_stage, has_colors, printable, protect, styled
 # Titles of the groups in `luthier --help`, with their commands.
 GROUPS = {
     "start": {
-        "init": "create a project of your own",
+        "init": "create your own project",
         "list": "list experiments or components",
         "show": "show an experiment's config, parameters or shardings",
-        "check": "check experiments and studies without training, as in CI",
+        "check": "check experiments and studies without training, for example in CI",
     },
     "run": {
         "train": "train an experiment, or resume its run",
@@ -80,9 +80,9 @@ _MACHINE_ERRORS = {
 
 _OVERRIDES = """\
 overrides:
-  PATH=VALUE changes one value, as optimizer.learning_rate.peak=3e-4; fiddler:NAME calls a
-  function that edits the config. All forms, and the flags of Fiddle, Pax, Gin and ConfigDict
-  (--fiddler NAME, --gin_file FILE, ...): luthier help overrides
+  PATH=VALUE changes one value, for example optimizer.learning_rate.peak=3e-4. fiddler:NAME
+  calls a function that edits the config. `luthier help overrides` describes all forms, and
+  the flags of Fiddle, Pax, Gin and ConfigDict (--fiddler NAME, --gin_file FILE, ...).
 """
 
 # Pages that most users need, for `luthier --help`; `luthier help` lists all.

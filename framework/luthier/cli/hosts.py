@@ -56,35 +56,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of several processes to `parser`."""
     hosts = parser.add_argument_group(
         "several processes",
-        "Run the same command on every host, with its own --process-id. All hosts\n"
+        "Run the same command on every host, with a different --process-id. All hosts\n"
         "must share the disk of records.directory.",
     )
     hosts.add_argument(
         "--processes",
         type=positive,
         metavar="N",
-        help="start N processes on this machine, which split --devices",
+        help="start N processes on this machine, and split --devices among them",
     )
     hosts.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="host of process 0, with a free port"
+        "--coordinator", metavar="HOST:PORT", help="host of process 0 and a free port on it"
     )
     hosts.add_argument(
         "--num-processes", type=positive, metavar="N", help="number of processes of the run"
     )
     hosts.add_argument(
-        "--process-id", type=whole, metavar="I", help="index of this process, from 0"
+        "--process-id", type=whole, metavar="I", help="index of this process, starting at 0"
     )
     hosts.add_argument(
         "--distributed",
         action="store_true",
-        help="detect these from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
+        help="detect these values from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
         "JAX_PROCESS_ID, or from SLURM, Open MPI, Kubernetes or Cloud TPU",
     )
     hosts.add_argument(
         "--join-seconds",
         type=positive,
         metavar="S",
-        help="how far apart the processes may start, in seconds (default: 20)",
+        help="maximum time between the starts of the processes, in seconds (default: 20)",
     )
 
 

@@ -40,11 +40,11 @@ class Mesh:
 
     Args:
       stage: Devices that split the layers of a pipeline.
-      replica: Devices that hold copies of what `fsdp` splits, and split the batch.
+      replica: Devices that hold copies of the shards of `fsdp` and split the batch.
       data: Devices that hold copies of the parameters and split the batch.
-      fsdp: Devices that split the batch, the parameters and the optimizer's state.
+      fsdp: Devices that split the batch, the parameters and the optimizer state.
       expert: Devices that split the experts and the batch.
-      sequence: Devices that split the length of every row.
+      sequence: Devices that split the length of every sequence.
       tensor: Devices that split the hidden dimensions of every layer.
       across_slices: Numbers of slices along the axes: an axis has as many devices as its size here,
         times its number of slices.

@@ -34,18 +34,20 @@ def scale_to(
 ) -> Any:
     """Scale a model to a number of parameters, or to a number of FLOPs per step.
 
-    Width and depth are scaled together, so that the number of layers per unit of width is kept; the
-    remaining difference is made up by depth alone. Head size and the ratio of heads are kept, as in
-    `scale_width`. Counts follow `luthier plan`: all parameters including embeddings, and three
-    times the matrix-product FLOPs of the forward pass of a global batch.
+    The fiddler scales width and depth together, so that the number of layers per unit of width does
+    not change. It then corrects the remaining difference with the depth. The size of a head and the
+    ratio of heads do not change, as in `scale_width`. The fiddler counts like `luthier plan`. The
+    number of parameters includes embeddings. The FLOPs are three times the FLOPs of the matrix
+    products in the forward pass of a global batch.
 
         luthier show configs.lm.quickstart 'fiddler:scale_to(parameters=1e8)' --changes
 
     Args:
       experiment: A graph of an experiment, or for parameters, of a model; it is not changed.
-      parameters: Number of parameters.
-      flops_per_step: Model FLOPs of a training step; the batch size and the length are kept.
-      tolerance: Relative tolerance of the count.
+      parameters: The number of parameters.
+      flops_per_step: The model FLOPs of a training step. The batch size and the sequence length do
+        not change.
+      tolerance: The relative tolerance of the count.
 
     Returns:
       The changed copy of the config.

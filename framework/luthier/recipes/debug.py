@@ -22,11 +22,11 @@ VOCABULARY = 512
 def debug(experiment: fdl.Buildable) -> Any:
     """Shrink an experiment for a smoke test that takes seconds on a CPU.
 
-    The model keeps its components, but has two layers and the minimum number of heads. Training
-    takes two steps on eight rows, of at most 128 tokens if documents are packed, and schedules are
-    shortened in proportion. Evaluation, sampling and checkpointing still run; `restore` and Weights
-    & Biases are turned off. The axes of the mesh have their default sizes, and `-debug` is appended
-    to the run name.
+    The model keeps its components, but it has only two layers and the minimum number of heads.
+    Training takes two steps on eight rows, and schedules are shortened in proportion. If documents
+    are packed, a row has at most 128 tokens. Evaluation, sampling and checkpointing still run, but
+    `restore` and Weights & Biases are turned off. The axes of the mesh have their default sizes.
+    The fiddler appends `-debug` to the run name.
 
         luthier train configs.lm.quickstart fiddler:debug
 

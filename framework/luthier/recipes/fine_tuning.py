@@ -109,18 +109,19 @@ def lora(
 ) -> Any:
     r"""Add low-rank adapters to linear layers, and train only the adapters.
 
-    The templates of `Linear` become templates of `LoraLinear`; rank and alpha are shared values
-    (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` selects only the adapters,
-    and `restore` rules load all other parameters.
+    The fiddler replaces the templates of `Linear` by templates of `LoraLinear`. The rank and alpha
+    are shared values (`lora_rank`, `lora_alpha`), so you can change them for all layers with one
+    override. In an experiment, `training.trainable` selects only the adapters, and the rules of
+    `restore` load all other parameters.
 
         luthier show configs.lm.quickstart 'fiddler:lora(rank=4)' --changes
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
-      rank: Rank of the adapters.
-      alpha: The adapter output is multiplied by `alpha / rank`.
-      target: The linear layers: a regular expression over paths of the model's graph
-        (`attention`, `mlp\.up$`), the class of the layer that contains them, or a tag.
+      rank: The rank of the adapters.
+      alpha: The output of an adapter is multiplied by `alpha / rank`.
+      target: The linear layers to adapt. This is a regular expression over paths in the config of
+        the model (`attention`, `mlp\.up$`), the class of the layer that contains them, or a tag.
 
     Returns:
       The changed copy of the config.
@@ -149,10 +150,10 @@ def lora(
 
 
 def without_lora(experiment_or_model: fdl.Buildable) -> Any:
-    """Replace linear layers with adapters by plain ones.
+    """Replace linear layers that have adapters by plain linear layers.
 
-    The parameters are then those that `luthier.layers.merge_adapters` returns. Settings that `lora`
-    changed outside the model are kept.
+    The parameters of the resulting model are those that `luthier.layers.merge_adapters` returns.
+    The fiddler does not undo the changes that `lora` made outside of the model.
 
         luthier show configs.lm.quickstart fiddler:lora fiddler:without_lora --changes
 

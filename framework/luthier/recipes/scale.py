@@ -28,15 +28,16 @@ EVEN = 8
 def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
     """Scale the width of a model: more heads of the same size, and wider layers.
 
-    The ratio of query to key-value heads is preserved, so the factor is rounded to whole head
-    groups; a single key-value head is kept. In a model without heads, widths are rounded to a
-    multiple of 8. A shared width is scaled only once, and values computed from it are updated.
+    The fiddler preserves the ratio of query to key-value heads, so it rounds the factor to whole
+    groups of heads. If the model has a single key-value head, it still has one afterwards. In a
+    model without heads, the fiddler rounds widths to a multiple of 8. A shared width is scaled only
+    once, and all values that are computed from it are updated.
 
         luthier show configs.lm.quickstart 'fiddler:scale_width(2.0)' --changes
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      factor: Factor of the width.
+      factor: The factor by which to multiply the width.
 
     Returns:
       The changed copy of the config.
@@ -68,7 +69,8 @@ def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      factor: Factor of the number of layers; the result is rounded to whole layers.
+      factor: The factor by which to multiply the number of layers. The result is rounded to whole
+        layers.
 
     Returns:
       The changed copy of the config.
@@ -95,15 +97,16 @@ def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
 def scale_length(experiment: fdl.Buildable, factor: float) -> Any:
     """Scale the length of training, with the schedules of the optimizer in proportion.
 
-    `training.steps`, `training.stop`, and warmups, decays and boundaries of schedules are scaled
-    and rounded to whole steps; a warmup stays shorter than the run. Intervals of checkpoints and
-    evaluations are kept.
+    The fiddler scales `training.steps`, `training.stop`, and the warmups, decays and boundaries of
+    schedules, and rounds them to whole steps. A warmup is always shorter than the run. The
+    intervals of checkpoints and evaluations do not change.
 
         luthier show configs.lm.quickstart 'fiddler:scale_length(0.1)' --changes
 
     Args:
       experiment: A graph of an experiment; it is not changed.
-      factor: Factor of the number of steps, or of epochs; the result is at least one step.
+      factor: The factor by which to multiply the number of steps or epochs. The result is at
+        least one step.
 
     Returns:
       The changed copy of the config.

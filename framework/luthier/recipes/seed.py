@@ -18,10 +18,11 @@ LARGEST = 2**32
 def seed(experiment: fdl.Buildable, number: int) -> Any:
     """Set all seeds of an experiment from one number.
 
-    The experiment's `seed` determines initialization, dropout and data order, each of which has a
-    separate random stream. Other seeds (of synthetic data, of the tokens that an evaluation masks)
-    become the number plus 1, 2, ..., so that no two are equal by accident; seeds of one class that
-    were equal remain equal. They are computed from `seed`, so a later `seed=3` changes all of them.
+    The `seed` of the experiment determines initialization, dropout and data order, which use
+    separate random streams. Other seeds, such as those of synthetic data and of the tokens that an
+    evaluation masks, become the number plus 1, 2, and so on. Therefore, no two seeds are equal by
+    accident. If seeds of one class were equal before, they are still equal. All of them are
+    computed from `seed`, so a later `seed=3` changes them, too.
 
         luthier train configs.lm.quickstart 'fiddler:seed(7)'
 

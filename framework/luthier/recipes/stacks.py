@@ -102,15 +102,15 @@ def remat(
 ) -> Any:
     """Rematerialize activations in every layer stack; gradients do not change.
 
-    One override changes the policy of all stacks.
+    All stacks share the policy, so one override changes it for all of them.
 
         luthier show configs.lm.quickstart 'fiddler:remat(luthier.layers.FullRemat)' --changes
 
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
-      policy: Remat policy: a class of `luthier.layers` (`FullRemat`, `SaveProjections`,
-        `NoRemat`), or a node of one: `SaveNamed(names=["query"])`, `OffloadNamed(names=["query"])`,
-        `SaveWithin(bytes_per_layer=2**24)`.
+      policy: The remat policy. This is a class of `luthier.layers` (`FullRemat`,
+        `SaveProjections`, `NoRemat`), or a node of such a class: `SaveNamed(names=["query"])`,
+        `OffloadNamed(names=["query"])` or `SaveWithin(bytes_per_layer=2**24)`.
 
     Returns:
       The changed copy of the config.

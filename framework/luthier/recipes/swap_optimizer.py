@@ -15,17 +15,19 @@ from luthier.graph import signatures
 def swap_optimizer(experiment: fdl.Buildable, recipe: optim.Optimizer | Callable[..., Any]) -> Any:
     """Replace the optimizer, and keep the arguments that have the same name in both.
 
-    All recipes use the same names for learning rate, weight decay, its mask and clipping, so these
-    values are kept, with their tags, sharing and history. Arguments that the new recipe does not
-    take are dropped, and its other arguments have their defaults; `--changes` lists which are kept,
-    dropped and new. A value that suits one optimizer may not suit another: Lion needs a learning
-    rate several times smaller.
+    All recipes use the same names for the learning rate, the weight decay with its mask, and
+    clipping. Therefore, these values do not change, and they keep their tags, sharing and history.
+    The fiddler drops arguments that the new recipe does not take. All other arguments of the new
+    recipe have their defaults. `--changes` lists the arguments that are kept, dropped and new.
+    A good value for one optimizer can be a bad value for another. For example, Lion needs a
+    learning rate that is several times smaller.
 
         luthier show configs.lm.quickstart 'fiddler:swap_optimizer(luthier.optim.lion)' --changes
 
     Args:
       experiment: A graph of an experiment; it is not changed.
-      recipe: A recipe of `luthier.optim`, or a node of one; arguments of the node take precedence.
+      recipe: A recipe of `luthier.optim`, or a node of a recipe. The arguments of a node take
+        precedence.
 
     Returns:
       The changed copy of the config.

@@ -23,13 +23,14 @@ def text(
     """Train on the text at a path, and evaluate on a held-out part of it.
 
     The path is a text file, a folder or a pattern of text files, JSON lines (.jsonl) or Parquet
-    files (.parquet), or a folder that `save_to_disk` of Hugging Face's datasets wrote. If the data
-    has splits (`train`, and `validation` or `test`), these are used. Otherwise, one document in ten
-    is held out; for a single text file, the last tenth, starting at a line break
-    (`luthier.data.Split`).
-    All evaluations read the held-out text. The sequence length is kept, as are the tokenizer and
-    the packing unless you pass a tokenizer. Values that training and evaluation have in common are
-    shared: one override changes both.
+    files (.parquet). It can also be a folder that `save_to_disk` of Hugging Face's datasets wrote.
+    If the data has splits (`train`, and `validation` or `test`), the fiddler uses them. Otherwise,
+    it holds out one document in ten. For a single text file, it holds out the last tenth, starting
+    at a line break (`luthier.data.Split`).
+
+    All evaluations read the held-out text. The sequence length does not change. The tokenizer and
+    the packing do not change either, unless you pass a tokenizer. Training and evaluation share the
+    values that they have in common, so one override changes both.
 
         luthier train configs.lm.quickstart 'fiddler:text("README.md")'
         luthier train hf:models/tiny 'fiddler:text("README.md", tokenizer=Bytes())'
@@ -37,11 +38,12 @@ def text(
     Args:
       experiment: A graph of an experiment on text; it is not changed.
       path: A file, a folder, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth).
-      field: The field of a record that contains the text; defaults to `text`, or to the only text
+      field: The field of a record that contains the text. The default is `text`, or the only text
         field.
-      fraction: Fraction that is held out if the data has no splits.
-      tokenizer: The tokenizer; None keeps the experiment's. Required if the experiment has no
-        tokenizer, as for a pretrained model whose folder has none.
+      fraction: The fraction to hold out if the data has no splits.
+      tokenizer: The tokenizer. None keeps the tokenizer of the experiment. The argument is required
+        if the experiment has no tokenizer, for example because the folder of a pretrained model
+        has none.
 
     Returns:
       The changed copy of the config.

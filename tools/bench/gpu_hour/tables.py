@@ -46,7 +46,7 @@ def markdown(records: Records) -> str:
     parts = [_product(records), _one_change(records), _packed(records), _ceilings(records)]
     failed = [r for r in records if r["status"] == "failed"]
     lines = [f"- {r['key']}: {_first(r['result'].get('error', ''))}" for r in failed]
-    parts.append("Failed:\n\n" + "\n".join(lines) if failed else "")
+    parts.append("Failed runs:\n\n" + "\n".join(lines) if failed else "")
     toy = " At toy size: these numbers measure nothing." if last["toy"] else ""
     parts.append(f"{last['chip']}, {last['date'][:10]}; {versions}.{toy}")
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -79,8 +79,8 @@ def _gib(result: Mapping[str, Any]) -> float | None:
 def _product(records: Records) -> str:
     ours, theirs = (_found(records, name)[-1:] for name in (LUTHIER, TORCH))
     if not ours or not theirs:
-        return "Not measured yet: luthier and nanoGPT over the same batches."
-    columns = ["side", "steps", "ms a step", "seconds in all", "first loss", "last loss", "GiB"]
+        return "Not measured yet: a comparison of luthier and nanoGPT over the same batches."
+    columns = ["side", "steps", "ms per step", "total s", "first loss", "last loss", "GiB"]
     rows = []
     for name, (own,) in (("luthier train", ours), ("nanoGPT", theirs)):
         losses = own["losses"]
@@ -98,11 +98,12 @@ def _product(records: Records) -> str:
     apart = max(abs(a - b) for a, b in zip(ours[0]["losses"], theirs[0]["losses"], strict=True))
     own = ours[0]
     notes = (
-        f"Losses are at most {apart:.2g} apart in any step. `luthier train` saved and evaluated "
-        f"every third of the way, was killed (SIGKILL) after step {own['killed_after']}, and ended "
-        f"by the same command; its seconds in all are of both processes, from start to end. Of "
-        f"{own['resumed']} losses recorded before the kill, {own['resumed_same']} stand in the "
-        "record of the resumed run, bit for bit."
+        f"The losses differ by at most {apart:.2g} in any step. `luthier train` saved and "
+        "evaluated after each third of the steps. It was killed (SIGKILL) after step "
+        f"{own['killed_after']}, and the same command then completed the run. The total time "
+        f"includes both processes, from start to end. Of {own['resumed']} losses that were "
+        f"recorded before the kill, {own['resumed_same']} are in the record of the resumed run, "
+        "bit for bit."
     )
     plot = curves(own["losses"], theirs[0]["losses"])
     return f"{_table(columns, rows)}\n\n{notes}\n\n```text\n{plot}\n```"
@@ -133,8 +134,8 @@ def _one_change(records: Records) -> str:
     if "base" not in names:
         return ""
     speed: dict[str, float] = {}
-    columns = ["GPT-2 124M", "ms a step", "spread %", "tokens/s", "of base", "GiB"]
-    columns += ["MFU %", "of the fastest product %"]
+    columns = ["GPT-2 124M", "ms per step", "spread %", "tokens/s", "/ base", "GiB"]
+    columns += ["MFU %", "% of the fastest product"]
     best = next((c["square"] for c in _found(records, "ceilings")), None)
     chip = next((c for c in targets.CHIPS.values() if c.device_kind == records[0]["chip"]), None)
     peak = chip.peak("bfloat16") if chip else None
@@ -162,11 +163,12 @@ def _one_change(records: Records) -> str:
         )
     profile = _found(own, "profile")
     shares = [f"{k} {100 * v:.1f} %" for p in profile for k, v in p["shares"].items()]
-    where = f"\n\nWhere the time of the base goes: {', '.join(shares)}." if shares else ""
+    where = f"\n\nShares of the time of `base`: {', '.join(shares)}." if shares else ""
     note = ""
     if chip:
-        note = f"\n\nMFU is of the {peak / 1e12:.0f} TFLOP/s of dense bfloat16 that are published "
-        note += f"for {chip.device_kind}; FLOPs are 3 x the forward pass, attention over all pairs."
+        note = f"\n\nMFU is relative to the published peak of the {chip.device_kind} in dense "
+        note += f"bfloat16, which is {peak / 1e12:.0f} TFLOP/s. The FLOPs of a step are 3 x those "
+        note += "of the forward pass, with attention over all pairs of tokens."
     return _table(columns, rows) + note + where
 
 
@@ -174,7 +176,7 @@ def _packed(records: Records) -> str:
     one, many = (_found(records, n)[-1:] for n in ("one trial", "16 packed trials"))
     if not one or not many:
         return ""
-    columns = ["trials of d256", "ms a step", "steps of trials a second", "seconds of the sweep"]
+    columns = ["trials of d256", "ms per step", "trial steps per second", "sweep, s"]
     rows = [
         [name, 1e3 * r["step_seconds"], r["trial_steps_per_second"], r["wall_seconds"]]
         for name, (r,) in (("one", one), ("16 packed", many))

@@ -24,77 +24,90 @@ _QUICKSTART = "train configs.lm.quickstart restore=maxtext:checkpoints"
 START = """\
 # Import checkpoints from other frameworks
 
-`restore` sets the initial weights. A run writes a table of their origins to `restored.txt`, and
-`luthier train ... --dry-run` prints it. A rule must claim every parameter, and every array of the
-checkpoint must be used: missing, unused and mismatched arrays are reported before anything is
-written. Arrays are read in blocks, directly into their shards, also if layers are stacked on one
-side only.
+To start training from weights that another framework saved, set `restore` in the config. Use
+`luthier train ... --dry-run` to print a table that lists, for every parameter, the array from which
+it is read. A run writes the same table to `restored.txt`.
 
 | `restore=` | checkpoint |
 | --- | --- |
-| `safetensors:DIR` | a folder of safetensors, as the Hugging Face hub has them |
-| `t5x:DIR` | `checkpoint_N` of T5X, or the folder that it is in: its own files, or Orbax's |
-| `big_vision:FILE` | an npz file of big_vision, or a folder of arrays; `FILE:img` |
+| `safetensors:DIR` | a folder of safetensors, in the format of the Hugging Face hub |
+| `t5x:DIR` | `checkpoint_N` of T5X or the folder above it, in T5X's or Orbax's format |
+| `big_vision:FILE` | an npz file of big_vision or a folder of arrays; `FILE:img` reads `img` |
 | `maxtext:DIR` | a step of MaxText's Orbax checkpoints, or the folder of all steps |
 | `run:ID` | another run of luthier |
 
-In Python these are nodes (`restore=luthier.contrib.importers.T5X("DIR", rules=[...])`). With rules,
-`Skip(r"^head")` ignores the head of another set of classes, and `Init(pattern)` initializes
-parameters that the checkpoint lacks.
+Every parameter of the model must match a rule, and every array of the checkpoint must be used.
+luthier reports missing, unused and mismatched arrays before it writes anything. It reads arrays in
+blocks, directly into their shards. This also works if the layers are stacked in the model but not
+in the checkpoint, or the other way round.
 
-## Another vocabulary
+In Python, write the checkpoint as a node:
+`restore=luthier.contrib.importers.T5X("DIR", rules=[...])`. You can use rules to exclude a part of
+the checkpoint or of the model. For example, `Skip(r"^head")` ignores a head that was trained for
+another set of classes, and `Init(pattern)` initializes parameters that the checkpoint lacks.
 
-An embedding table with more or fewer rows is an error, unless a rule resizes it. `Resize` pads or
-truncates it: the first rows are bit-identical to the run's, and new rows are initialized as in a
-new model. Kernels of logits are resized along their columns. `restored.txt` reports how much was
-read (`embedding.table[:258] + init`); the optimizer state always starts fresh.
+## Resize the vocabulary
+
+If the embedding tables of the model and of the checkpoint have different numbers of rows, luthier
+reports an error unless a rule resizes the table. `Resize` pads or truncates it. The rows that the
+checkpoint contains are copied bit for bit, and additional rows are initialized as in a new model.
+The kernels of logits are resized along their columns in the same way. `restored.txt` reports how
+much of an array was read (`embedding.table[:258] + init`). The optimizer state is never restored.
 
     from luthier.checkpoint import FromRun, Resize, Take
 
     graph.restore = FromRun("DIR", rules=[Resize(r"embedding\\.(table|kernel)$", size=258), Take()])
 
-`size` is the number of rows of the run without padding. It is required if the last rows are zeros.
-`Resize` works for `run:DIR` and for safetensors under luthier's own names.
+`size` is the number of rows in the checkpoint, not counting padding. You must set it if the last
+rows are zeros. You can use `Resize` with `run:DIR`, and with safetensors that use luthier's own
+parameter names.
 """
 
 T5X = """
 ## T5X
 
-The sizes of a model are in its gin file; here they are settings of `luthier.recipes.encoders.t5`
-(one `mlp_activations`) or `t5_gated` (two of them):
+T5X sets the sizes of a model in its gin file. In luthier, the sizes are arguments of a recipe. Use
+`luthier.recipes.encoders.t5` if `mlp_activations` has one entry, and `t5_gated` if it has two:
 
-| `network.T5Config` | here |
+| `network.T5Config` | luthier |
 | --- | --- |
 | `vocab_size`, `emb_dim`, `mlp_dim` | `vocab_size`, `dim`, `hidden_dim` |
 | `num_heads`, `head_dim` | `num_heads`, `head_dim` |
 | `num_encoder_layers`, `num_decoder_layers` | `num_layers`, `num_decoder_layers` |
-| `logits_via_embedding = True` | `t5`; False: `t5_gated` |
+| `logits_via_embedding` | `True` in `t5`, `False` in `t5_gated` |
 
-The optimizer state is not imported. Models of `scalable_t5` with scanned layers have biases in
-every layer, and are not supported.
+The optimizer state is not imported. Models of `scalable_t5` with scanned layers are not supported,
+because they have biases in every layer.
+
+This command lists the parameters and arrays of a small model:
 """
 
 BIG_VISION = """
 ## big_vision
 
-`luthier.recipes.encoders.vit` is `pool_type="tok"` and `vit_mean` is `"gap"`. Its feed-forward
-parts use the approximation of GELU: `model.block.mlp.activation.approximate=true` does so too.
-Files of all ages are read: with the class token among the patches or apart from them, with layers
-of their own or stacked, with the optimizer or without it. Heads of `"map"` have no counterpart.
+Use `luthier.recipes.encoders.vit` for models with `pool_type="tok"`, and `vit_mean` for models with
+`pool_type="gap"`. There is no counterpart of `pool_type="map"`. The feed-forward layers of
+big_vision use the tanh approximation of GELU, so also set
+`model.block.mlp.activation.approximate=true`.
+
+You can import files from old and new versions of big_vision. The class token may or may not have a
+position embedding, the layers may be stacked or separate, and the file may or may not contain the
+optimizer state. This command lists the parameters and arrays of a small model:
 """
 
 MAXTEXT = """
 ## MaxText
 
-Decoders of Llama, Mistral and Qwen 3 are read, with `scan_layers` or without. Two MaxText
-conventions are converted: queries are pre-scaled by sqrt(head_dim), and with `rope_type` `llama3.1`
-the pairs of a rotation are interleaved. The second cannot be detected from the files; set it
-yourself:
+You can import decoders of the Llama, Mistral and Qwen 3 families, with or without `scan_layers`.
+luthier converts two conventions of MaxText. First, MaxText pre-scales queries by sqrt(head_dim).
+Second, if `rope_type` is `llama3.1`, it interleaves the two numbers of each rotated pair. luthier
+cannot detect the second convention from the files, so you must set it yourself:
 
     luthier train ... 'restore=luthier.contrib.importers.MaxText("DIR", interleaved=True)'
 
-`scan_axis` is its `param_scan_axis` (1 if nobody changed it). A tied head here computes what
-`logits_via_embedding: True` does there with `normalize_embedding_logits: False`.
+Set `scan_axis` to MaxText's `param_scan_axis` if you changed it from its default of 1. A tied head
+in luthier computes the same as MaxText's `logits_via_embedding: True` with
+`normalize_embedding_logits: False`.
 
 | `configs/models/*.yml` | `luthier.recipes.decoders.llama` |
 | --- | --- |
@@ -102,6 +115,13 @@ yourself:
 | `base_num_query_heads`, `base_num_kv_heads` | `num_heads`, `num_kv_heads` |
 | `base_num_decoder_layers`, `head_dim` | `num_layers`, `head_dim` |
 | `rope_max_timescale` | `rotary_base` |
+
+This command lists the parameters and arrays of a small model:
+"""
+
+WITH_HEAD = """
+If the checkpoint contains an array for which the model has no parameter, the command reports an
+error. In this example, the checkpoint has a separate head, but the head of the model is tied:
 """
 
 
@@ -118,6 +138,7 @@ def render() -> str:
                 *_answer(_vit, "train configs.vision.digits restore=big_vision:vit.npz"),
                 MAXTEXT.rstrip(),
                 *_answer(_maxtext, _QUICKSTART),
+                WITH_HEAD.rstrip(),
                 *_answer(_with_head, _QUICKSTART),
                 "",
             ]

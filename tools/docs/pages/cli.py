@@ -11,11 +11,13 @@ from unittest import mock
 START = """\
 # Command line
 
-Read this page to look up a command or an option: it has the help of every command, as
-`luthier COMMAND --help` prints it. `luthier help NAME` prints a page of this manual, or the
-settings of a component. [Overrides](overrides.md) describes `PATH=VALUE`,
-[Exit codes](exit_codes.md) how commands end, and
-[Environment variables](environment_variables.md) what else they read.
+Use this page to look up a command or an option. It shows the help of every command, as
+`luthier COMMAND --help` prints it. To read another page of this manual or the settings of a
+component in a terminal, use `luthier help NAME`.
+
+Related pages describe the syntax of `PATH=VALUE` ([Overrides](overrides.md)), the
+[exit codes](exit_codes.md) of the commands, and the
+[environment variables](environment_variables.md) that they read.
 
 ```text
 {usage}

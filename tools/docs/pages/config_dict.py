@@ -39,39 +39,55 @@ COMMANDS = (
 START = f"""\
 # ConfigDicts
 
-A file with `get_config()` (big_vision, scenic, clu) overrides an experiment, at its position among
-the OVERRIDEs:
+In big_vision, scenic and clu, a config is a file that defines `get_config()`, a function that
+returns a ConfigDict. You can use such a file to override an experiment. It takes effect at its
+position among the overrides of the command:
 
 ```text
 {FILES["small.py"]}```
 
-`--config_dict FILE.py` or `--config_dict FILE.py:ARGUMENT` (such programs write `--config`, and
-`--config.KEY=VALUE` for `config_dict:KEY=VALUE`, which works, too): every key sets the path of its
-name. A table maps keys to other paths, to a list of paths, or to `false` to leave them out; it can
-also be in the file itself, as the dict `RENAMES`:
+Pass the file with `--config_dict FILE.py`, or with `--config_dict FILE.py:ARGUMENT` if
+`get_config()` takes an argument. Each key of the ConfigDict sets the path of the same name. You can
+also use the flags of those libraries: `--config FILE.py` is the same as `--config_dict FILE.py`,
+and `--config.KEY=VALUE` is the same as `config_dict:KEY=VALUE`.
+
+If a key has another name in luthier, map it to a path with `--config_dict_rename FILE.toml`. You
+can also map a key to a list of paths, or to `false` to ignore it. Instead of a separate file, you
+can define the same mapping in the file itself, as a dict with the name `RENAMES`. For example, this
+is `names.toml` for the file above:
 
 ```text
 {FILES["names.toml"]}```
 
-References stay live: change one, and all follow. A required placeholder becomes a required field.
-`config_dict:KEY=VALUE` changes what a key set, and `--space 'config_dict:KEY=log(1e-4,1e-2)'`
-sweeps it. The class of a node is under `class`, as `to_config_dict` writes it; another class there
-replaces the node.
+References between keys are preserved, so if you change a value, the values that refer to it change
+as well. A required placeholder becomes a required field. Use `config_dict:KEY=VALUE` to change a
+value that the file sets, and `--space 'config_dict:KEY=log(1e-4,1e-2)'` to sweep over it.
+
+In the output of `to_config_dict`, the key `class` contains the class of a node. To replace a node,
+set this key to another class.
+
+## Examples
+
+The following commands apply the file to the quickstart, show the history of a value, and report an
+error because the keys were not mapped:
 """
 
 END = """\
-In Python:
+## Use ConfigDicts in Python
+
+You can apply a ConfigDict to an experiment, and convert an experiment to a ConfigDict:
 
 ```python
 from luthier import graph
 
 experiment = graph.apply_config_dict(experiment, config, renames={"steps": "training.steps"})
-config = graph.to_config_dict(experiment)  # locked, and one reference for every constant
+config = graph.to_config_dict(experiment)  # locked; each shared value is one reference
 ```
 
-A ConfigDict may also be the argument of an experiment or of a fiddler
-(`fiddler:my_project.resize("small.py:32")` with `graph.load_config_dict`). The graph of a run, all
-defaults filled in, as a ConfigDict:
+An experiment or a fiddler can also take a ConfigDict as an argument. For example,
+`fiddler:my_project.resize("small.py:32")` can read the file with `graph.load_config_dict`.
+
+To get the config of a run as a ConfigDict, with all defaults filled in, convert its record:
 
 ```python
 from luthier import graph, records

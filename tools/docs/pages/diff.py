@@ -14,61 +14,80 @@ QUICKSTART = "configs.lm.quickstart"
 _LINE = re.compile(r"(set by \S+\.py):\d+")
 
 START = """\
-# Diff
+# Compare configs
 
-`luthier diff A B` compares two configs. It shows what differs, where each value was set (`--why`),
-and how training is affected (`--effects`).
+Use `luthier diff A B` to find out how two configs differ. Add `--why` to see where each value was
+set, and `--effects` to see how the differences affect training.
 
-A and B can be:
+You can compare any of the following:
 
-- an experiment: `configs.lm.quickstart`; with overrides and fiddlers, quoted as one argument,
-  `'configs.lm.quickstart model.num_layers=8'`
-- a run: its directory, or `run:` followed by an id, a unique id prefix, NAME/ID or `last`
-- a trial of a study: `study:NAME/7`
+- an experiment, such as `configs.lm.quickstart`; to add overrides and fiddlers, quote all of them
+  as one argument, as in `'configs.lm.quickstart model.num_layers=8'`
+- a run, given by its directory, or by `run:` and an id, a unique prefix of an id, NAME/ID or `last`
+- a trial of a study, such as `study:NAME/7`
 - a `config.json`, or `-` to read one from standard input
-- a W&B offline run directory: `runs/NAME/ID/wandb/offline-run-...`
-- an experiment or a `config.json` at a git revision, by module (`HEAD~1:configs.lm.quickstart`) or
-  by file (`HEAD~1:configs/lm/quickstart.py`)
+- the directory of a W&B offline run, such as `runs/NAME/ID/wandb/offline-run-...`
+- an experiment or a `config.json` at a git revision, given by its module
+  (`HEAD~1:configs.lm.quickstart`) or by its file (`HEAD~1:configs/lm/quickstart.py`)
 
-`luthier diff study:NAME` compares the study's base config with all of its trials.
+To compare the base config of a study with all of its trials, use `luthier diff study:NAME`.
 
-Runs, trials and files are read as data: without `--effects`, nothing that they name is imported. To
-build an experiment at a git revision, luthier extracts the revision into a temporary directory and
-starts a separate process there, with the revision's own version of luthier if it contains one. The
-working tree is not touched.
+Runs, trials and files are read as data, so the command does not import the code that they refer to
+unless you add `--effects`. To build an experiment at a git revision, luthier extracts the revision
+into a temporary directory and starts a separate process in it. If the revision contains a version
+of luthier, the process uses that version. Your working tree does not change.
 """
 
 EXAMPLES = [
     (
-        "## Values and structure\n\n`--why` shows where the value on each side was set.",
+        """\
+## Compare values and structure
+
+With `--why`, the output shows where the value on each side was set:
+""",
         [QUICKSTART, f"{QUICKSTART} model.num_layers=8 training.steps=1800", "--why"],
     ),
     (
-        "A swapped class is one change, which lists the arguments that were carried over:",
+        """\
+If you replace a class, the output shows a single change, which lists the arguments that the new
+class keeps:
+""",
         [QUICKSTART, f"{QUICKSTART} fiddler:swap_optimizer(luthier.optim.lion)"],
     ),
     (
-        "## Effects\n\n`--effects` shows the effects on training. No array is allocated: the model "
-        "and its\noptimizer are traced abstractly (`jax.eval_shape`), on one virtual CPU per mesh "
-        "device, or on the\ndevices given by `--devices`. Schedules, and the metrics of two runs, "
-        "are plotted one above the\nother, on the same scale. With `--effects`, recorded configs "
-        "are built, so the trusted packages that\nthey name are imported "
-        "([Security](../explanation/security.md#reading)).",
+        """\
+## Show the effects on training
+
+`--effects` compares the state, compute, schedules and checkpoints that follow from the configs. It
+does not allocate any arrays. Instead, it traces the model and its optimizer abstractly
+(`jax.eval_shape`), with one virtual CPU for each device of the mesh, or on the devices that you
+choose with `--devices`. Schedules are plotted one above the other on the same scale, and so are the
+metrics of two runs.
+
+Because `--effects` builds recorded configs, it imports the trusted packages that they refer to
+([Security](../explanation/security.md#reading)).
+""",
         [QUICKSTART, f"{QUICKSTART} optimizer.learning_rate.peak=2e-3", "--effects"],
     ),
     (
-        "## More than two\n\nThree or more configs are printed as a table. A dot means that the "
-        "value equals that of the first\nconfig. For runs and trials, the first rows show their "
-        "results.",
+        """\
+## Compare more than two configs
+
+Three or more configs are printed as a table, in which a dot marks a value that is the same as in
+the first config. For runs and trials, the first rows show the results.
+""",
         [
             QUICKSTART,
             *(f"{QUICKSTART} optimizer.b2={b2} seed={n}" for n, b2 in ((1, 0.9), (2, 0.5))),
         ],
     ),
     (
-        "## Export a diff as overrides or a fiddler\n\n`--overrides` prints the overrides that "
-        "turn A into B. `--patch FILE` writes a fiddler that makes\nthe same changes; apply it "
-        "with `fiddler:module:patch`.",
+        """\
+## Export a diff as overrides or a fiddler
+
+Use `--overrides` to print the overrides that change A into B. Use `--patch FILE` to write a fiddler
+that makes the same changes, and apply it with `fiddler:module:patch`.
+""",
         [QUICKSTART, f"{QUICKSTART} model.num_layers=8 seed=3", "--overrides"],
     ),
 ]
@@ -76,19 +95,22 @@ EXAMPLES = [
 END = """\
 ## Review a pull request
 
-`luthier diff BASE..HEAD --markdown` compares every experiment that `luthier list` finds in
-`configs/` at two git revisions. `BASE...HEAD` starts at the merge base, as GitHub's pull-request
-diff does; `BASE..` compares with the working tree.
+To see how a pull request affects your experiments, compare two git revisions with
+`luthier diff BASE..HEAD --markdown`. The command compares every experiment that `luthier list`
+finds in `configs/`. With `BASE...HEAD`, the comparison starts at the merge base, like the diff of a
+pull request on GitHub. With `BASE..`, it compares BASE with your working tree.
 
     luthier diff origin/main...HEAD --markdown
 
-The command prints Markdown. A table lists the configs that were changed, added or removed, and
-those that fail to resolve at one of the revisions (with the error). For changed configs, its
-columns are the parameter count, the model FLOPs per step, and whether a checkpoint from BASE can be
-continued at HEAD. The changes and effects of each config are folded below the table. Effects are
-computed for the first 20 changed configs only. The output is truncated to 65,536 characters,
-GitHub's limit for a comment, and lists what was omitted. The configs of each revision are built in
-a separate process, from a temporary copy of the revision.
+The command prints Markdown that you can post as a comment. It starts with a table of the configs
+that were changed, added or removed. The table also lists configs that fail to resolve at one of the
+revisions, with the error. For each changed config, it shows the number of parameters, the model
+FLOPs per step, and whether you can continue training at HEAD from a checkpoint of BASE.
+
+Below the table, a folded section for each config lists its changes and their effects. The effects
+are computed for the first 20 changed configs only. Because GitHub limits a comment to 65,536
+characters, the output is truncated to this length, and lists what was omitted. The configs of each
+revision are built in a separate process, from a temporary copy of the revision.
 
 This GitHub Actions workflow keeps a single comment up to date:
 
@@ -107,30 +129,31 @@ This GitHub Actions workflow keeps a single comment up to date:
           - env: {GH_TOKEN: "${{ github.token }}", PR: "${{ github.event.number }}"}
             run: gh pr comment $PR --edit-last --create-if-none --body-file configs.md
 
-`--markdown` also works for `luthier diff A B`; add `--effects` to include the effects.
+You can also use `--markdown` with `luthier diff A B`. Add `--effects` to include the effects.
 
 ## More options
 
-- `--only changed` leaves out changes without an effect, such as a value that is set to its default;
-  `--only values` shows only values of arguments, and `--only structure` only the other changes,
-  such as those of classes and of sharing
-- `--ignore '**.name'` leaves out matching paths and everything below them (can be repeated)
-- `--json` prints the whole comparison as JSON
-- `--html FILE` writes a self-contained HTML page; `--open` opens it in the browser
-- `--exit-code` exits with 1 if there are differences, as `git diff` does
+- `--only changed` hides changes that have no effect, such as a value that is set to its default.
+  `--only values` shows only changes of argument values, and `--only structure` shows only the other
+  changes, such as changes of classes and of shared values.
+- `--ignore '**.name'` hides all paths that match and everything below them. You can repeat this
+  option.
+- `--json` prints the complete comparison as JSON.
+- `--html FILE` writes a self-contained HTML page, which `--open` opens in the browser.
+- `--exit-code` makes the command exit with code 1 if there are differences, like `git diff`.
 
-## Diffs elsewhere
+## Diffs in other commands
 
 - `luthier runs ID ID --diff` compares runs.
-- `luthier train ... --run ID` prints the changes to the config of the run that it resumes.
-- If a run has a parent (the run it was restored from, or the base of its study), its W&B run
-  includes an artifact of type `diff`.
-- In Python, use `print(luthier.diff(a, b))`.
+- `luthier train ... --run ID` prints how your command changes the config of the run that it
+  resumes.
+- If a run has a parent, its W&B run includes an artifact of type `diff`. The parent is the run that
+  it was restored from, or the base of its study.
+- In Python, call `print(luthier.diff(a, b))`.
 
-## In git
+## Use diff in git
 
-`git diff` and `git log -p` can show recorded configs with one line for each value. To configure
-git:
+You can configure `git diff` and `git log -p` to show recorded configs with one line for each value:
 
     echo 'config.json diff=luthier' >> .gitattributes
     git config diff.luthier.textconv 'luthier diff --textconv'
@@ -143,7 +166,7 @@ def render() -> str:
     parts = [START]
     for text, words in EXAMPLES:
         command = f"    luthier diff {shlex.join(words)}"
-        parts.append(f"{text}\n\n{command}\n\n{_answer(words)}")
+        parts.append(f"{text}\n{command}\n\n{_answer(words)}")
     return "\n".join([*parts, END])
 
 

@@ -16,107 +16,109 @@ _NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 START = """\
 # Environment variables
 
-Read this page to find out what changes the behavior of luthier outside of a config and its command
-line. It lists every variable that the package itself reads; JAX, XLA, Weights & Biases and the
-clients of object stores read more.
+This page lists every environment variable that luthier reads itself. JAX, XLA, Weights & Biases and
+the clients of object stores read further variables, which are described in their documentation.
 
-A variable does not replace a setting: what an experiment computes is in its config, except for
-rounding, which options of XLA can change. Values of variables whose names end in `KEY`, `TOKEN`,
-`SECRET`, `PASSWORD` and the like are removed from records and logs
-([Security](../explanation/security.md)).
+Environment variables do not replace settings. The config of an experiment defines everything that
+it computes. The only exception is rounding, which some options of XLA can change. luthier removes
+the values of variables whose names end in `KEY`, `TOKEN`, `SECRET`, `PASSWORD` and the like from
+records and logs ([Security](../explanation/security.md)).
 """
 
 # By section: name, and what it does.
 VARIABLES = {
     "luthier": {
-        "LUTHIER_MIRROR": "A URL such as `gs://lab/runs`. Runs, and trials of studies, are copied "
-        "below it while they train, and are fetched from it where they are missing "
-        "([Where runs are kept](../how_to/storage.md)).",
-        "LUTHIER_STORAGE": "The URL of a study's Optuna storage with its password, which a study "
-        "does not record.",
-        "LUTHIER_TRUST": "Files and folders, separated by `:`, whose records may name your own "
-        "packages, as `--trust` does. Processes that luthier starts inherit it.",
+        "LUTHIER_MIRROR": "A URL such as `gs://lab/runs`. luthier copies runs and trials of "
+        "studies to this place while they train, and fetches them from it if they are missing "
+        "locally ([Choose where to store runs](../how_to/storage.md)).",
+        "LUTHIER_STORAGE": "The URL of a study's Optuna storage, including its password. A study "
+        "does not record this URL.",
+        "LUTHIER_TRUST": "Files and folders, separated by `:`, whose records may use your own "
+        "packages, as with `--trust`. Processes that luthier starts inherit the variable.",
         "LUTHIER_JOIN_SECONDS": "The maximum time, in seconds, that a process waits for the other "
         "processes of its run.",
     },
     "Terminal": {
-        "NO_COLOR": "Turns colors off if it is set to a non-empty value.",
-        "FORCE_COLOR": "Turns colors on, also in a pipe, if it is set to a non-empty value.",
-        "LUTHIER_PAGER": "The pager of `luthier help`; an empty value turns paging off. If it is "
-        "not set, `PAGER` is used.",
+        "NO_COLOR": "Turns colors off if it has a non-empty value.",
+        "FORCE_COLOR": "Turns colors on, even in a pipe, if it has a non-empty value.",
+        "LUTHIER_PAGER": "The pager of `luthier help`. An empty value turns paging off. If the "
+        "variable is not set, luthier uses `PAGER`.",
         "PAGER": "The pager of `luthier help`, by default `less`.",
-        "TERM": "`dumb` turns off colors, and lines that are redrawn.",
+        "TERM": "The value `dumb` turns off colors and the redrawing of lines.",
     },
     "Folders": {
-        "XDG_CACHE_HOME": "The folder of caches, by default `~/.cache`. luthier uses `luthier/` "
-        "in it: compiled programs, plans, the index of completion, indices of data files, copies "
-        "of remote data, and the folders of runs outside of a project.",
-        "XDG_CONFIG_HOME": "The folder of settings, by default `~/.config`. `luthier/launch.toml` "
-        "in it has your own sites for `--on`.",
-        "HOME": "The home directory, in which `.netrc` is looked up.",
-        "NETRC": "The file with passwords of servers, by default `~/.netrc`: the key of Weights & "
-        "Biases is looked up in it, and its passwords are removed from records.",
-        "PYTHONPATH": "Folders of modules. luthier passes it on to the processes that it starts.",
+        "XDG_CACHE_HOME": "The folder of caches, by default `~/.cache`. luthier uses the "
+        "subfolder `luthier/` for compiled programs, plans, the index of completion, indices of "
+        "data files, copies of remote data, and the folders of runs outside of a project.",
+        "XDG_CONFIG_HOME": "The folder of settings, by default `~/.config`. Define your own sites "
+        "for `--on` in `luthier/launch.toml` below it.",
+        "HOME": "The home directory, in which luthier looks for `.netrc`.",
+        "NETRC": "The file with passwords of servers, by default `~/.netrc`. luthier reads the key "
+        "of Weights & Biases from it, and removes its passwords from records.",
+        "PYTHONPATH": "The folders in which Python looks for modules. luthier passes the variable "
+        "on to the processes that it starts.",
     },
     "Weights & Biases": {
-        "WANDB_MODE": "Decides what `records.wandb.mode='auto'` means: `online`, `offline` or "
+        "WANDB_MODE": "The mode that `records.wandb.mode='auto'` selects: `online`, `offline` or "
         "`disabled`.",
-        "WANDB_DISABLED": "`true` does the same as `WANDB_MODE=disabled`.",
-        "WANDB_API_KEY": "The key. With `auto` and without a key, a run is recorded offline.",
-        "WANDB_IDENTITY_TOKEN_FILE": "A file with a token, in place of a key.",
-        "WANDB_BASE_URL": "The address of a server of your own.",
+        "WANDB_DISABLED": "The value `true` has the same effect as `WANDB_MODE=disabled`.",
+        "WANDB_API_KEY": "The API key. With `auto` and without a key, luthier records a run "
+        "offline.",
+        "WANDB_IDENTITY_TOKEN_FILE": "A file with an identity token, which luthier accepts "
+        "instead of a key.",
+        "WANDB_BASE_URL": "The address of your own server.",
     },
     "Object stores": {
-        "AWS_ENDPOINT_URL": "The address of a store that speaks the protocol of S3, for `s3://` "
-        "URLs of data and mirrors.",
-        "AWS_REGION": "The region of such a store, by default `us-east-1`.",
+        "AWS_ENDPOINT_URL": "The address of an S3-compatible store, for `s3://` URLs of data and "
+        "mirrors.",
+        "AWS_REGION": "The region of this store, by default `us-east-1`.",
     },
     "Devices and compilation": {
-        "XLA_FLAGS": "Options of XLA. On a CPU, luthier adds options of its own to it; an option "
-        "that is named here keeps the value that it has here.",
-        "JAX_COMPILATION_CACHE_DIR": "The folder of JAX's compilation cache. If it is set, even "
-        "to nothing, luthier leaves the cache as it is; otherwise it uses a folder below "
-        "`XDG_CACHE_HOME`.",
+        "XLA_FLAGS": "Options of XLA. On a CPU, luthier adds further options. If you set one of "
+        "these options here, your value is used.",
+        "JAX_COMPILATION_CACHE_DIR": "The folder of JAX's compilation cache. If the variable is "
+        "set, even to an empty value, luthier does not configure the cache. If it is not set, "
+        "luthier uses a folder below `XDG_CACHE_HOME`.",
         "GLIBC_TUNABLES": "Options of the C library. Commands that compute add "
-        "`glibc.malloc.hugetlb=1` where the kernel gives large pages on request "
-        "([Performance](performance.md)); a value of `glibc.malloc.hugetlb` that is set is kept.",
+        "`glibc.malloc.hugetlb=1` if the kernel provides large pages on request "
+        "([Performance](performance.md)). If you set `glibc.malloc.hugetlb`, your value is used.",
         "CUDA_VISIBLE_DEVICES": "The NVIDIA GPUs that a process can see. A sweep splits them into "
         "its device groups.",
-        "HIP_VISIBLE_DEVICES": "The same for AMD GPUs; it takes precedence over "
-        "`ROCR_VISIBLE_DEVICES`.",
-        "ROCR_VISIBLE_DEVICES": "The same for AMD GPUs, at a lower level.",
+        "HIP_VISIBLE_DEVICES": "The AMD GPUs that a process can see. This variable takes "
+        "precedence over `ROCR_VISIBLE_DEVICES`.",
+        "ROCR_VISIBLE_DEVICES": "The AMD GPUs that a process can see, at a lower level.",
         "TPU_VISIBLE_CHIPS": "The chips of a TPU host that a process can see. A sweep splits them "
         "into its device groups.",
     },
     "Several hosts": {
-        "JAX_COORDINATOR_ADDRESS": "Host and port of process 0 of a run.",
+        "JAX_COORDINATOR_ADDRESS": "The host and port of process 0 of a run.",
         "JAX_COORDINATOR_BIND_ADDRESS": "The address on which process 0 listens, by default all "
         "interfaces.",
         "JAX_NUM_PROCESSES": "The number of processes of a run.",
-        "JAX_PROCESS_ID": "The index of this process, from 0.",
+        "JAX_PROCESS_ID": "The index of this process, starting at 0.",
         "JAX_LOCAL_DEVICE_IDS": "The devices of this host that the process uses, separated by "
         "commas.",
-        "SLURM_JOB_ID": "Set by SLURM, like the next seven. With the step's id it gives each run "
-        "of an allocation a port of its own.",
+        "SLURM_JOB_ID": "The id of the job. SLURM sets this variable and the next seven. Together "
+        "with the id of the step, it determines a separate port for each run of an allocation.",
         "SLURM_STEP_ID": "The id of the job's step.",
         "SLURM_PROCID": "The index of this process in its step.",
         "SLURM_LOCALID": "The index of this process on its host.",
         "SLURM_STEP_NUM_TASKS": "The number of processes of the step.",
         "SLURM_STEP_TASKS_PER_NODE": "The number of processes on each host.",
-        "SLURM_RESTART_COUNT": "How often SLURM has requeued the job.",
+        "SLURM_RESTART_COUNT": "The number of times that SLURM has requeued the job.",
         "SLURMD_NODENAME": "The name of this host.",
-        "TPU_WORKER_ID": "Set on TPU hosts: the index of the host in its slice, which orders the "
-        "processes of a Ray job.",
+        "TPU_WORKER_ID": "The index of this host in its slice, on TPU hosts. It determines the "
+        "order of the processes of a Ray job.",
     },
     "Between processes of luthier": {
-        "LUTHIER_PROCESS": "Set by luthier for the processes that it starts, like the others of "
-        "this table. Do not set them yourself. This one describes a process of a run.",
+        "LUTHIER_PROCESS": "The description of a process of a run. luthier sets this variable and "
+        "the others in this table for the processes that it starts. Do not set them yourself.",
         "LUTHIER_NOTES": "The file in which a process leaves notes for its launcher.",
         "LUTHIER_RANK": "The index of a process among those of a launch.",
         "LUTHIER_RANKS": "The number of processes of a launch.",
         "LUTHIER_LOCAL_RANK": "The index of a process on its host.",
-        "LUTHIER_START": "The start of a launch that a process belongs to.",
-        "LUTHIER_WORDS": "The command line that a shell asks completions for.",
+        "LUTHIER_START": "The start of the launch that a process belongs to.",
+        "LUTHIER_WORDS": "The command line for which a shell requests completions.",
     },
 }
 
@@ -124,9 +126,10 @@ END = """\
 
 ## In configs
 
-Dicts of Hydra can read any variable with `${oc.env:NAME}` ([Dicts of Hydra](../how_to/hydra.md)).
-The proxy variables `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case,
-are used to test whether the server of Weights & Biases can be reached.
+A Hydra config can read any variable with `${oc.env:NAME}` ([Dicts of Hydra](../how_to/hydra.md)).
+
+To test whether the server of Weights & Biases can be reached, luthier uses the proxy variables
+`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case.
 """
 
 

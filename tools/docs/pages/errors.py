@@ -17,13 +17,14 @@ TESTS = Path(__file__).resolve().parents[3] / "tests" / "end_to_end"
 START = """\
 # Errors
 
-Look up a message of luthier here: mistakes with the answers to them, errors in your own code, and
-an index of all messages.
+Use this page to look up an error message of luthier. It shows common mistakes and the error that
+luthier prints for each of them, errors in your own code, and an index of all messages.
 
-An error is one line, in this order: the path in the config, the problem, the place that set the
-value, and a remedy or the nearest valid names. All problems of a command are printed at once,
-before anything is started or written, and the [exit code](exit_codes.md) is 2. The index has the
-messages without the path and the place, which differ from case to case. To search it in a terminal:
+An error is a single line. It starts with the path in the config and the problem, followed by the
+place that set the value, and a remedy or the nearest valid names. luthier checks everything before
+it starts or writes anything, and reports all problems of a command together. The
+[exit code](exit_codes.md) is 2. The index lists the messages without the path and the place, which
+differ from case to case. To search the index in a terminal, use `grep`:
 
 ```bash
 luthier help errors | grep -A 1 '^- .*cannot be divided'
@@ -31,24 +32,25 @@ luthier help errors | grep -A 1 '^- .*cannot be divided'
 
 ## Mistakes
 
-The named system silently accepts each of these mistakes. luthier prints one line; nothing is
-trained or written. The tests run these commands.
+Other frameworks silently accept the following mistakes. luthier prints an error and does not train
+or write anything. The tests run all of these commands.
 """
 
 CODE = """\
 ## Errors in your code
 
-An exception in your own code is printed with the path of the node whose code raised it, the
-innermost lines of your files, and the arguments of the call; arrays as JAX writes their types. The
-exit code is 1, and `--debug` prints the whole traceback. In these examples, `my_parts` is a package
-of the project.
+If your own code raises an exception, luthier prints the path of the node whose code failed, the
+innermost lines of your files, and the arguments of the call. Arrays are shown by their types, as in
+JAX. The exit code is 1. To print the complete traceback, add `--debug`. In these examples,
+`my_parts` is a package of the project.
 """
 
 INDEX = """\
 ## Index of messages
 
-Every message in the source, by subject. Upper-case names and `...` stand for what differs from case
-to case. A remedy that depends on the case is not listed, but printed with the message.
+This index contains every message in the source, by subject. Upper-case names and `...` are
+placeholders for parts that differ from case to case. A remedy that depends on the case is printed
+with the message, but it is not listed here.
 """
 
 # By subject: the packages of the source, and pages that explain the subject.
@@ -93,7 +95,7 @@ SUBJECTS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "Runs and records": (
         ("records", "storage"),
-        "[Runs](../how_to/runs.md), [Where runs are kept](../how_to/storage.md), "
+        "[Runs](../how_to/runs.md), [Choose where to store runs](../how_to/storage.md), "
         "[The directory of a run](run_folder.md)",
     ),
     "Plans": (("planner",), "[Plans](../how_to/plan.md)"),
@@ -108,8 +110,8 @@ def render() -> str:
     for case in _read("mistakes.toml")["mistake"]:
         lines = [f"$ luthier {shlex.join(case['words'])}", f"luthier: {case['says']}"]
         if "recorded" in case:
-            lines.insert(0, f"# taken/config.json holds {case['recorded']}")
-        answer = f"{case['accepted_by']}: {case['how']}."
+            lines.insert(0, f"# taken/config.json contains {case['recorded']}")
+        answer = f"*Accepted by {case['accepted_by']}.* {case['how']}"
         parts.append(f"### {case['mistake']}\n\n{answer}\n\n{_block(lines)}")
     parts.append(CODE)
     for case in _read("user_errors.toml")["case"]:

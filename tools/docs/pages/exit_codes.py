@@ -9,8 +9,8 @@ from luthier import errors
 START = """\
 # Exit codes
 
-Read this page to write a script that starts luthier, or a program that catches its exceptions.
-Every command ends with one of these codes:
+Use this page if you write a script that starts luthier, or a program that catches its exceptions.
+Every command exits with one of these codes:
 
 | code | meaning | what to do |
 |---|---|---|
@@ -19,45 +19,45 @@ Every command ends with one of these codes:
 CODES = {
     errors.EXIT_DONE: ("Done.", ""),
     errors.EXIT_FAILED: (
-        "Failed: training diverged, a study has no complete trial, a lock was lost, your code "
+        "Failed. Training diverged, a study has no complete trial, a lock was lost, your code "
         "raised an exception, or luthier has a bug.",
-        "Read the message and the traceback, whose place is printed.",
+        "Read the message, which also gives the location of the traceback.",
     ),
     errors.EXIT_BAD_INPUT: (
-        "Bad input: a config, override, file or option is wrong, or a disk is full or read-only. "
-        "Nothing was started, or what was saved is kept.",
-        "Correct what the message names; all problems are printed at once, a line each.",
+        "Bad input. A config, override, file or option is wrong, or a disk is full or read-only. "
+        "Either nothing was started, or everything that was saved before is still there.",
+        "Correct all problems that the message lists, one per line.",
     ),
     errors.EXIT_REQUEUE: (
-        "Requeue: the run was preempted (SIGTERM), and has saved a checkpoint.",
-        "Run the same command again. Launchers of luthier do it.",
+        "Requeue. The run was preempted (SIGTERM) and has saved a checkpoint.",
+        "Run the same command again. The launchers of luthier do this for you.",
     ),
     errors.EXIT_INTERRUPTED: (
-        "Interrupted (Ctrl-C). A run has saved a checkpoint, unless Ctrl-C was pressed twice.",
+        "Interrupted (Ctrl-C). A run has saved a checkpoint, unless you pressed Ctrl-C twice.",
         "Run the same command again to resume.",
     ),
 }
 
 COMMANDS = """
-These commands use a code in a way of their own:
+For these commands, a code has a more specific meaning:
 
 | command | code | meaning |
 |---|---|---|
-| `luthier check` | 2 | an experiment or a study is wrong |
+| `luthier check` | 2 | an experiment or a study is invalid |
 | `luthier diff --exit-code` | 1 | there are differences |
-| `luthier plan` | 2 | the experiment cannot run on the target, or does not fit its memory |
+| `luthier plan` | 2 | the experiment cannot run on the target, or does not fit in its memory |
 | `luthier sweep` | 1 | no trial is complete, or failures stopped the study |
-| `luthier sweep` | 2 | bad input, or faults of the machine stopped it: `--resume` continues |
+| `luthier sweep` | 2 | bad input, or machine failures stopped the study; `--resume` continues it |
 
-With `--debug`, an error is printed with its traceback.
+Add `--debug` to a command to print an error with its traceback.
 
 ## Exceptions
 
-In Python, functions of luthier raise these exceptions of `luthier.errors`. `BadInput` has all
-problems in `problems`, each with the path in the config, the place that set the value, a remedy and
-the nearest valid names.
+In Python, the functions of luthier raise these exceptions from `luthier.errors`. A `BadInput` lists
+all problems in its attribute `problems`. Each problem has the path in the config, the place that
+set the value, a remedy, and the nearest valid names.
 
-| exception | base | code | raised when |
+| exception | base | code | meaning |
 |---|---|---|---|
 """
 

@@ -35,19 +35,26 @@ _LINE = re.compile(r"  \[\S+:\d+\]$", re.MULTILINE)
 START = """\
 # Fiddlers
 
-A fiddler is a function that edits a config. On the command line, fiddlers and overrides are applied
-from left to right:
+A fiddler is a function that edits a config. Use fiddlers for changes that involve many settings,
+for example to scale a model or to swap the optimizer. On the command line, luthier applies fiddlers
+and overrides from left to right:
 
     luthier train configs.lm.quickstart 'fiddler:scale_width(2.0)' optimizer.b2=0.95
 
-Arguments use the syntax of component references and are checked against the fiddler's type
-annotations. Quotes protect the brackets from the shell. `--changes` lists the changes below the
-override that caused them; `--why PATH` prints every assignment to a value, oldest first.
+Arguments use the syntax of component references. luthier checks them against the type annotations
+of the fiddler. Put a fiddler in quotes if it has arguments, because the shell would interpret the
+parentheses. To see the effect of a fiddler, add `--changes` to `luthier show`. It lists every
+change below the override that caused it. `--why PATH` prints all assignments to a value, starting
+with the oldest one.
 
-To use your own fiddler, write its import path: `fiddler:my_project.fiddlers.shrink(layers=2)`. Its
-first argument is the config; it returns a new one, or changes its argument in place and returns
-None. The fiddlers of `luthier.recipes` do not change their argument. See
+To use your own fiddler, write its import path, as in
+`fiddler:my_project.fiddlers.shrink(layers=2)`. The first argument of the function is the config.
+The function either returns a new config, or changes the config in place and returns None. The
+fiddlers of `luthier.recipes` do not change their argument. See
 [Write a fiddler](../how_to/write_a_fiddler.md).
+
+The following sections describe the fiddlers of `luthier.recipes`. Each section shows an example and
+the changes that it makes.
 """
 
 

@@ -26,38 +26,62 @@ COMMANDS = (
 START = f"""\
 # Gin files
 
-A gin file overrides an experiment, at its position among the OVERRIDEs:
+If you have settings in gin files, you can apply them to an experiment with `--gin_file`. A gin file
+works like a list of overrides, and takes effect at its position among the overrides of the command:
 
 ```text
 {FILE}```
 
-`Name.argument = value` sets every node of that class or function; a scope before it
-(`held_out/Packed.length`) keeps to the nodes below that name. `@Name()` makes a node, `@Name` a
-template, `%NAME` is a macro: one constant for all its places, which `gin:NAME=VALUE` changes and
-`--space 'gin:NAME=log(1e-4,1e-2)'` sweeps. Statement order does not matter. Flags:
-`--gin_file` (also several), `--gin_search_paths`, `--gin_bindings 'Name.argument = value'`,
-`--gin.Name.argument=value`, `--gin_skip_unknown`, and `--gin_root Name` where there is no
-experiment. Modules that a file imports must belong to your packages; what they register with
-`@gin.configurable` is found.
+luthier supports the following syntax of gin. The order of the statements in a file does not matter.
 
-`--to gin` writes a file that `gin.parse_config` accepts and `luthier show FILE.gin` reads to an
-equal graph. Anything that gin cannot express is written in comments that start with `# luthier:`.
-`luthier train ... --operative-gin` keeps such a file with the run, as `operative_config.gin`: all
-that is used, and nothing else.
+- `Name.argument = value` sets the argument in every node of that class or function. With a scope,
+  such as `held_out/Packed.length`, it sets the argument only in nodes below that name.
+- `@Name()` creates a node, and `@Name` creates a template.
+- `%NAME` refers to a macro. All references to a macro share one value, which you can change with
+  `gin:NAME=VALUE` and sweep over with `--space 'gin:NAME=log(1e-4,1e-2)'`.
 
-To sweep a macro, name it; trials share one compiled program where the macro can be hoisted, and
-`luthier sweep best` prints overrides that `luthier train` takes with the same file:
+These flags are available:
+
+- `--gin_file FILE` reads a file. You can repeat this flag.
+- `--gin_search_paths DIR,DIR` adds folders in which luthier looks for files.
+- `--gin_bindings 'Name.argument = value'` and `--gin.Name.argument=value` add a statement.
+- `--gin_skip_unknown` ignores statements for names that luthier does not know.
+- `--gin_root Name` selects the class that the files configure, if the command has no experiment.
+
+The modules that a file imports must belong to your packages. luthier finds the functions and
+classes that they register with `@gin.configurable`.
+
+## Export a config to gin
+
+`--to gin` writes a file that both `gin.parse_config` and `luthier show FILE.gin` accept, and from
+which luthier reads an equal graph. Comments that start with `# luthier:` contain the parts that gin
+cannot express. `luthier train ... --operative-gin` saves such a file as `operative_config.gin` in
+the directory of the run. It contains exactly the values that the run uses.
+
+## Sweep over a macro
+
+To sweep over a macro, use its name in the space. The trials share one compiled program if the value
+of the macro can be an argument of that program. `luthier sweep best` prints overrides that you can
+pass to `luthier train` together with the same file:
 
     luthier sweep configs.lm.quickstart --gin_file small.gin \\
         --space 'gin:LEARNING_RATE=log(1e-4,1e-2)' --trials 8
     luthier sweep best quickstart
     luthier train configs.lm.quickstart --gin_file small.gin gin:LEARNING_RATE=0.0021
 
-Files of T5X bind classes of T5X, which have no node here: keep the values, as macros, and bind them
-to the classes that `luthier show EXPERIMENT` lists; `--gin_skip_unknown` passes over the rest, and
-lists it. `import __main__` is ignored, and a macro that is left open
-(`TRAIN_STEPS = %gin.REQUIRED`) is asked for by its name. The sizes of its models:
-`luthier help checkpoints`, which also describes how to import their weights.
+## Use gin files of T5X
+
+The gin files of T5X bind arguments of T5X's own classes, for which luthier has no nodes. You can
+keep the values as macros, and bind these macros to the classes that `luthier show EXPERIMENT`
+lists. With `--gin_skip_unknown`, luthier ignores the remaining statements, and lists them.
+`import __main__` is ignored. If a file leaves a macro open (`TRAIN_STEPS = %gin.REQUIRED`), set the
+macro yourself, for example with `gin:TRAIN_STEPS=1000`. For the sizes of T5X's models in luthier,
+and to import their weights, see [Import checkpoints](checkpoints.md#t5x).
+
+## Examples
+
+These commands use the file `small.gin` from the top of this page. They show the history of a value,
+change a macro, report a misspelled argument, and export a part of the config:
 """
 
 

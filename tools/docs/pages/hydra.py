@@ -30,32 +30,52 @@ COMMANDS = (
 )
 
 START = f"""\
-# Dicts of Hydra, NeMo-Run and Kauldron
+# Configs of Hydra, NeMo-Run and Kauldron
 
-Where a command takes an experiment, it also takes a file of dicts that name what they build.
-`hydra:FILE.yaml` reads `_target_`, `_partial_` and `_args_`, as Hydra and NeMo-Run write them;
-`hydra:FILE.yaml:KEY` a part of it:
+Hydra, NeMo-Run and Kauldron write configs as nested dicts, in which each dict specifies the class
+or function that it configures. You can use such a file wherever a command expects an experiment.
+
+## Hydra and NeMo-Run
+
+`hydra:FILE.yaml` reads a file with the keys `_target_`, `_partial_` and `_args_` of Hydra and
+NeMo-Run. `hydra:FILE.yaml:KEY` reads only the part of the file under KEY:
 
 ```text
 {FILES["optimizer.yaml"]}```
 
-A value that `${{...}}` refers to is one constant at all its places; `???` is a field that must be
-set. `_partial_` need not be written for the parts of a layer, which the layer makes itself.
-`${{oc.env:NAME}}` is a variable of the environment, read with the file; other resolvers
-are refused. Hydra composes files with `defaults`: print the composed config first.
-`konfig:FILE.json` reads what
-Kauldron's konfig writes:
+- `${{...}}` refers to another value. Both become one shared value, so an override changes both.
+- `???` becomes a required field, which you must set.
+- You can omit `_partial_` for the parts of a layer that the layer creates itself.
+- `${{oc.env:NAME}}` is replaced by an environment variable when the file is read. Other resolvers
+  are not supported.
+- luthier does not compose files. If a config has a `defaults` list, print the composed config with
+  Hydra first.
+
+## Kauldron
+
+`konfig:FILE.json` reads a config that Kauldron's konfig has written:
 
 ```text
 {FILES["optimizer.json"]}```
 
-A file can name objects of luthier, jax, flax, optax and similar libraries, and of your packages.
-This is an import only: keep the config as JSON, Python or YAML (`--to json|py|yaml`), or pass it to
-code that takes a ConfigDict (`luthier help config_dict`). In Python: `luthier.graph.from_hydra` and
-`from_konfig`, which take dicts too.
+## Fiddle
 
-Fiddle's own JSON, the output of `fiddle.experimental.serialization.dump_json`, is read by its name,
-`luthier show FILE.json`, after `--fdl_config_file`, and by `luthier.graph.from_fiddle_json`.
+luthier also reads Fiddle's own JSON format, which `fiddle.experimental.serialization.dump_json`
+writes. Use `luthier show FILE.json`, the flag `--fdl_config_file`, or
+`luthier.graph.from_fiddle_json`.
+
+## Limitations
+
+The files can refer to objects of luthier, jax, flax, optax and similar libraries, and to objects of
+your own packages. luthier can read these formats, but cannot write them. Save the config as JSON,
+Python or YAML instead (`--to json|py|yaml`), or pass it to code that accepts a
+[ConfigDict](config_dict.md). In Python, use `luthier.graph.from_hydra` and
+`luthier.graph.from_konfig`, which also accept dicts.
+
+## Examples
+
+These commands use the files `optimizer.yaml` and `optimizer.json` from above. They show a part of a
+file, convert a file to Python, and report a misspelled key:
 """
 
 

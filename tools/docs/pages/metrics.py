@@ -14,26 +14,31 @@ from luthier.records import events
 START = """\
 # Metrics
 
-Look up the meaning of each recorded number, its unit, and its key in `metrics.jsonl` and in Weights
-& Biases. [Runs](../how_to/runs.md) explains how to list, plot and read metrics.
+This page describes every number that a run records. It lists the meaning, the unit, and the key in
+`metrics.jsonl` and in Weights & Biases. To list, plot or read metrics, see
+[Runs](../how_to/runs.md).
+
+The key of a metric depends on where you read it:
 
 | | line of `metrics.jsonl` | in commands | in W&B |
 |---|---|---|---|
 | a training step | `step`: `values` | `loss` | `train/loss`, `performance/mfu` |
 | an evaluation | `evaluation`: `name`, `values` | `held_out/loss` | `eval/held_out/loss` |
 
-`held_out` is the name of an evaluation set in `evaluations`. The commands are `luthier runs --sort`
-and `--plot`. In a config, `Selector("held_out", "loss")` selects the metric of an evaluation, for
-`checkpoints.keep_best`, `training.early_stopping` and the objectives of studies.
+Here, `held_out` is the name of an evaluation set in `evaluations`. Use the keys in the column "in
+commands" with `luthier runs --sort` and `--plot`. In a config, refer to the metric of an evaluation
+with `Selector("held_out", "loss")`, for example in `checkpoints.keep_best`, in
+`training.early_stopping`, or as an objective of a study.
 
-Metrics are exact means over the whole batch or evaluation set: sums and weights are added up over
-devices, microbatches and batches, and divided once. Padding has weight 0.
+Every metric is an exact mean over the whole batch or evaluation set. luthier adds up sums and
+weights over devices, microbatches and batches, and divides only once at the end. Padding has
+weight 0.
 """
 
 STEP = """
 ## Training steps
 
-Every step records these values:
+luthier records these values at every step:
 
 | name | unit | W&B key | meaning |
 |---|---|---|---|
@@ -54,36 +59,47 @@ STEP_VALUES = {
         "The learning rate of each part, if the optimizer has several parts "
         "(`luthier.optim.partition`).",
     ),
-    "skipped": ("", "1 if `training.guard` skipped the update of the step; only with a guard."),
-    "consecutive_skipped": ("steps", "Skipped steps in a row, up to this one; only with a guard."),
+    "skipped": (
+        "",
+        "1 if `training.guard` skipped the update of the step. Only recorded with a guard.",
+    ),
+    "consecutive_skipped": (
+        "steps",
+        "The number of skipped steps in a row, up to this step. Only recorded with a guard.",
+    ),
     "tokens": (
         "tokens",
-        "Targets with nonzero weight since the start of the run; for images, examples.",
+        "The number of targets with nonzero weight since the start of the run. For images, the "
+        "number of examples.",
     ),
-    "epochs": ("epochs", "Examples so far, as a multiple of the training set."),
-    "seconds": ("s", "Training time since the start of the run, over all resumes."),
-    "step_seconds": ("s", "Time between the ends of two steps, measured on the host."),
+    "epochs": (
+        "epochs",
+        "The number of examples since the start, as a multiple of the training set.",
+    ),
+    "seconds": ("s", "The training time since the start of the run, over all resumes."),
+    "step_seconds": ("s", "The time between the ends of two steps, measured on the host."),
     "steps_per_second": ("1/s", "The inverse of `step_seconds`."),
-    "tokens_per_second": ("1/s", "Tokens of the step divided by its time, over all devices."),
-    "data_wait_seconds": ("s", "Time for which the step waited for its batch."),
+    "tokens_per_second": ("1/s", "The tokens of the step on all devices, divided by its time."),
+    "data_wait_seconds": ("s", "The time for which the step waited for its batch."),
     "memory_bytes": (
         "bytes",
-        "Peak memory of the fullest device since the start of the process, as the device reports "
-        "it; on CPUs, the peak memory of the process.",
+        "The peak memory of the device with the highest use since the start of the process, as "
+        "the device reports it. On CPUs, the peak memory of the process.",
     ),
     "mfu": (
         "",
-        "Model FLOPs per second of the step, divided by the peak FLOP/s of all devices; only if "
-        "the peak of the device is known.",
+        "The model FLOPs per second of the step, divided by the peak FLOP/s of all devices. Only "
+        "recorded if the peak of the device is known.",
     ),
 }
 
 OF_TASKS = """
 ## Metrics of tasks
 
-A task defines its metrics. The metrics in the column *steps* are recorded at every training step,
-under `train/NAME` in W&B; those in the column *evaluations* are computed over the whole evaluation
-set, under `eval/SET/NAME`. An arrow shows whether lower (↓) or higher (↑) values are better.
+Each task defines its own metrics. luthier records the metrics in the column *steps* at every
+training step. In W&B, their key is `train/NAME`. luthier computes the metrics in the column
+*evaluations* over the whole evaluation set. In W&B, their key is `eval/SET/NAME`. The second table
+describes the metrics. An arrow shows whether lower (↓) or higher (↑) values are better.
 
 | task | steps | evaluations |
 |---|---|---|
@@ -93,56 +109,66 @@ set, under `eval/SET/NAME`. An arrow shows whether lower (↓) or higher (↑) v
 METRICS = {
     "loss": (
         "the unit of the loss",
-        "The loss of the task, including label smoothing and z-loss, without router losses.",
+        "The loss of the task, including label smoothing and z-loss, but without router losses.",
     ),
-    "nats_per_token": ("nats", "Mean cross-entropy per target token."),
+    "nats_per_token": ("nats", "The mean cross-entropy per target token."),
     "nats_per_byte": (
         "nats",
-        "Cross-entropy of all targets divided by the number of bytes of their text: independent "
-        "of the tokenizer.",
+        "The cross-entropy of all targets, divided by the number of bytes of their text. It does "
+        "not depend on the tokenizer.",
     ),
     "bits_per_byte": ("bits", "`nats_per_byte` / ln 2."),
-    "perplexity": ("", "exp(`nats_per_token`) of the whole set; infinite above 709 nats."),
-    "accuracy": ("", "Fraction of targets that the model predicts as the most likely class."),
-    "exact_match": ("", "Fraction of texts in which every target is predicted correctly."),
-    "nats_per_example": ("nats", "Mean cross-entropy per example."),
+    "perplexity": ("", "exp(`nats_per_token`) of the whole set. It is infinite above 709 nats."),
+    "accuracy": ("", "The fraction of targets that the model predicts as the most likely class."),
+    "exact_match": ("", "The fraction of texts in which every target is predicted correctly."),
+    "nats_per_example": ("nats", "The mean cross-entropy per example."),
     "top_5_accuracy": (
         "",
-        "Fraction of targets among the five most likely classes; always 1 with five classes or "
-        "fewer, so it is then refused as an objective.",
+        "The fraction of targets that are among the five most likely classes. With five classes "
+        "or fewer, it is always 1, so you cannot use it as an objective.",
     ),
-    "mean_squared_error": ("squared unit of the data", "Mean squared error of the point forecast."),
-    "mean_absolute_error": ("unit of the data", "Mean absolute error of the point forecast."),
+    "mean_squared_error": (
+        "squared unit of the data",
+        "The mean squared error of the point forecast.",
+    ),
+    "mean_absolute_error": ("unit of the data", "The mean absolute error of the point forecast."),
     "mean_absolute_scaled_error": (
         "",
-        "Absolute error divided by that of the seasonal naive forecast within the input (MASE).",
+        "The absolute error, divided by that of the seasonal naive forecast within the input "
+        "(MASE).",
     ),
     "preference_accuracy": (
         "",
-        "Fraction of pairs in which the chosen text has the larger reward.",
+        "The fraction of pairs in which the chosen text has the larger reward.",
     ),
-    "reward_margin": ("", "Mean reward of the chosen text minus that of the rejected one."),
-    "chosen_reward": ("", "Mean implied reward of chosen texts."),
-    "rejected_reward": ("", "Mean implied reward of rejected texts."),
+    "reward_margin": ("", "The mean reward of the chosen text, minus that of the rejected text."),
+    "chosen_reward": ("", "The mean implied reward of the chosen texts."),
+    "rejected_reward": ("", "The mean implied reward of the rejected texts."),
     "retrieval_accuracy": (
         "",
-        "Fraction of rows whose matching row is the nearest one in the batch.",
+        "The fraction of rows whose matching row is the nearest row in the batch.",
     ),
     "consistency": (
         "",
-        "Mean squared distance between the probabilities of the model and the teacher.",
+        "The mean squared distance between the probabilities of the model and the teacher.",
     ),
     "load_balance": (
         "",
-        "Load-balance loss (Switch Transformer), mean over layers; 1 at best.",
+        "The load-balance loss (Switch Transformer), as a mean over layers. The best value is 1.",
     ),
-    "router_z": ("nats²", "Mean squared log-normalizer of the router, mean over layers."),
+    "router_z": ("nats²", "The mean squared log-normalizer of the router, as a mean over layers."),
     "dropped_fraction": (
         "",
-        "Fraction of choices dropped because an expert was full.",
+        "The fraction of choices that were dropped because an expert was full.",
     ),
-    "largest_load": ("", "Load of the most used expert of any layer, divided by the mean load."),
-    "smallest_load": ("", "Load of the least used expert of any layer, divided by the mean load."),
+    "largest_load": (
+        "",
+        "The load of the most used expert of any layer, divided by the mean load.",
+    ),
+    "smallest_load": (
+        "",
+        "The load of the least used expert of any layer, divided by the mean load.",
+    ),
 }
 
 KEYS = {
@@ -151,7 +177,7 @@ KEYS = {
     + ", ".join(f"`{name}`" for name in sorted(events.PERFORMANCE)),
     "`tokens`, `epochs`": "the position in training, as x-axes for charts",
     "`eval/SET/NAME`": "a metric of an evaluation set; the summary contains the best value "
-    "(`.min` or `.max`) and the last one",
+    "(`.min` or `.max`) and the last value",
     "`eval/SET/unigram_entropy`, `eval/SET/bigram_entropy`": "summary only: the baselines of a "
     "set, in nats per byte",
     "`sample`, `sample/NAME`": "generated text (`records.samples`)",
@@ -168,22 +194,22 @@ WANDB = """
 
 KEYS
 The step in W&B is the number of finished optimizer steps. The config of the W&B run contains every
-setting by its path. For a trial, it also contains `study`, `trial`, `outcome`, `swept/PATH` for
-each dimension of the space, `summary_run` and, if W&B is online, `summary_url`. W&B's system
-metrics describe the process that trains.
+setting under its path. For a trial, the config also contains `study`, `trial`, `outcome`,
+`summary_run`, and `swept/PATH` for each dimension of the search space. If W&B is online, it also
+contains `summary_url`. The system metrics of W&B describe the process that trains.
 
-The summary run of a study has one row for each complete trial instead of one for each step:
+A study also has a summary run. It has one row for each complete trial, and not one for each step:
 
 | key | contents |
 |---|---|
-| `trial` | number of the trial |
-| `objectives/NAME` | value of an objective |
-| `best/NAME` | the best value of this objective so far |
+| `trial` | the number of the trial |
+| `objectives/NAME` | the value of an objective |
+| `best/NAME` | the best value of this objective in all trials up to this one |
 | `runs` | a table of all trials with their settings |
-| `device_hours`, `trials`, `trials_STATE`, `best_trial` | summary only |
+| `device_hours`, `trials`, `trials_STATE`, `best_trial` | summary only: facts about the study |
 
-`performance/...` and `seconds` differ between two runs that are otherwise bit-identical; all other
-values are reproducible ([The exactness contract](../explanation/exactness.md)).
+If you repeat a run, all values are reproducible, except for `performance/...` and `seconds`, which
+measure time and memory ([The exactness contract](../explanation/exactness.md)).
 """
 
 TASKS = (

@@ -11,9 +11,9 @@ from typing import Any
 START = """\
 # Model zoo
 
-Read this page to find a model at a published size. Every function below is a recipe of
-`luthier.recipes`: it returns the model as a template (an `fdl.Partial`) without parameters, which
-an experiment takes as its `model`:
+This page lists all models of a published size. Each one is a function of `luthier.recipes`. The
+function returns the model as a template (an `fdl.Partial`) without parameters, and you set it as
+the `model` of an experiment:
 
 ```python
 import luthier
@@ -23,12 +23,14 @@ config = luthier.experiment("quickstart")
 config.model = decoders.gpt2_small()
 ```
 
-Parameters are counted from the model that the recipe describes, with its output layer and without
-copies of shared arrays. The hub type is the `model_type` in the `config.json` of a folder of the
-Hugging Face hub. Weights of these types can be imported; a folder states its own sizes, so that
-`hf:DIR` needs no recipe ([Pretrained models](../how_to/pretrained.md)).
+The number of parameters is counted from the model that the recipe describes. It includes the output
+layer, and counts a shared array once.
 
-The test compares logits with those of another implementation, for a small model of the family.
+The hub type is the `model_type` in the `config.json` of a Hugging Face folder. You can import
+weights of these types. You do not need a recipe for this, because the folder specifies its own
+sizes: write `hf:DIR` instead ([Pretrained models](../how_to/pretrained.md)).
+
+For each family, a test compares the logits of a small model with those of another implementation.
 """
 
 
@@ -52,14 +54,17 @@ class Family:
     hub: str = ""
 
 
+_TRANSFORMERS = "those of Hugging Face Transformers"
+
+
 def _decoder(title: str, sizes: str, file: str, hub: str, of: str = "") -> Family:
     test = f"tests/recipes/decoders/test_{file}.py::test_logits_and_cache{of}"
-    return Family(title, rf"decoders\.{sizes}", test, "transformers", hub)
+    return Family(title, rf"decoders\.{sizes}", test, _TRANSFORMERS, hub)
 
 
 def _pretrained(title: str, sizes: str, hub: str) -> Family:
     test = "tests/end_to_end/test_pretrained.py::test_the_logits_are_those_of_transformers"
-    return Family(title, rf"decoders\.{sizes}", test, "transformers", hub)
+    return Family(title, rf"decoders\.{sizes}", test, _TRANSFORMERS, hub)
 
 
 _PAX = "tests/recipes/decoders/test_pax_goldens.py::test_logits_are_those_of_pax"
@@ -80,30 +85,30 @@ FAMILIES = (
     _decoder("Qwen 3", r"qwen3_(?!30b)\w+", "qwen", "qwen3", "_of_3"),
     _pretrained("Qwen 3 with experts", r"qwen3_30b\w+", "qwen3_moe"),
     _decoder("OLMo 2", r"olmo2_\w+", "olmo2", "olmo2"),
-    Family("Pax base decoder A and GPT-3", r"decoders\.pax_\w*b", _PAX, "Paxml 1.4.0"),
+    Family("Pax base decoder A and GPT-3", r"decoders\.pax_\w*b", _PAX, "those of Paxml 1.4.0"),
     Family(
         "GLaM",
         r"decoders\.glam_\w+",
         "tests/recipes/decoders/test_glam.py::test_logits_are_those_of_the_formulas",
-        "the paper's formulas",
+        "the formulas of the paper",
     ),
     Family(
         "Grok 1",
         r"decoders\.grok_1",
         "tests/recipes/decoders/test_grok.py::"
         "test_logits_are_those_of_the_hidden_states_over_the_root_of_the_width",
-        "the published code's formula of the logits only",
+        "the formula for logits in the published code, and with nothing else,",
     ),
-    Family("BERT", r"encoders\.bert_\w+", _ENCODERS, "transformers", "bert"),
-    Family("ALBERT", r"encoders\.albert_\w+", _ENCODERS, "transformers", "albert"),
-    Family("T5", r"encoders\.t5_(?!1_1|gated)\w+", _T5, "transformers", "t5"),
-    Family("T5 1.1 and Flan-T5", r"encoders\.t5_1_1_\w+", _T5, "transformers", "t5_gated"),
-    Family("Vision transformer", r"encoders\.vit_\w+\d+", _VIT, "transformers", "vit"),
+    Family("BERT", r"encoders\.bert_\w+", _ENCODERS, _TRANSFORMERS, "bert"),
+    Family("ALBERT", r"encoders\.albert_\w+", _ENCODERS, _TRANSFORMERS, "albert"),
+    Family("T5", r"encoders\.t5_(?!1_1|gated)\w+", _T5, _TRANSFORMERS, "t5"),
+    Family("T5 1.1 and Flan-T5", r"encoders\.t5_1_1_\w+", _T5, _TRANSFORMERS, "t5_gated"),
+    Family("Vision transformer", r"encoders\.vit_\w+\d+", _VIT, _TRANSFORMERS, "vit"),
     Family(
         "ResNet",
         r"vision\.resnet\d+",
         "tests/models/test_resnet.py::test_logits_by_running_statistics",
-        "PyTorch",
+        "those of PyTorch",
     ),
 )
 
@@ -149,9 +154,12 @@ def render() -> str:
                 rows.append((count(recipe()), name))
         hub = ""
         if family.hub:
-            types = ", ".join(f"`{kind}`" for kind in families.named(family.hub).model_types)
-            hub = f"Hub type: {types}. "
-        parts.append(f"\n## {family.title}\n\n{hub}Compared with {family.reference} by\n")
-        parts.append(f"`{family.test}`.\n\n| recipe | parameters |\n|---|---|\n")
+            types = [f"`{kind}`" for kind in families.named(family.hub).model_types]
+            verb = "type is" if len(types) == 1 else "types are"
+            hub = f"The hub {verb} {' and '.join(types)}.\n"
+        parts.append(
+            f"\n## {family.title}\n\n{hub}The logits are compared with {family.reference} "
+        )
+        parts.append(f"in\n`{family.test}`.\n\n| recipe | parameters |\n|---|---|\n")
         parts += [f"| `{name}` | {number:,} |\n" for number, name in sorted(rows)]
     return "".join(parts)

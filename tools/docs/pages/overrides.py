@@ -13,10 +13,11 @@ WIDTH = 100
 INTRODUCTION = """\
 # Overrides
 
-Overrides change values in an experiment's config (a Fiddle graph). Pass them after the experiment
-name to `show`, `train`, `plan`, `diff` or `sweep`, or to `luthier.graph.apply` in Python. All
-overrides are parsed first and then applied in order. All errors are reported together, with the
-nearest names, before anything starts.
+Use overrides to change values in the config of an experiment (a Fiddle graph) without editing its
+file. Pass them after the name of the experiment to `show`, `train`, `plan`, `diff` or `sweep`. In
+Python, pass them to `luthier.graph.apply`. luthier parses all overrides first, and then applies
+them in order. If any of them is wrong, luthier reports all errors together, suggests the nearest
+valid names, and starts nothing.
 
 ```bash
 luthier show configs.lm.quickstart optimizer.learning_rate.peak=3e-4 training.steps=200
@@ -30,71 +31,94 @@ luthier train configs.lm.quickstart --overrides FILE --fiddler NAME
 
 ```text
 override  = path operator value | "reset:" path | "fiddler:" call | "file:" FILE
-operator  = "="       set; a value cannot replace a node
-          | ":="      replace whatever is there, at this one path; also adds a key to a dict
-          | "+="      add to a number, append to text, a list or a tuple, add keys to a dict
-          | "-=" | "*="
-path      = place                        one place, from the root: model.layers[0].dim
-          | "any:" place                 every place whose path ends so
-          | "class:" NAME "." place      below every node of a class, subclasses too
-          | "tag:" NAME                  every argument with a tag, derived tags too
+operator  = "="       set a value; a plain value cannot replace a node
+          | ":="      replace the current value at this path only, or add a key to a dict
+          | "+="      add to a number; append to text, a list or a tuple; add keys to a dict
+          | "-="      subtract from a number
+          | "*="      multiply a number
+path      = place                        one path from the root: model.layers[0].dim
+          | "any:" place                 every path with this end
+          | "class:" NAME "." place      a path below every node of a class or its subclasses
+          | "tag:" NAME                  every argument with a tag or a derived tag
 place     = part { "." part | "[" INDEX "]" | "[" "'" KEY "'" "]" }
-part      = NAME | "*"                   "*" stands for one name or index, "**" for any number
-value     = "ref:" arithmetic            follows other values: ref:model.dim*4
-          | "alias:" place               the same object, shared between both paths
+part      = NAME | "*"                   "*" matches one name or index, "**" any number
+value     = "ref:" arithmetic            a value that follows others: ref:model.dim*4
+          | "alias:" place               the object at another path, shared by both paths
           | "run:" ID "." place          a node or value of a recorded run; ID as in `luthier runs`
-          | "config:" node               a node, also of a bare name
+          | "config:" node               a node; the name needs no parentheses
           | "partial:" node              a template, which its parent calls
-          | NAME ":" TEXT                where a class has this prefix: restore=safetensors:DIR
-          | node | literal | TEXT        TEXT where the annotation wants text or a path
+          | NAME ":" TEXT                if a class defines this prefix: restore=safetensors:DIR
+          | node | literal | TEXT        TEXT if the annotation is text or a path
 node      = DOTTED_NAME [ "(" [ argument { "," argument } ] ")" ]
 argument  = [ NAME "=" ] ( node | literal )
 literal   = number | "True" | "False" | "None" | "null" | STRING | MEMBER of an enum | DTYPE
           | literal "," literal | "(" ... ")" | "[" ... "]" | "{" KEY ":" literal "}"
-number    = arithmetic of numbers with + - * / // % ** and brackets
+number    = arithmetic of numbers with + - * / // % ** and parentheses
 call      = DOTTED_NAME [ "(" [ argument { "," argument } ] ")" ]
 ```
 
-Symbols for files, which shells would interpret: `**.x` for `any:x`, `@Name.x` for `class:Name.x`,
-`#Name` for `tag:Name`, `path~` for `reset:path`, `$path` for `ref:path`, `&path` for `alias:path`,
-`@run:` for `run:`.
+A few symbols are short for these forms. Use them in files, because shells would interpret them:
 
-- A value is parsed by the annotation of its argument, or by its default if there is no annotation.
-  A number of steps can be written in passes over the training data, `training.steps=Epochs(3)`;
-  schedules that share it follow.
-  An int can be written `1e3`, a `bool` only `true` or `false`, in any case.
-- A bare name is looked up next to the current value, then in luthier, then as a full name. Only
-  luthier, jax, flax, optax, grain, orbax, optuna, numpy, the packages of the nodes at hand, and
-  `packages = [...]` under `[tool.luthier]` in pyproject.toml may be named. Nothing is evaluated as
-  Python.
-- A call makes a node, and a template where the place wants one: `model.block.dropout=Dropout(0.1)`
-  and the parts of a layer, which the layer itself makes (`luthier.layers.Template`).
-- If several paths share a value (`value` in luthier.graph, `ref:`), `=` changes it for all of them.
-- A fiddler is a function that edits the config, applied at its position among the overrides. Those
-  of `luthier.recipes`, and of `fiddlers = [...]` under `[tool.luthier]`, need no module before
-  their name.
-- A file has one override per line. `#` starts a comment at the beginning of a line unless a letter
-  follows it (`#Rate=1` is a tag, `# Rate` a comment), and between spaces after an override. Paths
-  of files are relative to the working directory; files that a file names, to its folder.
-- Fiddle's and Pax's flags are translated to overrides: see the end of this page. `--fdl_help`
-  shows the settings of the experiment, or this page.
+| symbol | form |
+|---|---|
+| `**.x` | `any:x` |
+| `@Name.x` | `class:Name.x` |
+| `#Name` | `tag:Name` |
+| `path~` | `reset:path` |
+| `$path` | `ref:path` |
+| `&path` | `alias:path` |
+| `@run:` | `run:` |
+
+### Values
+
+- luthier parses a value according to the annotation of its argument. If there is no annotation, it
+  uses the type of the default value.
+- You can write an int as `1e3`. A bool is always `true` or `false`, in upper or lower case.
+- You can give a number of steps in passes over the training data, as in
+  `training.steps=Epochs(3)`. Schedules that share the number of steps change with it.
+- luthier looks up a bare name in the module of the current value first, then in luthier, and then
+  as a full name. You can only use names from luthier, jax, flax, optax, grain, orbax, optuna and
+  numpy, from the packages of the nodes in the config, and from the packages that you list as
+  `packages = [...]` under `[tool.luthier]` in pyproject.toml. No value is evaluated as Python code.
+- A call makes a node. If the argument takes a template, the call makes a template instead. For
+  example, `model.block.dropout=Dropout(0.1)` makes a template, because a layer builds its own parts
+  (`luthier.layers.Template`).
+- Several paths can share a value, through `value` in luthier.graph or through `ref:`. In this case,
+  `=` changes the value for all of them.
+
+### Fiddlers and files
+
+- A fiddler is a function that edits the config. It is applied at its position among the overrides.
+  Fiddlers of `luthier.recipes`, and those in the modules that you list as `fiddlers = [...]` under
+  `[tool.luthier]`, need no module before their name.
+- An override file contains one override per line. A `#` at the beginning of a line starts a comment
+  unless a letter follows it: `# Rate` is a comment, but `#Rate=1` sets a tag. After an override, a
+  `#` between spaces starts a comment.
+- The path of an override file is relative to the working directory. If the file includes another
+  file, that path is relative to the folder of the first file.
+- Flags of Fiddle and Pax are translated to overrides, as shown
+  [at the end of this page](#flags-of-fiddle-and-pax). `--fdl_help` shows the settings of the
+  experiment, or this page.
 
 ## Quotes
 
-Put an override in single quotes if it contains any of `( ) * [ ] { } $ & ; | < > # ~ ? '`, `"` or a
-space. Without quotes, shells pass on:
+Put an override in single quotes if it contains a space or any of
+`( ) * [ ] { } $ & ; | < > # ~ ? '` and `"`. This table shows how each shell passes on an override
+that you type without quotes:
 
 SHELLS
 
-"fails": the shell itself reports an error. Fish runs text in round brackets as a command. If the
-shell mangles an override, luthier rejects it and suggests quotes, unless the mangled text is itself
-valid. luthier cannot detect an override that the shell removes: write `ref:`, `tag:` and `config:f`
-instead, or use a file.
+"arrives" means that luthier receives the override unchanged. "fails" means that the shell itself
+reports an error. Fish runs text in parentheses as a command. If the shell changes an override,
+luthier rejects it and suggests quotes, unless the changed text is a valid override, too. luthier
+cannot detect an override that the shell removes (**vanishes**). To be safe, write `ref:`, `tag:`
+and `config:f` instead of symbols and empty calls, or put the overrides in a file.
 
 ## Cases
 
-The tests run all of these cases. `->` shows the change that an override makes, `!` the error that
-luthier prints instead. Most cases use this config:
+The following cases show every form of an override, and the tests of luthier run all of them. A
+line with `->` shows a change that the override makes. A line with `!` shows the error that luthier
+prints instead. Most cases use this config:
 """
 
 
@@ -129,11 +153,9 @@ def _lines(case: dict) -> list[str]:
     written = case.get("flags") or case.get("words") or [case["word"]]
     if "flags" in case:
         written = [" ".join(written)]
-    symbol = " (a symbol)" if case.get("symbol") and "symbol" not in case["says"] else ""
     lines = [repr(word) if word != word.strip() else word for word in written]
-    lines.append(f"    {case['says']}{symbol}")
-    if "graph" in case:
-        lines[-1] += f" [{GRAPHS[case['graph']]}]"
+    captions = [case["says"], *([GRAPHS[case["graph"]]] if "graph" in case else [])]
+    lines += [f"    {caption}" for caption in captions]
     if "message" in case:
         for line in case["message"].splitlines():
             lines += textwrap.wrap(
@@ -149,8 +171,8 @@ def _lines(case: dict) -> list[str]:
 
 
 GRAPHS = {
-    "shared": "model.dim is the constant dim, model.layers[0].hidden is dim * 4",
-    "template": "extra is a template of a module Net, its block a template of Dense",
-    "untyped": "extra is a node of untyped(rate=0.1, size=3, name='a', flag=False)",
-    "warm": "extra.start may be a Start: FromFiles, with the word files, or FromRun, with run",
+    "shared": "(model.dim is the constant dim, and model.layers[0].hidden is dim * 4.)",
+    "template": "(extra is a template of a module Net, and its block is a template of Dense.)",
+    "untyped": "(extra is untyped(rate=0.1, size=3, name='a', flag=False).)",
+    "warm": "(extra.start takes FromFiles with the prefix files:, or FromRun with run:.)",
 }

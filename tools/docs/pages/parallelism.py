@@ -11,109 +11,171 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENT = "configs.lm.quickstart"
 NUM_DEVICES = 8
-NAMES = ("data", "fsdp", "hsdp", "tensor", "expert", "sequence", "ring", "all_to_all", "pipeline")
+# The recipes as they are written, and what each of them does.
 WORDS = {
-    "hsdp": "hsdp(replicas=2)",
-    "tensor": "tensor(2)",
-    "expert": "expert(2)",
-    "sequence": "sequence(4)",
-    "ring": "ring(4)",
-    "all_to_all": "all_to_all(4)",
-    "pipeline": "pipeline(stages=2, microbatches=4)",
+    "data": "splits the batch; every device holds all parameters",
+    "fsdp": "splits the batch, the parameters and the optimizer state",
+    "hsdp(replicas=2)": "keeps several copies of the state, each of which is split like `fsdp`",
+    "tensor(2)": "splits attention heads, hidden dimensions and the vocabulary",
+    "expert(2)": "splits the experts and the batch",
+    "sequence(4)": "splits sequences along their length",
+    "ring(4)": "splits sequences along their length, also in attention",
+    "all_to_all(4)": "splits sequences along their length, and by heads in attention",
+    "pipeline(stages=2, microbatches=4)": "splits stacks of layers into the stages of a pipeline",
 }
 KERNEL = "parameters/blocks.mlp.up.kernel"
 
 START = """\
 # Parallelism
 
-Sharding is part of the config, separate from the model: a mesh with named axes, and rules that map
-the dimensions of arrays to axes. The model does not change, and neither do its parameters,
-gradients and losses, up to rounding: this is tested for every recipe below and for combinations of
-them.
+To train on several devices, you change the config and not the model. Sharding is a separate part of
+the config, with two settings: a mesh with named axes, and rules that map the dimensions of arrays
+to these axes. Parameters, gradients and losses stay the same up to rounding, which is tested for
+every recipe below and for combinations of recipes.
 
     luthier train configs.lm.quickstart 'fiddler:fsdp(4)' 'fiddler:tensor(2)'
     luthier show configs.lm.quickstart --devices cpu:8 'fiddler:fsdp(4)' --sharding
 
-The second command needs no accelerator: it lists every array of the state with its sharding,
-the reason, and the bytes on each device.
+The second command lists every array of the state with its sharding, the reason for the sharding,
+and the bytes on each device. You do not need an accelerator to run it.
 
-## Axes
+## Mesh axes
 
-The slowest axis comes first: neighbouring devices share the last. Sizes are 1, but for `data`,
-which is -1 and fills the mesh.
+The table lists the axes of the mesh from the slowest to the fastest. Neighboring devices differ in
+the last axis. By default, every axis has size 1 except `data`, whose size of -1 fills the mesh. The
+last two columns list the dimensions of arrays that the default rules map to an axis.
 
 """
 
 RECIPES = """
 ## Recipes
 
-Recipes are fiddlers: they compose, and a sweep can choose among them:
-`parallelism=choice(@fsdp, @tensor(2))` in a space. The table shows
-each alone on {num_devices} devices: the batch's `inputs` [rows, length], the kernel of a
-feed-forward layer [layers, embed, mlp], and the bytes of state on each device (*derived* from
-shapes). The tests train with every recipe on virtual CPU devices (*emulated*).
+Each recipe is a fiddler that sets up one kind of parallelism. You can combine recipes. A sweep can
+choose among them with `parallelism=choice(@fsdp, @tensor(2))` in its space.
+
+The table shows the effect of each recipe on {num_devices} devices. It lists the sharding of the
+batch's `inputs` [examples, length], the sharding of the kernel of a feed-forward layer
+[layers, embed, mlp], and the bytes of the state on each device. These bytes are *derived* from
+shapes. The tests train with every recipe on virtual CPU devices (*emulated*).
 
 """
 
 END = """
 ## Context parallelism
 
-`sequence` splits the length of activations. Attention then needs the keys of whole rows, in
-one of three ways, with the same result:
+For long sequences, the mesh axis `sequence` splits the length of activations. Attention still needs
+the keys of the whole sequence. There are three ways to provide them, which give the same result:
 
-- Default: the compiler gathers keys and values on every device.
-- `ring`: keys and values go round, and no device ever holds all of them. Memory falls with the
-  size of the axis. Blocks that no query sees are skipped: for windows that saves whole ring steps.
-  Causal rows are cut in zigzag (`order=Zigzag()`), so that every device has the same work; rows
-  must then be a multiple of twice the axis. It does not work within a pipeline.
-- `all_to_all`: parts of rows are exchanged for heads. Heads must be a multiple of the axis (times
-  `tensor`); fewer key and value heads are repeated. Any core fits inside.
+- By default, the compiler gathers the keys and values on every device.
+- With `ring`, each device passes its keys and values on to its neighbor, so that no device ever
+  stores all of them. The memory for keys and values decreases with the size of the axis. Blocks
+  that no query attends to are skipped, which saves whole ring steps if attention is limited to a
+  window. For causal attention, `ring` assigns the parts of a sequence to devices in a zigzag order
+  (`order=Zigzag()`), so that every device has the same amount of work. The length of a sequence
+  must then be a multiple of twice the size of the axis. `ring` does not work within a pipeline.
+- With `all_to_all`, devices exchange parts of sequences for heads. The number of heads must be a
+  multiple of the size of the axis (times the size of `tensor`). Key and value heads are repeated if
+  there are fewer of them. You can use `all_to_all` with any attention implementation.
 
-Packed documents never see each other, whichever way is taken: masks are made of positions and
-segments, which travel with the keys.
+In all three cases, packed documents do not attend to each other, because masks are computed from
+positions and segments, which are communicated together with the keys.
+
+## Attention implementations
+
+The setting `core` of an attention layer, such as `model.block.attention.core`, is the
+implementation that computes attention from queries, keys and values. All of them compute the same
+function, up to rounding, so a run can be resumed with another one:
+
+| `core` | devices | memory grows with the length | masks | caps | biases | dropout of weights |
+| --- | --- | --- | --- | --- | --- | --- |
+| `EinsumAttention` (default) | all | quadratically | all | yes | all | yes |
+| `BlockwiseAttention` | all | linearly | all | yes | of positions | yes |
+| `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | `Causal`, `Window`, `SameDocument` | no | no | no |
+| `SplashAttention` | TPUs | linearly | `Causal`, `Window`, `SameDocument` | yes | no | no |
+| `RingAttention` | sequences split along their length | linearly | all | yes | of positions | yes |
+| `AllToAllAttention` | sequences split along their length | like its own `core` | | | | |
+| `AutoAttention` | all | linearly for long sequences | all | yes | of positions | yes |
+
+`AutoAttention` selects one of the first four by the platform, the length of sequences, the data
+type, the mask and the other terms. The rule is part of its
+[settings](../reference/settings/settings_layers.md#luthierlayersautoattention). `plan` and
+`show --sharding` print the selection with its reason, and a run records it in `attention_cores` of
+its `plan.json`:
+
+    luthier show configs.lm.quickstart --sharding --devices cpu:1 \\
+        'model.block.attention.core:=luthier.layers.AutoAttention()'
+
+    attention by EinsumAttention: the scores are few enough to be kept
+
+`BlockwiseAttention` computes an online softmax over blocks of keys, and recomputes the scores in
+the backward pass. Sequences that fit into one block, of 256 tokens by default, use the same program
+as `EinsumAttention`. For sequences of 8,192 tokens, the forward and backward passes of attention
+need 47 MiB of temporaries instead of 3,096 MiB, and 0.66 times the processor time
+([*measured*](../explanation/measurement.md#grades) on an AMD EPYC, 2026-11-26, JAX 0.10.2, with
+`python tools/bench/attention.py`). If a mesh axis splits the length of sequences, each device
+computes the attention of its own queries.
+
+`SplashAttention` runs the Pallas kernels of JAX. They are tested in interpret mode on a CPU, and
+lowered for TPUs; they have not been run on a TPU.
+
+`BlockwiseAttention` and `SplashAttention` assign the name `attention_residuals` to the arrays that
+their backward pass needs. If a rematerialization policy keeps this name, attention is not computed
+twice in the forward direction:
+
+    luthier train configs.lm.quickstart \\
+        'model.block.attention.core:=luthier.layers.BlockwiseAttention(block_size=64)' \\
+        'model.stack.remat:=luthier.layers.SaveNamed(["attention_residuals"])'
 
 ## Uneven sizes
 
-A dimension that a mesh axis does not divide is an error before anything is compiled, with the
-parameter, the rule and the remedy. A vocabulary is padded by its own layer:
-`model.embedding.pad_to_multiple=8`.
+Every dimension must be divisible by the size of the mesh axis that splits it. Otherwise, luthier
+reports an error before it compiles anything. The error contains the parameter, the rule and a
+remedy. To make the size of a vocabulary divisible, pad it with `model.embedding.pad_to_multiple=8`.
 
 ## Layers that declare no logical axes
 
-`fsdp` also splits parameters that declare no logical axes, such as those of a plain `nnx.Linear`:
-the largest dimension that it divides, and of several the first. They are gathered where their layer
-is used. `luthier show ... --sharding` gives the reason, "no logical axes: largest dimension
-divisible by fsdp=4", and where `fsdp` splits no parameter at all, `show`, `plan` and `train` print
-a note. `tensor` and the other axes need names. There are three ways to give them:
+`fsdp` also splits parameters that declare no logical axes, such as those of a plain `nnx.Linear`.
+It splits the largest dimension that is divisible by its size, or the first one of several equally
+large dimensions. The parameters are gathered where their layer uses them. For such parameters,
+`luthier show ... --sharding` prints the reason "no logical axes: largest dimension divisible by
+fsdp=4". If `fsdp` does not split any parameter, `show`, `plan` and `train` print a note.
 
-- `luthier.layers.parameter(..., axes=("embed", "mlp"))`, as luthier's layers do;
-- `nnx.Param(array, logical_axes=("embed", "mlp"))`;
-- Flax's own annotation, `nnx.with_partitioning(initializer, ("embed", "mlp"))`.
+`tensor` and the other axes split a parameter only if its dimensions have names. There are three
+ways to name them:
 
-A name is looked up in the rules. One that has no rule and is a mesh axis means this mesh axis, and
-`None` keeps a dimension whole: `(None, None)` replicates a matrix. With explicit axes, parameters
-without names stay whole. A rule that is not one of the defaults, for an axis that no parameter
-has, is an error; such a rule for activations is noted by `plan` and `train`.
+- `luthier.layers.parameter(..., axes=("embed", "mlp"))`, as in luthier's own layers
+- `nnx.Param(array, logical_axes=("embed", "mlp"))`
+- Flax's annotation, `nnx.with_partitioning(initializer, ("embed", "mlp"))`
+
+luthier looks up each name in the rules. If there is no rule for a name that is also the name of a
+mesh axis, the dimension is split along this mesh axis. A dimension named `None` is not split, so
+`(None, None)` replicates a matrix. With explicit axes, parameters without names are not split.
+
+You can add your own rules. If a rule for parameters refers to a logical axis that no parameter has,
+luthier reports an error. For such a rule for activations, `plan` and `train` only print a note.
 
 ## Explicit sharding
 
-With automatic axes, the default, the compiler inserts collectives as needed. With explicit axes the
-program specifies every sharding, and a layer that leaves one open is an error at trace time:
+By default, the axes of the mesh are automatic, and the compiler inserts collectives as needed. With
+explicit axes, the program specifies every sharding, so a layer that leaves a sharding open causes
+an error at trace time:
 
     luthier train configs.lm.quickstart 'fiddler:fsdp(4)' 'fiddler:tensor(2)' \\
         parallelism.mesh.axis_type=EXPLICIT
 
-Dense models train so, with the same results. A test inspects the traced step of each mesh: the only
-arrays that are resharded are parameters that `fsdp` splits, where a layer uses them, and the keys
-of sequences that `sequence` splits. In your own layer, use `luthier.parallel.result_sharding` for a
-product that sums over a sharded dimension. Pipelines, dropless experts, `ring` and `all_to_all`
-need automatic axes.
+Dense models can be trained with explicit axes and give the same results. A test inspects the traced
+step of each mesh to ensure that only two kinds of arrays are resharded: parameters that `fsdp`
+splits, at the layer that uses them, and the keys of sequences that `sequence` splits. If a product
+in your own layer sums over a sharded dimension, use `luthier.parallel.result_sharding`. Pipelines,
+dropless experts, `BlockwiseAttention`, `ring` and `all_to_all` need automatic axes.
 
 ## Several slices
 
-Within a slice devices are close; between slices the network is slow. An axis can extend across
-slices: `parallelism.mesh.across_slices.data=2` doubles `data` over two slices. Its size is then
-that within a slice times the number of slices. On CPUs a process counts as a slice.
+Devices within a slice are connected by fast links, but the network between slices is slow. To
+extend an axis across slices, set the number of slices along it. For example,
+`parallelism.mesh.across_slices.data=2` doubles `data` over two slices. The total size of the axis
+is its size within a slice, multiplied by the number of slices. On CPUs, each process counts as a
+slice.
 """
 
 
@@ -129,7 +191,7 @@ def _axes() -> str:
 
     descriptions = _arguments(parallel.Mesh)
     parameters, activations = parallel.parameter_rules(), parallel.activation_rules_table()
-    rows: list[tuple[str, ...]] = [("axis", "devices that", "parameters", "activations")]
+    rows: list[tuple[str, ...]] = [("axis", "devices along the axis", "parameters", "activations")]
     for axis in parallel.AXES:
         uses = [
             ", ".join(f"`{name}`" for name, axes in table.items() if axis in axes)
@@ -142,21 +204,16 @@ def _axes() -> str:
 
 
 def _recipes() -> str:
-    from luthier import recipes
     from luthier.parallel import format_bytes, format_spec
 
-    rows: list[tuple[str, ...]] = [
-        ("word", "what is split", "inputs", "kernel", "bytes per device")
-    ]
-    for name in NAMES:
-        word = WORDS.get(name, name)
+    rows: list[tuple[str, ...]] = [("recipe", "effect", "inputs", "kernel", "bytes per device")]
+    for word, effect in WORDS.items():
         program = _program(word)
-        line = (inspect.getdoc(getattr(recipes, name)) or "").partition("\n")[0]
         state = sum(placement.bytes_per_device for placement in program.placements.values())
         rows.append(
             (
                 f"`fiddler:{word}`",
-                line.removeprefix("Return an experiment ").rstrip("."),
+                effect,
                 f"`{format_spec(program.batch['inputs'].sharding.spec)}`",
                 f"`{format_spec(program.placements[KERNEL].spec)}`",
                 format_bytes(state),

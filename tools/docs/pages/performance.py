@@ -15,50 +15,59 @@ RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 START = """\
 # Performance
 
-Every number here was measured by a command that anyone can run again; it prints medians, with both
-sides in one run (the section on a GPU names its exceptions). Where a peer is named, it ran in an
-environment of its own, through its own command line.
+This page lists the measured speed of luthier, and the command behind every table, so that you can
+repeat a measurement on your own machine. Unless a section states otherwise, the numbers are
+medians, and both sides of a comparison ran in turn within one run of the command. Every other
+trainer ran in a separate environment and through its own command line. The
+[section on a GPU](#on-a-gpu) lists its exceptions.
 """
 
 CPU_PEERS = """
-## Beside other trainers, on a CPU
+## Comparison with other trainers on a CPU
 
     {command}
 
-One GPT-2 of 4 layers (d = 256, MLP 1024) on rows of 256 bytes, 8 a step, AdamW, float32; every
-process pinned to one core. Ratios are luthier's time over the side's: below 1 luthier is faster.
-Peers run as they come; with the same variable as luthier's (below) they gain, too.
+All trainers run the same workload in float32: a GPT-2 of 4 layers (d = 256, MLP 1024) with AdamW,
+on batches of 8 rows of 256 bytes. Every process is pinned to one core. A ratio is the time of
+luthier divided by the time of the other side, so luthier is faster where the ratio is below 1.
+luthier sets the variable `GLIBC_TUNABLES` for itself, as described below the table. The other
+trainers run with their defaults; they also gain if you set this variable for them.
 
 {table}
 
-The first step is counted from the start of the process, with nothing compiled before. Most of
-luthier's time before it is XLA's: the step is some 370 kernels of 170 kinds, each of which is
-compiled on its own, at 30 ms, one at a time on one core. `fiddler:quick_compile` has them compiled
-with less optimization (below); what initializes the state always is, as it runs once. Compiled
-programs are cached, so that a second start ("second start") finds them, as does every later one.
+The time of the first step includes the start of the process, and nothing is compiled in advance.
+luthier spends most of this time in XLA. The step consists of about 370 kernels of 170 kinds. XLA
+compiles each of them separately, in 30 ms, and one core compiles only one kernel at a time. With
+`fiddler:quick_compile`, XLA spends less time on optimization
+(see [Compiling on a CPU](#compiling-on-a-cpu)). The program that initializes the state is always
+compiled this way, because it runs only once. luthier caches compiled programs, so every later
+start finds them ("second start").
 
-Layers run in a loop, so that a model of 96 compiles as fast as one of 12 (below). On a CPU a step
-of few layers takes less time with all of them in one turn of it: `model.stack.unroll=4` for four
-("unrolled"), which leaves parameters and checkpoints as they are. MaxText has a row of the same;
-Kauldron's layers are written out.
+luthier runs layers in a loop. Therefore, a model of 96 layers compiles as fast as a model of 12
+(see [Depth and devices](#depth-and-devices)). If a model has few layers, its step takes less time
+on a CPU if one iteration of the loop runs all of them. For a model of four layers, set
+`model.stack.unroll=4` ("unrolled"). This setting does not change parameters or checkpoints. The
+table also has an unrolled row for MaxText. Kauldron does not run its layers in a loop.
 
-This processor's speed wandered by a fifth and more within minutes: the steps of the second start
-are those of the first.
+The speed of this processor varied by a fifth and more within minutes. For example, the second start
+runs the same compiled step as the first, and its time per step still differs.
 
-An earlier run of the same command, on two cores of an AMD EPYC (2026-11-22, jax 0.10.2, 3 rounds),
-had these ratios of luthier's time for a step: 0.79 to Kauldron, 0.74 to MaxText, 0.52 to Pax and
-0.95 to nanoGPT. The other core was busy in parts of that run.
+An earlier run of the same command used two cores of an AMD EPYC (2026-11-22, jax 0.10.2, 3 rounds).
+There, the ratio for the time per step was 0.79 to Kauldron, 0.74 to MaxText, 0.52 to Pax and 0.95
+to nanoGPT. The other core was busy during parts of that run.
 """
 
 WHY = """
-Why a plain JAX loop is slow on a CPU: XLA allocates the temporary memory of a step at every step,
-the C library maps it from the system and gives it back, and the step touches each of its pages for
-the first time. The step above takes 58 thousand page faults of 4 KiB, which cost 24 % of its
-processor time; with large pages it takes 136. `luthier train`, `evaluate`, `generate` and `sweep`
-start themselves again with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` where the kernel gives large
-pages to those who ask (`madvise` in /sys/kernel/mm/transparent_hugepage/enabled) and the variable
-does not name the tunable. `glibc.malloc.hugetlb=0` in it leaves all as it is. A script of your own
-that imports luthier needs the variable in its environment.
+A plain JAX loop is slow on a CPU because XLA allocates the temporary memory of a step at every
+step. The C library maps this memory from the system and returns it afterwards, so every step
+touches all of its pages for the first time. The step above takes 58 thousand page faults of 4 KiB,
+which cost 24 % of its processor time. With large pages, it takes 136 page faults.
+
+`luthier train`, `evaluate`, `generate` and `sweep` restart themselves with
+`GLIBC_TUNABLES=glibc.malloc.hugetlb=1` if the kernel provides large pages on request (`madvise` in
+/sys/kernel/mm/transparent_hugepage/enabled) and the variable does not set this tunable. To turn
+large pages off, set `GLIBC_TUNABLES=glibc.malloc.hugetlb=0`. If you import luthier in your own
+script, set the variable in the environment of the script.
 """
 
 STARTUP = """
@@ -66,17 +75,28 @@ STARTUP = """
 
     {command}
 
-From the start of the process, pinned to one core. What is compiled is kept below
-`~/.cache/luthier/compiled` (`XDG_CACHE_HOME`, or `JAX_COMPILATION_CACHE_DIR`), at most 8 GiB, for
-each kind of processor; `JAX_ENABLE_COMPILATION_CACHE=0` does without.
+All times are from the start of the process, which is pinned to one core. "cold" starts with an
+empty cache of compiled programs, and "warm" with the cache of the previous run. The rows "imports"
+and "part" are the time that a warm start cannot avoid, measured in a separate process. The goal is
+the time of the imports plus 1.5 times the other parts.
+
+luthier caches compiled programs below `~/.cache/luthier/compiled`, with at most 8 GiB for each kind
+of processor. Set `XDG_CACHE_HOME` or `JAX_COMPILATION_CACHE_DIR` to use another folder, or
+`JAX_ENABLE_COMPILATION_CACHE=0` to turn the cache off.
 
 {table}
 """
 
 STEP = """
-## What the loop adds to the step
+## Overhead of the training loop
 
     {command}
+
+This command compares the training loop of luthier with a loop that is written by hand. "model"
+compares the wall time of both loops for the same model, optimizer and guard. "1003 leaves" compares
+the host time per step with a bare call of the compiled step, for a state of about 1,000 arrays. The
+row "outside / in the call" divides the host time outside of the compiled call by the time in the
+call. The two sides take turns in short blocks, and the ratio is the median over pairs of blocks.
 
 {table}
 """
@@ -86,13 +106,15 @@ DEPTH = """
 
     {command}
 
-Tracing and compiling a scanned stack, in processor seconds:
+The first table lists the processor time, in seconds, to trace, lower and compile the step of a
+scanned stack. "to 12 layers" is the time to trace and compile, relative to a stack of 12 layers.
 
 {table}
 """
 
 DEVICES = """
-The host's work per step on virtual devices, one row of a tiny model each:
+The second table lists the host time per step on virtual devices. Each device processes one row of a
+tiny model. The other side is a bare call of the same compiled program.
 
 {table}
 """
@@ -102,6 +124,13 @@ INPUT = """
 
     {command}
 
+"step" is the rate at which the training step of configs.lm.quickstart consumes tokens. "assemble"
+is the rate at which one thread orders tokens and packs them into rows, per second of CPU time.
+"iterate" is the rate at which Grain's thread delivers tokens to the training loop, per second of
+wall time. "times the step" is a rate divided by that of the step. The rows "prepared" measure how a
+run starts on a prepared corpus of 1 GB or 100 GB of text. They list the time to make the plan of
+the rows, the time to the first batch, and the growth of memory.
+
 {table}
 """
 
@@ -109,6 +138,9 @@ CHECKPOINT = """
 ## Checkpoints
 
     {command}
+
+This table compares saves of luthier with those of plain Orbax. It lists the time for which a save
+blocks the training loop, and the memory of the process over many saves.
 
 {table}
 """
@@ -118,8 +150,9 @@ COMPILE = """
 
     {command}
 
-`fiddler:quick_compile` against XLA's own options, seconds of compiling the step and milliseconds of
-a step, on one core; after `break-even` steps it has cost what it saved:
+This table compares `fiddler:quick_compile` ("quickly") with the default options of XLA on one core.
+It lists the time to compile the step and the time per step. After "break-even" steps, the slower
+steps have used up the time that the faster compilation saved.
 
 {table}
 """
@@ -129,26 +162,33 @@ SWEEP = """
 
     {command}
 
-Random learning rates of a decoder of one layer on bytes, 60 steps of 4 x 48 bytes for each trial,
-evaluated on all of the held-out plays. `luthier sweep` is the command with all that a study has
-(driver, sampler, gate, journal, a record and a checkpoint of each trial, report, Optuna's copy),
-from an empty cache of compiled programs. `plain loop` is written by hand: Optuna's ask and tell, in
-memory, around one jitted step in plain JAX and optax whose argument is the learning rate. It trains
-and evaluates the same, has all batches on the device from the start, and records and saves nothing;
-`vmapped` takes 8 trials at a time. `hydra -m` runs the same step from hydra's basic launcher.
-Ratios are to the plain loop, for packed trials to the vmapped one.
+Each trial draws a random learning rate, trains a decoder of one layer on bytes for 60 steps of
+4 x 48 bytes, and evaluates it on all of the held-out plays. The table compares these ways to run
+the trials:
 
-The plain loop is faster where trials take about a second, as here: a study starts four processes
-(driver, feasibility check, worker, Optuna's copy), and writes and syncs the files of each trial.
-A trial of an hour costs no more of either. Evaluations of packed trials run one after another over
-batches that stay on the device: `vmap` over 8 of them takes 2.6 times the processor time on a CPU.
-In the lines below the table, planning includes compiling the program of packed trials.
+- `luthier sweep` is the complete command, with an empty cache of compiled programs. It includes the
+  driver, the sampler, the feasibility check, the journal, the record and the checkpoint of each
+  trial, the report, and the copy of the study for Optuna.
+- `plain loop` is written by hand. It calls Optuna's ask and tell in memory around one jitted step
+  in plain JAX and optax, which takes the learning rate as an argument. It trains and evaluates the
+  same model, has all batches on the device from the start, and neither records nor saves anything.
+- `vmapped` is the plain loop with 8 trials at a time.
+- `hydra -m` runs the step of the plain loop from Hydra's basic launcher.
+
+Ratios are relative to the plain loop. For packed trials, they are relative to the vmapped loop.
+
+If trials take about a second, as in this table, the plain loop is faster. A study starts four
+processes (driver, feasibility check, worker, and Optuna's copy), and it writes and syncs the files
+of each trial. This cost does not grow with the length of a trial, so a trial of an hour costs no
+more. Packed trials are evaluated one after another over batches that stay on the device, because
+`vmap` over 8 evaluations takes 2.6 times the processor time on a CPU. In the lines below the table,
+planning includes the time to compile the program of packed trials.
 
 {table}
 """
 
 DRIVER = """
-What the driver of a sweep takes, where trials take no time:
+The next table measures only the driver of a sweep, with trials that take no time:
 
     {command}
 
@@ -156,7 +196,7 @@ What the driver of a sweep takes, where trials take no time:
 """
 
 DRIVER_RUNGS_FEW = """
-The same with rungs (`Asha`), where TPE learns from every rung, for 1,000 trials:
+With rungs (`Asha`), TPE learns from every rung. This table has 1,000 trials:
 
     {command}
 
@@ -164,8 +204,8 @@ The same with rungs (`Asha`), where TPE learns from every rung, for 1,000 trials
 """
 
 DRIVER_RUNGS = """
-And for 10,000. TPE looks back on at most 2,000 settings, the newest and the best of them, so that
-the time of a suggestion does not grow any further:
+This table has 10,000 trials. TPE considers at most 2,000 settings, which are the newest and the
+best ones, so the time per suggestion stops growing:
 
     {command}
 
@@ -177,37 +217,40 @@ GPU_HOUR = """
 
     {command}
 
-GPT-2 of 124 million parameters in bfloat16 on an NVIDIA H200, 32 rows of 1,024 tokens of Zipf's
-law, beside compiled nanoGPT (PyTorch); sixteen packed trials of another, small model beside one;
-and the fastest product and copy, on random data. *Measured* on 2026-11-26 in two leases of a few
-minutes: all the time on a GPU that this project has had. `python tools/gpu_hour.py pack DIR`
-prints the commands (`stage 1` to `stage 4`); `merge` made the tables. Each row is one run unless
-it has a spread; the milliseconds of luthier are medians of steps, those of nanoGPT means.
+The first table compares the training step of GPT-2 with 124 million parameters in bfloat16 on an
+NVIDIA H200 with compiled nanoGPT (PyTorch). A batch is 32 rows of 1,024 tokens, which are drawn
+from Zipf's law. The second table compares sixteen packed trials of another, small model with a
+single trial. The third table lists the fastest matrix products and the fastest copy on random data.
 
-- `before` and its variants, the ceilings and two runs of nanoGPT are of the first lease, and of
-  the code that met a GPU for the first time, with cuDNN's attention and unrolled layers. In its
-  profile, 20 % of the time are two TF32 products; by their number and size, those of the gradient
-  of the logits.
-- `base` and its variants are of the second lease: cotangents of logits in bfloat16, logits stored
-  in bfloat16, one product for queries, keys and values, and the normalizer of cross-entropy in
-  one pass. `logsumexp in two passes` is without the last; `statistics of norms kept` is what
-  norms do on GPUs now.
-- **nanoGPT is faster**: by 3 % in the second lease (64.9 ms against 66.9 ms), and by 6 % if its
-  median over both leases is taken. In the first lease it was faster by 27 %.
-- **4 of 14 runs with cuDNN's attention failed at their third step**, the comparison over 300
-  batches among them. The message points to cuDNN's kernels in CUDA graphs
-  (https://github.com/jax-ml/jax/issues/27599); `compiler.gpu` leaves them out now. Neither this
-  nor the lookup of targets, which came after these runs, has been measured, nor has `fiddler:gpu`
-  as it is now, with its default of 16 documents in a row.
-- **Packing did not pay**: a step of sixteen trials (d256, 4 layers, float32, 8 rows of 256
-  uniform tokens) took 18 times as long as a step of one, so that they got 11 % less done in a
-  second. The packed step was not profiled there. `gpu_hour` measures the packed step by
-  itself from now on.
+The numbers were *measured* on 2026-11-26 in two sessions of a few minutes, which is all the GPU
+time that this project has had. `python tools/gpu_hour.py pack DIR` prints the commands (`stage 1`
+to `stage 4`), and `merge` writes the tables. Each row is a single run unless it has a spread. The
+times of luthier are medians over steps, and those of nanoGPT are means.
+
+- `before` and its variants, the third table and two runs of nanoGPT are from the first session. The
+  code had never run on a GPU before. It used the attention of cuDNN and unrolled layers. In its
+  profile, two TF32 products take 20 % of the time. Their number and size suggest that they belong
+  to the gradient of the logits.
+- `base` and its variants are from the second session. They compute the cotangents of the logits in
+  bfloat16, store the logits in bfloat16, use one product for queries, keys and values, and compute
+  the normalizer of the cross-entropy in one pass. `logsumexp in two passes` omits the last of these
+  changes. `statistics of norms kept` is the way in which norms work on GPUs now.
+- **nanoGPT is faster**. It was faster by 3 % in the second session (64.9 ms against 66.9 ms), and
+  by 6 % if you take its median over both sessions. In the first session, it was faster by 27 %.
+- **4 of 14 runs with cuDNN's attention failed at their third step**, including the comparison over
+  300 batches. The error message points to cuDNN's kernels in CUDA graphs
+  (https://github.com/jax-ml/jax/issues/27599), so `compiler.gpu` now excludes these kernels from
+  CUDA graphs. This change has not been measured. The lookup of targets, which was written after
+  these runs, and the current `fiddler:gpu`, with its default of 16 documents per row, have not been
+  measured either.
+- **Packing did not pay off**. A step of sixteen trials (d256, 4 layers, float32, 8 rows of 256
+  uniform tokens) took 18 times as long as a step of one trial, so the packed trials did 11 % less
+  work per second. The packed step was not profiled. `gpu_hour` now measures it separately.
 
 {table}
 """
 
-UNMEASURED = "Not measured yet: no table of this command is on record."
+UNMEASURED = "This has not been measured yet."
 
 _RUNGS = "python tools/bench/driver.py --scheduler asha"
 
@@ -239,7 +282,7 @@ def render() -> str:
             )
             parts.append(text.format(command=command, table=report.table(made)))
             parts.extend(f"\n{note}\n" for note in made.notes)
-            parts.append(f"\n{_asked(made.settings)}{_where(content['environment'])}\n")
+            parts.append(f"\n{_where(content['environment'], _asked(made.settings))}\n")
         else:
             parts.append(text.format(command=command, table=UNMEASURED))
     parts.append(_gpu_hour())
@@ -257,14 +300,14 @@ def _asked(settings: dict) -> str:
     """Return the settings of the command, for the line below a table."""
     kept = {n: v for n, v in settings.items() if v is not None and v is not False}
     shown = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in kept.items()}
-    words = [f"{name.replace('_', ' ')} {value}" for name, value in shown.items()]
-    return f"With {', '.join(words)}. " if words else ""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
-def _where(environment: dict) -> str:
-    """Return the line below a table: date, hardware, versions."""
+def _where(environment: dict, settings: str) -> str:
+    """Return the line below a table: date, settings, hardware, versions."""
     versions = ", ".join(f"{n} {v}" for n, v in environment["versions"].items() if v)
     return (
-        f"{environment['date']}; {environment['processor']}, {environment['cores']} cores; "
-        f"Python {environment['python']}, {versions}."
+        f"Measured on {environment['date']} on a machine with {environment['cores']} cores "
+        f"({environment['processor']}). {f'Settings: {settings}. ' if settings else ''}"
+        f"Versions: Python {environment['python']}, {versions}."
     )

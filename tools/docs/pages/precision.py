@@ -11,18 +11,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENT = "configs.lm.quickstart"
 KERNEL = "blocks.mlp.up.kernel"
-NAMES = (
-    "bf16",
-    "bf16_masters",
-    "fp8",
-    "int8",
-    "int8_weights",
-    "store_parameters",
-    "store_optimizer",
-    "sum_gradients",
-    "compute_in",
-    "without_quantization",
-)
+EFFECTS = {
+    "bf16": "The model computes in bfloat16. Parameters keep the dtype in which they are stored.",
+    "bf16_masters": "Parameters are bfloat16, with float32 master weights in the optimizer.",
+    "fp8": "Linear layers multiply 8-bit floating-point numbers.",
+    "int8": "Linear layers multiply 8-bit integers.",
+    "int8_weights": "The kernels of linear layers are rounded to 8-bit integers.",
+    "store_parameters": "Parameters are stored in `dtype`, overriding earlier rules.",
+    "store_optimizer": "Optimizer state is stored in `dtype`, overriding earlier rules.",
+    "sum_gradients": "Gradients are summed in `dtype`, overriding earlier rules.",
+    "compute_in": "The layers that `target` selects compute in `dtype`.",
+    "without_quantization": "Quantized products are replaced by ordinary products.",
+}
 POLICIES = (
     (),
     ("bf16",),
@@ -41,10 +41,11 @@ ARRAYS = (
 START = """\
 # Precision
 
-The dtypes in which arrays are stored, multiplied and summed are part of the config. A policy is a
-fiddler, so policies compose with each other and with parallelism, pipelines, remat, adapters and
-accumulation, and `--changes` prints them as a diff. To try them one by one, read
-[From float32 to 8 bits](../tutorials/precision_step_by_step.md).
+Lower precision saves memory and time. In luthier, the dtypes in which arrays are stored, multiplied
+and summed are part of the config. Each precision policy is a fiddler, so you can combine policies
+with each other, and with parallelism, pipelines, rematerialization, adapters and gradient
+accumulation. `--changes` prints the changes that a policy makes to the config. To try the policies
+one by one, follow [From float32 to 8 bits](../tutorials/precision_step_by_step.md).
 
     luthier train configs.lm.quickstart fiddler:bf16
     luthier show configs.lm.quickstart fiddler:bf16_masters fiddler:fp8 --changes
@@ -56,64 +57,65 @@ accumulation, and `--changes` prints them as a diff. To try them one by one, rea
 TYPES = """
 ## Dtypes
 
-Five dtypes are set separately:
+You can set five dtypes separately:
 
-- *Compute*: `dtype` of the model, and of any layer that sets its own. Norms, softmax, logits and
-  losses sum in float32 in any case; routers of experts compute in it.
-- *Parameters*: `param_dtype` of the model, or rules of `precision.parameters`.
-- *Master weights*: `precision.masters`: wider copies in the optimizer state. The optimizer updates
-  the copy, and the parameter is its rounded value, so that updates too small for a parameter add
-  up.
-- *Optimizer*: `precision.optimizer`: the dtype in which moments are stored. They are converted to
-  float32 before a step, and rounded after it.
-- *Gradients*: float32, over microbatches and over all uses of a parameter, whatever the dtype of
-  the parameter, unless `precision.accumulation` is set.
+- *Compute*: Set `dtype` of the model, or of any layer that has its own `dtype`. Norms, softmax,
+  logits and losses always sum in float32, and the routers of experts always compute in float32.
+- *Parameters*: Set `param_dtype` of the model, or add rules to `precision.parameters`.
+- *Master weights*: Add rules to `precision.masters` to store wider copies of the parameters in the
+  optimizer state. The optimizer updates the copy, and the parameter is the rounded value of the
+  copy. Updates that are too small to change a parameter therefore add up.
+- *Optimizer state*: Add rules to `precision.optimizer` to set the dtype in which moments are
+  stored. The moments are converted to float32 before a step and rounded after it.
+- *Gradients*: Gradients are summed in float32 over microbatches and over all uses of a parameter,
+  regardless of the dtype of the parameter. To change this, set `precision.accumulation`.
 
-A rule is a node, `StoredAs(pattern, dtype)`; the pattern is a regular expression over the names of
-`luthier show --params`, and the first that matches decides. A rule that matches nothing is an error
-that lists the nearest names:
+A rule is a node, `StoredAs(pattern, dtype)`. The pattern is a regular expression over the parameter
+names that `luthier show --params` prints, and the first rule that matches a name applies. If a rule
+does not match any name, luthier reports an error that lists the nearest names.
 
     luthier train configs.lm.quickstart "precision.parameters=[StoredAs('norm', bfloat16)]"
 
-For one kernel of the quickstart, that makes:
+For example, the policies result in the following dtypes for one kernel of the quickstart:
 
 """
 
 QUANTIZED = """
-## Eight bits
+## 8-bit training and evaluation
 
-`fp8` and `int8` swap a node: `product` of the linear maps of layers, from `MatrixProduct` to
-`QuantizedProduct`. Its factors are quantized on the fly, by [qwix](https://github.com/google/qwix)
-(`pip install 'luthier[quantization]'`), with a scale for every row and column. There is nothing to
-calibrate and no state, so that checkpoints fit with and without, and a trained model is evaluated
-as it would be after quantization:
+`fp8` and `int8` change the `product` of linear layers from `MatrixProduct` to `QuantizedProduct`.
+The factors of a product are quantized on the fly with [qwix](https://github.com/google/qwix), which
+uses a scale for every row and column. Install it with `pip install 'luthier[quantization]'`. You do
+not need to calibrate the model. Because quantization does not add any state, the same checkpoint
+works with and without it. You can therefore evaluate any trained model as if it were quantized:
 
     luthier evaluate last fiddler:int8_weights
     luthier evaluate last fiddler:int8
 
-Heads, logits and routers stay as they are unless a target names them: `fiddler:int8("mlp")`.
-Experts have it too, those of `Dropless` by grouped products. Convolutions and attention scores are
-not quantized. The backward pass is not quantized unless you set `gradient`;
-`fp8` rounds gradients to E5M2.
+By default, heads, logits and routers are not quantized. To choose the layers yourself, pass a
+target, for example `fiddler:int8("mlp")`. Experts can be quantized, including those of `Dropless`,
+which use grouped products. Convolutions and attention scores cannot be quantized. The backward pass
+is quantized only if you set `gradient`, except that `fp8` always rounds gradients to E5M2.
 
-CPUs emulate these products slowly, with the same results. GPUs before compute capability 8.9 do not
-support float8: one line says so before anything is compiled. Quantized products do not work with
-explicit mesh axes.
+CPUs emulate 8-bit products slowly, with the same results. GPUs with a compute capability below 8.9
+do not support float8, and luthier reports this in one line before it compiles anything. Quantized
+products do not work with explicit mesh axes.
 
 ## Accuracy
 
-The quickstart, small (`model.dim=32 model.num_layers=2`, 32 tokens, 8 rows), for 100 steps of the
-same data: the mean loss of the last 20 steps, against that of float32 (3.2541, and 3.2498 with
-b2 = 0.95). *Measured* on a CPU on 2026-11-22, with JAX 0.10.2; there is no measurement on an
-accelerator.
+The table compares the losses of the policies with the loss of float32. Each number is the mean loss
+of the last 20 of 100 steps, with the same data in the same order. The model is a small version of
+the quickstart (`model.dim=32 model.num_layers=2`), trained on 8 sequences of 32 tokens per step.
+The loss of float32 is 3.2541, or 3.2498 with b2 = 0.95. The losses were *measured* on a CPU on
+2026-11-22, with JAX 0.10.2. There are no measurements on an accelerator.
 
-| policy | loss | against float32 |
+| policy | loss | relative to float32 |
 |---|---|---|
 {measured}
-| another seed, for scale | 3.2514 | -0.08 % |
+| another seed, for comparison | 3.2514 | -0.08 % |
 
-Tests hold every policy to bounds: bf16 and master weights to 0.05 %, int8 to 0.1 %, fp8 to 0.5 % of
-the loss of float32 after 40 steps.
+The tests limit the difference from the loss of float32 after 40 steps to 0.05 % for bf16 and for
+master weights, to 0.1 % for int8, and to 0.5 % for fp8.
 """
 
 # Measured on 2026-11-22, CPU, float32 products at the default precision.
@@ -139,13 +141,10 @@ def render() -> str:
 def _page() -> str:
     from luthier import recipes
 
-    lines = [START, "| fiddler | what it makes |", "|---|---|"]
-    for name in NAMES:
-        function = getattr(recipes, name)
-        first = (inspect.getdoc(function) or "").partition("\n")[0]
-        arguments = ", ".join(list(inspect.signature(function).parameters)[1:])
-        description = first.removeprefix("Return ")
-        lines.append(f"| `{name}({arguments})` | {description} |")
+    lines = [START, "| fiddler | effect |", "|---|---|"]
+    for name, effect in EFFECTS.items():
+        arguments = ", ".join(list(inspect.signature(getattr(recipes, name)).parameters)[1:])
+        lines.append(f"| `{name}({arguments})` | {effect} |")
     lines += [TYPES, *_types(), QUANTIZED.format(measured="\n".join(_measured()))]
     return "\n".join(lines).replace("\n\n\n", "\n\n")
 
@@ -159,7 +158,7 @@ def _types() -> list[str]:
 
     graph = graphs.resolve(EXPERIMENT)
     lines = [
-        "| policy | parameter | master | first moment | second moment |",
+        "| policies | parameter | master weight | first moment | second moment |",
         "|---|---|---|---|---|",
     ]
     for policy in POLICIES:
@@ -167,7 +166,7 @@ def _types() -> list[str]:
         changed = graphs.apply(graph, words, shelves=("luthier.recipes",))
         state: dict[str, Any] = programs.make(changed, jax.devices()[:1]).abstract_state
         types = [state[name].dtype.name if name in state else "-" for name in ARRAYS]
-        settings = " ".join(f"`{name}`" for name in policy) or "as it is"
+        settings = " ".join(f"`{name}`" for name in policy) or "none"
         lines.append(f"| {settings} | {' | '.join(types)} |")
     return lines
 

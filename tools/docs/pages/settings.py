@@ -11,9 +11,10 @@ FOLDER = "settings"  # of the pages of packages, in docs/reference
 START = """\
 # Settings
 
-Find a component that a config can use, and its settings. Each package has a page, with the type,
-default, range and description of every argument. In a terminal, `luthier help NAME` prints the same
-for one component, with its formula and an example, and `luthier help settings_PACKAGE` one page.
+This page lists all components that you can use in a config, by package. Follow a link to find the
+type, default, range and description of every argument. In a terminal, `luthier help NAME` prints
+the same for one component, together with its formula and an example.
+`luthier help settings_PACKAGE` prints the page of a package.
 
 """
 
@@ -25,17 +26,17 @@ above and need not be set.
 # What the components of a package are, and pages that show how to use or write one.
 ABOUT: Mapping[str, tuple[str, str]] = {
     "program": (
-        "An experiment, its training and evaluations.",
+        "Experiments, their training and their evaluations.",
         "[Write an experiment](../../how_to/write_an_experiment.md), "
         "[Evaluate](../../how_to/evaluate_a_run.md)",
     ),
-    "models": ("Whole models.", "[Model zoo](../model_zoo.md)"),
+    "models": ("Complete models.", "[Model zoo](../model_zoo.md)"),
     "layers": ("Parts of models.", "[Write a layer](../../how_to/write_a_layer.md)"),
     "tasks": (
-        "Losses and metrics of a kind of data.",
+        "Tasks, which define the losses and metrics for a kind of data.",
         "[Write a task and a metric](../../how_to/write_a_task_and_metric.md)",
     ),
-    "losses": ("Losses, which tasks take.", "[Metrics](../metrics.md)"),
+    "losses": ("Losses that you can pass to a task.", "[Metrics](../metrics.md)"),
     "metrics": ("References to metrics.", "[Metrics](../metrics.md)"),
     "optim": (
         "Optimizers and learning-rate schedules.",
@@ -48,22 +49,22 @@ ABOUT: Mapping[str, tuple[str, str]] = {
         "[Mix and pack](../../how_to/mix_and_pack.md)",
     ),
     "checkpoint": (
-        "When to save, and weights to start from.",
+        "Schedules for saving checkpoints, and sources of initial weights.",
         "[Checkpoint tiers](../../how_to/checkpoint_tiers.md), "
         "[Checkpoints of other frameworks](../../how_to/checkpoints.md)",
     ),
     "records": (
-        "Console, metrics, samples and trackers.",
+        "Console output, metrics, samples and trackers.",
         "[Runs](../../how_to/runs.md), [Weights & Biases](../../how_to/weights_and_biases.md)",
     ),
     "parallel": (
-        "Mesh, sharding rules and options of XLA.",
+        "Meshes, sharding rules and options of XLA.",
         "[Parallelism](../../how_to/parallelism.md)",
     ),
     "durations": ("Lengths and intervals.", "[Extend a run](../../how_to/extend_a_run.md)"),
     "study": ("Studies, spaces and objectives.", "[Sweeps](../../how_to/sweeps.md)"),
     "contrib": (
-        "Additions for special domains, without a promise of compatibility.",
+        "Additions for special domains, without a guarantee of compatibility.",
         "[Extending luthier](../../how_to/extending.md)",
     ),
 }

@@ -1,12 +1,13 @@
-"""Check experiments and studies without training them: in CI, or before a long run.
+"""Check experiments and studies without training them, in CI or before a long run.
 
-Each REF must resolve and be valid. Its model is planned by shapes, on as many
-virtual CPU devices as its mesh needs, and its data is opened: the first batch
-of training and of each evaluation is made. A study is checked with its space,
-and its experiment (base) as any other.
+Each REF must exist and be valid. The command plans the model from shapes, on as
+many virtual CPU devices as the mesh needs. It also reads the first batch of the
+training data and of each evaluation. For a study, it checks the search space and
+the experiment (base).
 
-One line is printed for each REF, or for each of its problems; then the exit
-code is 2. Nothing is trained or written, and no accelerator is used.
+The command prints one line for each valid REF, and one line for each problem. If
+there are problems, the exit code is 2. The command does not train or write
+anything, and does not use an accelerator.
 
 examples:
   luthier check configs.lm.quickstart

@@ -5,7 +5,7 @@ actions:
   inspect          show batches, packing, lengths and mixture of an experiment's data
   train-tokenizer  learn a byte-level BPE vocabulary
 
-`luthier data ACTION --help` describes one of them.
+`luthier data ACTION --help` describes an action.
 
 examples:
   luthier data prepare corpus --text 'books/*.txt' --tokenizer bpe.json
@@ -387,7 +387,7 @@ def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
         metavar="REF",
         help="use data.source and data.tokenizer of an experiment",
     )
-    option("--text", corpus, metavar="PATTERN", help="use text files, as 'books/*.txt'")
+    option("--text", corpus, metavar="PATTERN", help="use text files, such as 'books/*.txt'")
     option("--json-lines", corpus, metavar="PATTERN", help="use files of JSON lines")
     option(
         *("--field", corpus),

@@ -6,7 +6,7 @@ A REF is one of
   study:NAME/7 for a trial, study:NAME for all trials of a study
   HEAD~1:configs.lm.quickstart, an experiment of a git revision
   a config.json, an offline folder of W&B, or - for JSON on the standard input
-Two are compared as a tree; three or more are listed as a matrix.
+Two REFs are compared as a tree. Three or more are listed as a matrix.
 BASE..HEAD compares all experiments in configs/ at two git revisions.
 
 examples:
@@ -62,17 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown.add_argument(
         "--only",
         choices=_ONLY,
-        help="show only changes with an effect, values of arguments, or classes and sharing",
+        help="show only effective changes, only values of arguments, or only classes and sharing",
     )
     shown.add_argument(
         "--ignore",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="leave out matching paths and everything below them, as '**.name' or records "
+        help="ignore matching paths and everything below them: '**.name', records "
         "(may be repeated)",
     )
-    shown.add_argument("--why", action="store_true", help="show what set both sides")
+    shown.add_argument("--why", action="store_true", help="show where both values were set")
     shown.add_argument(
         "--effects",
         action="store_true",
@@ -88,16 +88,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formats.add_argument(
         "--markdown",
         action="store_true",
-        help="print Markdown for a pull request; of BASE..HEAD, all configs that changed",
+        help="print Markdown for a pull request; for BASE..HEAD, all changed configs",
     )
     formats.add_argument(
         "--overrides",
         dest="as_overrides",  # `overrides` is a positional argument of other commands
         action="store_true",
-        help="print the overrides that turn the first into the second",
+        help="print the overrides that turn the first config into the second",
     )
     formats.add_argument(
-        "--patch", metavar="FILE", help="write a fiddler that does the same; - prints it"
+        "--patch", metavar="FILE", help="write a fiddler that makes these changes; - prints it"
     )
     formats.add_argument("--html", metavar="FILE", help="write the comparison as a page")
     formats.add_argument("--open", action="store_true", help="open the page in a browser")

@@ -1,9 +1,10 @@
 """Measure the hosts of a run: devices, all-reduce over all of them, disk, clocks.
 
-With one process it measures this machine. With the options of several
-processes, every host runs the same command, as for `luthier train`; --on
-starts it on the machines of an engine and waits for the result. The table has
-a row per host; the lines below it name slow hosts and wrong clocks.
+With one process, the command measures this machine. To measure several hosts,
+run the same command with the options of several processes on every host, as for
+`luthier train`. Alternatively, --on starts it on the machines of an engine and
+waits for the result. The table has one row per host. The lines below the table
+list slow hosts and wrong clocks.
 
 examples:
   luthier doctor
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--directory",
         default="runs",
         metavar="DIR",
-        help="a folder on the disk to measure (default: runs)",
+        help="a folder on the disk that is measured (default: runs)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     launch.add_engine(parser)

@@ -1,9 +1,9 @@
 """Convert an experiment of another framework into a config of luthier.
 
-`pax` reads the file that dump_pax.py writes; run that script where Pax is
-installed (--print-dumper prints it). Anything that changes the model and has
-no equivalent in luthier is an error; pass --partial to import the rest anyway.
-Other settings without an equivalent are listed.
+`pax` reads a file that dump_pax.py writes. Print this script with --print-dumper,
+and run it where Pax is installed. A setting that changes the model and has no
+equivalent in luthier is an error. Pass --partial to import the rest anyway. The
+command lists other settings without an equivalent.
 
 examples:
   luthier import pax --print-dumper > dump_pax.py
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partial",
         action="store_true",
-        help="import even if the model will compute something else",
+        help="import even if the model will compute different results",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the settings without an equivalent as JSON"
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-dumper",
         action="store_true",
-        help="print dump_pax.py, to run where Pax is installed",
+        help="print dump_pax.py, which you run where Pax is installed",
     )
 
 

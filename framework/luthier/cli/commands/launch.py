@@ -1,8 +1,9 @@
 """Launch a run on a cluster, or list and cancel jobs.
 
 COMMAND is a command line of `luthier train`. `luthier train ... --on ENGINE`
-does the same. Without COMMAND, the jobs of the runs and studies in this folder
-are listed. `luthier help launch` describes the engines and their settings.
+does the same. Without COMMAND, the command lists the jobs of the runs and
+studies in this folder. `luthier help launch` describes the engines and their
+settings.
 
 examples:
   luthier launch --on slurm:nodes=2 -- train configs.lm.quickstart
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine(parser)
     parser.add_argument("--print", action="store_true", help="print the scripts and submit nothing")
     parser.add_argument("--list", action="store_true", help="list the jobs of runs and studies")
-    parser.add_argument("--all", action="store_true", help="list finished jobs, too")
+    parser.add_argument("--all", action="store_true", help="also list finished jobs")
     parser.add_argument("--json", action="store_true", help="list jobs as JSON")
     parser.add_argument(
         "--cancel", metavar="JOB", help="cancel a job (a running job saves a checkpoint first)"

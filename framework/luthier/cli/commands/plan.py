@@ -1,9 +1,9 @@
 """Estimate memory, FLOPs and step time on hardware you do not have.
 
---level shapes takes seconds and uses shapes alone. --level compile compiles
-the training step for the target in a separate process; no accelerator is
-needed. If the step does not fit in memory, OVERRIDEs that would make it fit
-are printed, and the exit code is 2.
+--level shapes uses only shapes and takes a few seconds. --level compile compiles
+the training step for the target in a separate process, and does not need an
+accelerator. If the step does not fit in memory, the command prints OVERRIDEs
+that would make it fit, and the exit code is 2.
 
 examples:
   luthier plan configs.lm.quickstart --slice v5e-8
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "overrides",
         nargs="*",
         metavar="OVERRIDE",
-        help="a change of the config, as optimizer.b2=0.95",
+        help="a change of the config, such as optimizer.b2=0.95",
     )
     parser.add_argument(
         "--slice",
@@ -57,12 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--level",
         choices=_LEVELS,
-        help="default: compile, if the compiler of the target is installed",
+        help="how to estimate (default: compile, if the compiler of the target is installed)",
     )
     parser.add_argument(
         "--search",
         action="store_true",
-        help="search for a mesh, rematerialization and gradient accumulation that fit",
+        help="search for a mesh, a rematerialization and a gradient accumulation that fit",
     )
     parser.add_argument(
         "--sharding", action="store_true", help="list the sharding of the parameters"

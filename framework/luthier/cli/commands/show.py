@@ -1,9 +1,9 @@
 """Show an experiment's config without running it.
 
-Without options, the config is printed as a tree, values that are set first. A
-PATH shows a part of it. --to and --output write other formats; --params and
---sharding list the parameters and their placement; --why lists what set a
-value, and --changes what the OVERRIDEs change.
+Without options, the command prints the config as a tree. A PATH selects a part
+of the config. --to and --output write other formats. --params lists the
+parameters, and --sharding their placement. --why shows where a value was set,
+and --changes lists the effects of the OVERRIDEs.
 
 examples:
   luthier show configs.lm.quickstart
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="OVERRIDE|PATH",
-        help="a change, as optimizer.b2=0.95; or a part to show, as optimizer",
+        help="a change, such as optimizer.b2=0.95, or a part to show, such as optimizer",
     )
     formats = parser.add_argument_group("output")
     formats.add_argument(
@@ -63,20 +63,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     formats.add_argument("--json", action="store_true", help="print JSON")
     shown = parser.add_argument_group("what to show")
-    shown.add_argument("--defaults", action="store_true", help="show default values, too")
+    shown.add_argument("--defaults", action="store_true", help="also show default values")
     shown.add_argument(
         "--why",
         nargs="?",
         const="",
         metavar="PATH",
-        help="show what set the value at PATH, or every value",
+        help="show where the value at PATH was set, or where every value was set",
     )
     shown.add_argument("--changes", action="store_true", help="show what the OVERRIDEs change")
     shown.add_argument(
         "--params", action="store_true", help="list the parameters of an experiment or recipe"
     )
     shown.add_argument(
-        "--sharding", action="store_true", help="list the sharding of every array, and its rule"
+        "--sharding",
+        action="store_true",
+        help="list the sharding of every array and the rule for it",
     )
     shown.add_argument(
         "--devices",

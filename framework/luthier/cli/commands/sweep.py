@@ -2,17 +2,17 @@
 
 REF is a study (sweeps.lm_learning_rate), or an experiment with a search space
 (--space). OVERRIDEs change a study by path (base.training.steps=100
-budget.trials=8), and an experiment as for `luthier train`. They are applied
-after --sampler, --pruner, --scheduler and --objective, whose settings they may
-change (--pruner median pruner.n_startup_trials=1).
+budget.trials=8). They change an experiment as for `luthier train`. They are
+applied after --sampler, --pruner, --scheduler and --objective, so they can
+change the settings of these (--pruner median pruner.n_startup_trials=1).
 
 actions:
-  show    print the status of a study, or of one trial; write its report
+  show    print the status of a study or of a trial, or write its report
   best    print the best trial
   rerun   run a finished trial once more, bit for bit
   repair  rebuild a damaged journal
 
-`luthier sweep ACTION --help` describes one of them.
+`luthier sweep ACTION --help` describes an action.
 
 examples:
   luthier sweep sweeps.lm_learning_rate --trials 20 --slices 4
@@ -158,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser, action: str = "") -> None:
     option("show", "--json", action="store_true", help="print the trials as JSON")
     option("show", "--parquet", metavar="FILE", help="write the trials to a Parquet file")
     option("show", "--sort", metavar="COLUMN", help="sort these rows, the best value first")
-    option("show", "--state", metavar="STATE", help="only rows of this state, as complete")
+    option("show", "--state", metavar="STATE", help="only rows of this state, such as complete")
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -173,7 +173,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="OVERRIDE|STUDY",
-        help="a change, as budget.trials=8",
+        help="a change, such as budget.trials=8",
     )
     search = parser.add_argument_group("search")
     search.add_argument(
@@ -190,24 +190,24 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=OPTION: PATH=DIM",
-        help="search a value only when a choice has that option",
+        help="search a value only if a choice has this option",
     )
     search.add_argument(
-        "--sweep", metavar="NAMES", help="use the generators sweep_NAME, and their product"
+        "--sweep", metavar="NAMES", help="use the product of the generators sweep_NAME"
     )
     search.add_argument(
         "--objective",
         action="append",
         metavar="EVALUATION/METRIC",
         help="the metric to optimize: held_out/loss, train/loss:mean100, step_time, "
-        "steps_to(held_out/loss<=2), or an expression (may be repeated); the default is that of "
-        "checkpoints.keep_best, or the first metric of the only evaluation",
+        "steps_to(held_out/loss<=2), or an expression (may be repeated); the default is the metric "
+        "of checkpoints.keep_best, or the first metric of the only evaluation",
     )
     search.add_argument(
         "--constraint",
         action="append",
         metavar="METRIC<=VALUE",
-        help="a bound that the best trial must meet: peak_bytes<=8GiB (may be repeated)",
+        help="a bound for the best trial: peak_bytes<=8GiB (may be repeated)",
     )
     search.add_argument(
         "--sampler",
@@ -229,13 +229,13 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "--trials",
         type=arguments_lib.positive,
         metavar="N",
-        help="number of trials, with the baseline",
+        help="number of trials, including the baseline",
     )
     search.add_argument(
         "--seeds",
         type=arguments_lib.positive,
         metavar="N",
-        help="trials of each setting, with different seeds; their mean counts",
+        help="trials per setting, with different seeds; their mean is the result",
     )
     search.add_argument(
         "--budget",
@@ -247,17 +247,17 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     )
     study = parser.add_argument_group("study")
     study.add_argument(
-        "--name", metavar="NAME", help="name of the study, whose folder is in studies/"
+        "--name", metavar="NAME", help="name of the study and of its folder in studies/"
     )
     where = parser.add_argument_group("where to run")
     where.add_argument(
         "--slices",
         type=arguments_lib.positive,
         metavar="N",
-        help="number of device groups, each with a trial",
+        help="number of device groups, which each run a trial",
     )
     where.add_argument(
-        "--devices", metavar="KIND[:N]", help="devices to split into the groups: cpu:8, gpu:4"
+        "--devices", metavar="KIND[:N]", help="devices to split into these groups: cpu:8, gpu:4"
     )
     where.add_argument(
         "--packing",

@@ -1,9 +1,9 @@
 """Train an experiment, or resume its run.
 
-The same command resumes a run that was stopped. OVERRIDEs change values by
-path. --run ID without REF resumes the recorded experiment of that run. run:ID
-as REF trains the recorded config again, in a new run, and prints how OVERRIDEs
-change it.
+If the run was stopped, the same command resumes it. OVERRIDEs change values by
+path. --run ID without REF resumes the experiment that the run recorded. If REF
+is run:ID, the command trains the recorded config again in a new run, and prints
+the changes that OVERRIDEs make to it.
 
 examples:
   luthier train configs.lm.quickstart
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "overrides",
         nargs="*",
         metavar="OVERRIDE",
-        help="a change of the config, as optimizer.b2=0.95",
+        help="a change of the config, such as optimizer.b2=0.95",
     )
     where = parser.add_argument_group("where to run")
     add_devices(where)
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checks.add_argument(
         "--dry-run",
         action="store_true",
-        help="plan, read the first batches, check the run and weights to restore; write nothing",
+        help="plan, read the first batches, and check the run and the weights; write nothing",
     )
     checks.add_argument(
         "--check-determinism",
@@ -93,10 +93,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     records = parser.add_argument_group("records")
     records.add_argument("--wandb", choices=WANDB_MODES, help="set the mode of W&B")
     records.add_argument(
-        "--profile", metavar="steps=A:B", help="write a profiler trace of the steps A to B - 1"
+        "--profile", metavar="steps=A:B", help="write a profiler trace of steps A to B - 1"
     )
     records.add_argument(
-        "--operative-gin", action="store_true", help="save the whole config as gin in the run"
+        "--operative-gin", action="store_true", help="save the complete config as Gin in the run"
     )
     hosts.add_arguments(parser)
 

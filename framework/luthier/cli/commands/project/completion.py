@@ -4,9 +4,9 @@ bash: add `eval "$(luthier completion bash)"` to ~/.bashrc
 zsh:  add `eval "$(luthier completion zsh)"` to ~/.zshrc, after compinit
 fish: luthier completion fish > ~/.config/fish/completions/luthier.fish
 
-Experiments, their paths and values, tags and runs are completed from an index
-in the cache folder ($XDG_CACHE_HOME or ~/.cache). It is built in the
-background at the first Tab, and again when a file has changed.
+The script completes experiments, their paths and values, tags and runs from an
+index in the cache folder ($XDG_CACHE_HOME or ~/.cache). The index is built in
+the background at the first Tab, and again after a file has changed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Read about a topic, or about anything that has a name: a component, function or fiddler.
 
-Without TOPIC the topics are listed. TOPIC is a page (overrides), a command
-(train), a name that luthier exports, in full or its end (luthier.graph.apply,
-graph.apply, apply), a fiddler (bf16), a recipe (llama_7b), an experiment
-(quickstart), a path of the config (training.steps) or a class or function of
-your own packages. On a terminal a long text is shown in a pager: that of
-$LUTHIER_PAGER or $PAGER, or less. In a pipe pages are Markdown.
+Without TOPIC, the command lists all topics. TOPIC is a page (overrides), a
+command (train), a name that luthier exports, in full or only its end
+(luthier.graph.apply, graph.apply, apply), a fiddler (bf16), a recipe (llama_7b),
+an experiment (quickstart), a path of the config (training.steps), or a class or
+function of your own packages. On a terminal, a pager shows long texts. It is
+$LUTHIER_PAGER, $PAGER or less. In a pipe, pages are printed as Markdown.
 
 examples:
   luthier help

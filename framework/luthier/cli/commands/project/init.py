@@ -1,11 +1,11 @@
-"""Create a folder for a project of your own, outside of luthier's repository.
+"""Create a folder for your own project, outside of luthier's repository.
 
-It has configs/ and sweeps/, tests and a CI workflow, and a Python package
-with a layer, a data set and a task with its own metric, which configs.addition
-uses. --from REF adds a copy of an experiment that comes with luthier, with its
-variants, as a starting point, and the example study then tunes this experiment.
-With hf:DIR, the experiment starts from the weights of a Hugging Face folder. Run
-all commands from inside the folder.
+The folder contains configs/, sweeps/, tests, a CI workflow and a Python package.
+The package defines a layer, a data set and a task with its own metric, and
+configs.addition uses them. --from REF adds a copy of an experiment that comes
+with luthier, with its variants, as a starting point. The example study then
+tunes this experiment. With hf:DIR, the experiment starts from the weights of a
+Hugging Face folder. Run all commands from inside the project folder.
 
 examples:
   luthier init my_models
@@ -51,13 +51,13 @@ USAGE = "luthier init NAME [--from REF]"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="the folder to create, as my_models"
+        "name", nargs="?", metavar="NAME", help="the folder to create, such as my_models"
     )
     parser.add_argument(
         "--from",
         dest="base",
         metavar="REF",
-        help="start from this experiment of luthier: quickstart, digits, ...; or from hf:DIR",
+        help="start from an experiment of luthier (quickstart, digits, ...) or from hf:DIR",
     )
 
 

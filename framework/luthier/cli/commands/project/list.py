@@ -1,12 +1,14 @@
 """List experiments and studies, or the components that a config can use.
 
-Experiments are those below configs/ here, and those that come with luthier;
-studies are below sweeps/. They are read without importing them: this is fast,
-and works if an import would fail. WORDs filter the list.
+The list contains the experiments below configs/ and those that come with
+luthier. Studies are below sweeps/. The files are read without importing them,
+so the command is fast and also works if an import would fail. WORDs filter the
+list.
 
-The columns are the number of parameters, the hardware and the expected result
-that the docstring of the experiment states. `luthier list pax` or --all lists
-the experiments of Pax; WORDs also show the names that Pax has for them.
+The columns show the number of parameters, the hardware and the expected result
+from the docstring of the experiment. `luthier list pax` and --all also list the
+experiments of Pax. With WORDs, the list also shows the names that Pax uses for
+them.
 
 examples:
   luthier list
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list layers, tasks, optimizers, ... of luthier and of installed packages",
     )
     parser.add_argument(
-        "--all", action="store_true", help="list the experiments of Pax one by one, too"
+        "--all", action="store_true", help="also list the experiments of Pax one by one"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

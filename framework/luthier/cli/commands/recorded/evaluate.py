@@ -1,8 +1,9 @@
-"""Evaluate a checkpoint of a run on its evaluation sets, over every example once.
+"""Evaluate a checkpoint of a run once over every example of its evaluation sets.
 
-RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`; or
-hf:DIR, the Hugging Face folder of a pretrained model. OVERRIDEs change the
-config, as long as the arrays of the checkpoint still fit.
+RUN is the id of a run or the beginning of the id, NAME/ID, a folder, or `last`.
+It can also be hf:DIR, the Hugging Face folder of a pretrained model.
+OVERRIDEs may change the config as long as the arrays of the checkpoint still
+fit.
 
 examples:
   luthier evaluate last
@@ -35,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     add_checkpoint(parser)
     parser.add_argument(
-        "overrides", nargs="*", metavar="OVERRIDE", help="a change of the config, as fiddler:int8"
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="a change of the config, such as fiddler:int8",
     )
     parser.add_argument(
         "--evaluation",

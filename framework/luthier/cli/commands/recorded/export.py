@@ -1,9 +1,9 @@
 """Export a run's weights as safetensors, in the format of the Hugging Face hub.
 
-RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`; or
-hf:DIR, the Hugging Face folder of a pretrained model, which is converted. The
-model family is detected from the config; its config.json and the files of the
-tokenizer are written beside the weights.
+RUN is the id of a run or the beginning of the id, NAME/ID, a folder, or `last`.
+It can also be hf:DIR, the Hugging Face folder of a pretrained model to convert.
+The model family is detected from the config. The command also writes the
+config.json of the family and the files of the tokenizer.
 
 examples:
   luthier export last --output my_model
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the format (default: safetensors)",
     )
     parser.add_argument(
-        "--output", metavar="DIR", help="the folder (default: export-STEP in that of the run)"
+        "--output", metavar="DIR", help="the folder (default: export-STEP in the folder of the run)"
     )
     parser.add_argument(
         "--weights",

@@ -1,9 +1,10 @@
 """Sample text from a checkpoint of a run.
 
-RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`; or
-hf:DIR, the Hugging Face folder of a pretrained model. A sample depends on the
-seed and its prompt only, not on the other prompts or on the devices. An
-encoder-decoder prints the target that it makes of the prompt.
+RUN is the id of a run or the beginning of the id, NAME/ID, a folder, or `last`.
+It can also be hf:DIR, the Hugging Face folder of a pretrained model.
+A sample depends only on the seed and its prompt, and not on other prompts or on
+the devices. An encoder-decoder model prints the target that it generates from
+the prompt.
 
 examples:
   luthier generate last --prompt 'To be, ' --temperature 0.8 --top-p 0.9
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=token_ids,
         metavar="IDS",
-        help="token ids to continue instead of text, as 1,15,7 (may be repeated)",
+        help="token ids to continue instead of text: 1,15,7 (may be repeated)",
     )
     sampling.add_argument(
         "--max-new-tokens",
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number_within(0, 1000),
         default=1.0,
         metavar="T",
-        help="sampling temperature; 0 takes the most likely token (default: 1)",
+        help="sampling temperature; 0 selects the most likely token (default: 1)",
     )
     sampling.add_argument(
         "--top-k", type=positive, metavar="K", help="sample from the K most likely tokens"

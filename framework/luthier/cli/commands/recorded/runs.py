@@ -1,8 +1,8 @@
 """List runs, show, plot or compare them, or sync one to Weights & Biases.
 
-ID is a run's id or the beginning of it, NAME/ID, a folder, or `last`. METRIC
-is `loss` for one of the training steps, `held_out/loss` for one of an
-evaluation.
+ID is the id of a run or the beginning of the id, NAME/ID, a folder, or `last`.
+METRIC is `loss` for a metric of the training steps, or `held_out/loss` for a
+metric of an evaluation.
 
 examples:
   luthier runs --sort held_out/loss --best 5
@@ -65,13 +65,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument("runs", nargs="*", metavar="ID", help="the run to show")
     which = parser.add_argument_group("listing runs")
-    which.add_argument("--name", metavar="NAME", help="list runs of this name; `*` is any text")
     which.add_argument(
-        "--status", choices=STATUSES, metavar="STATUS", help="list runs of this status, as failed"
+        "--name", metavar="NAME", help="list runs of this name; `*` matches any text"
+    )
+    which.add_argument(
+        "--status",
+        choices=STATUSES,
+        metavar="STATUS",
+        help="list runs of this status, such as failed",
     )
     which.add_argument("--sort", metavar="METRIC", help="list the best run first")
     which.add_argument(
-        "--best", type=arguments_lib.positive, metavar="N", help="list the N best, by --sort"
+        "--best", type=arguments_lib.positive, metavar="N", help="list the N best runs, by --sort"
     )
     which.add_argument(
         "--last",
@@ -85,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="loss",
         metavar="METRIC",
-        help="plot a metric of runs, of those named or selected, in the terminal (default: loss)",
+        help="plot a metric of the selected runs in the terminal (default: loss)",
     )
     shown.add_argument("--log", action="store_true", help="print the console output of a run")
     shown.add_argument("--diff", action="store_true", help="compare two or more runs")
@@ -93,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown.add_argument(
         "--goodput",
         action="store_true",
-        help="show where the time of the run went, over all restarts",
+        help="show how the run spent its time, over all restarts",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_directory(parser)
