@@ -11,7 +11,7 @@ from jax.extend import core as jex_core
 
 from luthier import user_code
 from luthier.errors import Problem, ValidationError
-from luthier.layers.attention.auto import REASONS
+from luthier.layers.attention import CHOICE_REASONS
 from luthier.layers.declared import abstract_forms, choice
 from luthier.parallel import activation_rules, make_mesh
 from luthier.program import Program
@@ -92,7 +92,7 @@ def attention_cores(traced: jex_core.ClosedJaxpr) -> dict[str, str]:
         chosen = choice(str(equation.source_info.name_stack))
         if chosen is not None:
             core, reasons = chosen
-            found.setdefault(core, "; ".join(REASONS[reason] for reason in reasons))
+            found.setdefault(core, "; ".join(CHOICE_REASONS[reason] for reason in reasons))
     return dict(sorted(found.items()))
 
 

@@ -20,7 +20,7 @@ from luthier.layers import (
     Window,
     abstract_forms,
 )
-from luthier.layers.attention.auto import REASONS
+from luthier.layers.attention import CHOICE_REASONS
 from luthier.parallel import AxisType, Mesh, Rules, activation_rules, make_mesh, stand_ins_for
 
 CORE = "model.block.attention.core"
@@ -41,7 +41,7 @@ def on(platform, axis_type=AxisType.AUTO, **sizes):
         shapes = (2, length, 4, size), (2, num_keys or length, 2, size)
         with activation_rules(mesh, Rules()), stand_ins_for(platform):
             found = core.choose(*shapes, dtype, **terms)
-        assert set(found.reasons) <= set(REASONS)
+        assert set(found.reasons) <= set(CHOICE_REASONS)
         return type(found.core), found.reasons
 
     return choose
@@ -135,13 +135,13 @@ def test_a_plan_records_the_choice_and_its_reason(graph):
 @pytest.mark.parametrize(
     ("slice", "overrides", "expected"),
     [
-        ("h100:8", ["fiddler:bf16"], {"CudnnAttention": REASONS["kernel"]}),
+        ("h100:8", ["fiddler:bf16"], {"CudnnAttention": CHOICE_REASONS["kernel"]}),
         (
             "h100:8",
             [],
-            {"EinsumAttention": f"{REASONS['few']}; {REASONS['dtype']}"},
+            {"EinsumAttention": f"{CHOICE_REASONS['few']}; {CHOICE_REASONS['dtype']}"},
         ),
-        ("v5e-8", ["data.length=256"], {"SplashAttention": REASONS["kernel"]}),
+        ("v5e-8", ["data.length=256"], {"SplashAttention": CHOICE_REASONS["kernel"]}),
     ],
     ids=str,
 )

@@ -90,7 +90,8 @@ function, up to rounding, so a run can be resumed with another one:
 | --- | --- | --- | --- | --- | --- | --- |
 | `EinsumAttention` (default) | all | quadratically | all | yes | all | yes |
 | `BlockwiseAttention` | all | linearly | all | yes | of positions | yes |
-| `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | `Causal`, `Window`, `SameDocument` | no | no | no |
+| `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | \
+`Causal`, `Window`, `SameDocument` | no | no | no |
 | `SplashAttention` | TPUs | linearly | `Causal`, `Window`, `SameDocument` | yes | no | no |
 | `RingAttention` | sequences split along their length | linearly | all | yes | of positions | yes |
 | `AllToAllAttention` | sequences split along their length | like its own `core` | | | | |

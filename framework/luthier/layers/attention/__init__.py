@@ -1,6 +1,6 @@
 """Attention: projections, what attends, masks and biases."""
 
-from luthier.layers.attention.auto import AutoAttention, CoreChoice
+from luthier.layers.attention.auto import CHOICE_REASONS, AutoAttention, CoreChoice
 from luthier.layers.attention.biases import (
     Alibi,
     Bias,
@@ -46,6 +46,7 @@ from luthier.layers.attention.multi_head import (
 from luthier.layers.attention.splash import SplashAttention
 
 __all__ = [
+    "CHOICE_REASONS",
     "Alibi",
     "AllToAllAttention",
     "Attention",

@@ -35,14 +35,14 @@ class CoreChoice(NamedTuple):
 
     Args:
       core: The core.
-      reasons: Keys of `REASONS`.
+      reasons: Keys of `CHOICE_REASONS`.
     """
 
     core: Core
     reasons: tuple[str, ...]
 
 
-REASONS = {
+CHOICE_REASONS = {
     "kernel": "the device has this kernel, with all that is asked for",
     "few": "the scores are few enough to be kept",
     "many": "the scores are too many to be kept",
