@@ -25,6 +25,7 @@ from luthier.layers import (
     named_residuals,
 )
 from luthier.parallel import Mesh, Rules, activation_rules, current_layout, make_mesh
+from luthier.planner import flops_by_dtype
 from luthier.tasks import count_flops
 
 LENGTH = 50  # not a multiple of the blocks: 4 of them of 13 tokens, of which 2 are missing
@@ -93,6 +94,37 @@ def test_groups_of_heads(num_kv_heads, draw, pack, distance):
     expected = in_double(reference(Causal(), tokens), arrays, weights)
     for one, other in zip(found, expected, strict=True):
         assert distance(one, other) < 1e-5
+
+
+def test_in_bfloat16_products_are_of_bfloat16_and_sums_of_float32(heads, draw, pack, distance):
+    tokens, core = pack(ROWS, LENGTH), BlockwiseAttention(cap=0.8, block_size=16)
+    weights = draw(*heads[0].shape).astype(jnp.bfloat16)
+    narrow = [x.astype(jnp.bfloat16) for x in heads]
+    run = lambda *x: core(*x, tokens, tokens)
+    found = with_gradients(run, narrow, weights)
+    expected = in_double(reference(Causal(), tokens, cap=0.8), narrow, weights)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == jnp.bfloat16
+        assert distance(one.astype(jnp.float32), other) < 0.01
+    loss = lambda *x: (run(*x) * weights).sum()
+    types = flops_by_dtype(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(*narrow))
+    assert set(types) == {"bfloat16"}
+
+
+def test_packed_trials(heads, draw, pack, assert_close):
+    tokens, weights = pack(ROWS, LENGTH), draw(*heads[0].shape)
+
+    def trial(core, scale):
+        loss = lambda *x: (core(*x, tokens, tokens) * weights).sum()
+        return jax.grad(loss, (0, 1, 2))(*(scale * x for x in heads))
+
+    def trials(kind, **settings):  # of a window whose size is swept, too
+        run = lambda scale, size: trial(kind(Window(size), **settings), scale)
+        return jax.jit(jax.vmap(run))(jnp.asarray([0.5, 1.0]), jnp.asarray([5, 30]))
+
+    found = trials(BlockwiseAttention, block_size=16)
+    for one, other in zip(found, trials(EinsumAttention), strict=True):
+        assert_close(one, other)
 
 
 def compare(core, plain, heads, tokens, weights, assert_close, bias=None, dropout=None):

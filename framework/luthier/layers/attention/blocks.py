@@ -30,7 +30,6 @@ from luthier.layers.attention.masks import AttentionMask
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
-from luthier.layers.products import stored_product
 
 T = TypeVar("T")
 MakeBias = Callable[[Any, Tokens, Tokens], jax.Array]
@@ -178,7 +177,7 @@ def see(
     # has the largest score -inf, and must be told apart from one with small scores. `finite` stands
     # in for -inf in the differences, so that exp(-inf - 0) = 0 and never exp(-inf + inf) = NaN.
     keys = block.keys
-    scores = _scores(block, settings, make_bias)(block.queries.query_BGRLK, keys.key_BGSK, bias)
+    scores = _scores(block, settings, make_bias)(_products(block, settings), bias)
     scores = jnp.where(block.visible_BLS[:, None, None], scores, -jnp.inf)
     largest = jnp.maximum(seen.largest_BGRL, scores.max(-1))
     finite = jnp.where(jnp.isfinite(largest), largest, 0)
@@ -230,12 +229,10 @@ def see_backward(
     #   dV = P^T dO,  dP = dO V^T,  dS = P (dP - D),  D = sum_k dO O = sum_s P dP.
     # D and the logsumexp are of whole rows and were computed once, so each block needs nothing of
     # the others, and no scores are kept: they are computed again here, with their pull-back to
-    # queries, keys and bias. With dropout, O is of the dropped weights and so is D; dP is dropped
-    # and scaled like the weights, by the same draws.
-    keys, kind = block.keys, settings.scale.dtype
-    scores, pull = jax.vjp(
-        _scores(block, settings, make_bias), block.queries.query_BGRLK, keys.key_BGSK, bias
-    )
+    # products of queries and keys, and to the bias. With dropout, O is of the dropped weights and
+    # so is D; dP is dropped and scaled like the weights, by the same draws.
+    queries, keys, kind = block.queries.query_BGRLK, block.keys, settings.scale.dtype
+    scores, pull = jax.vjp(_scores(block, settings, make_bias), _products(block, settings), bias)
     weights = jnp.exp(scores - flow.log_weight_BGRL[..., None])
     weights = jnp.where(block.visible_BLS[:, None, None], weights, 0)
     of_weights = jnp.einsum(
@@ -246,25 +243,39 @@ def see_backward(
     of_values = jnp.einsum(
         "BGRLS,BGRLK->BGSK", kept, flow.change_BGRLK, preferred_element_type=kind
     )
-    of_query, of_key, of_bias = pull(weights * (of_weights - flow.product_BGRL[..., None]))
+    of_products, of_bias = pull(weights * (of_weights - flow.product_BGRL[..., None]))
+    # Factors of products are in the type of the queries, sums over blocks in float32.
+    of_products = of_products.astype(queries.dtype)
+    of_query = jnp.einsum(
+        "BGRLS,BGSK->BGRLK", of_products, keys.key_BGSK, preferred_element_type=kind
+    )
+    of_key = jnp.einsum("BGRLS,BGRLK->BGSK", of_products, queries, preferred_element_type=kind)
     return of_query, (of_key, of_values), of_bias
+
+
+def _products(block: ScoreBlock, settings: ScoreSettings) -> jax.Array:
+    """Return the products of queries and keys, [B, G, R, L, S]."""
+    return jnp.einsum(
+        "BGRLK,BGSK->BGRLS",
+        block.queries.query_BGRLK,
+        block.keys.key_BGSK,
+        preferred_element_type=settings.scale.dtype,
+    )
 
 
 def _scores(
     block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias | None
 ) -> Callable[..., jax.Array]:
-    kind = settings.scale.dtype
+    """Return a function from products and the parameters of the bias to scores."""
 
-    def scores(query_BGRLK: jax.Array, key_BGSK: jax.Array, bias: Any) -> jax.Array:
-        scores_BGRLS = settings.scale * stored_product(
-            "BGRLK,BGSK->BGRLS", query_BGRLK, key_BGSK, kind
-        )
+    def scores(products_BGRLS: jax.Array, bias: Any) -> jax.Array:
+        scores_BGRLS = settings.scale * products_BGRLS
         if settings.cap is not None:
             scores_BGRLS = soft_cap(scores_BGRLS, settings.cap)
         if make_bias is None:
             return scores_BGRLS
         bias_BHLS = make_bias(bias, block.queries.tokens, block.keys.tokens)
-        return scores_BGRLS + grouped(bias_BHLS, key_BGSK.shape[1]).astype(kind)
+        return scores_BGRLS + grouped(bias_BHLS, products_BGRLS.shape[1]).astype(scores_BGRLS.dtype)
 
     return scores
 
