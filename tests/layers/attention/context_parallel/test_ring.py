@@ -179,3 +179,17 @@ def test_a_ring_attends_by_groups(heads, tokens, on_mesh, distance):
         found = jax.jit(lambda rows: ring(rows, None, settings))(rows)
     expected = EinsumAttention()(*heads, tokens, tokens)
     assert distance(found.reshape(expected.shape), expected) < 1e-6
+
+
+def test_a_place_never_has_the_scores_of_all_its_pairs(draw, pack, on_mesh):
+    tokens = pack([[100, 412], [512]], 512)
+    arrays = draw(2, 512, 2, 8), draw(2, 512, 2, 8), draw(2, 512, 2, 8)
+
+    def text(size):
+        core = RingAttention(block_size=size)
+        loss = lambda *x: core(*x, tokens, tokens).sum()
+        with on_mesh(sequence=4):
+            return str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(*arrays))
+
+    assert "64,64]" in text(64)  # of the two pieces that each place has
+    assert "64,64]" not in text(16)
