@@ -98,8 +98,8 @@ def test_a_missing_host_is_reported_by_all_others(tmp_path, address, missing):
     start = time.monotonic()
     hosts = [_start(tmp_path, address, i, 3) for i in range(3) if i != missing]
     line = (
-        "process 2 of 3 did not come within 20 s; see that every host starts, or wait longer with "
-        "--join-seconds"
+        "process 2 of 3 did not connect within 20 s; check that every host has started, or "
+        "wait longer with --join-seconds"
     )
     if missing == 0:
         line = (

@@ -9,6 +9,7 @@ import luthier
 from luthier import graph as graphs
 from luthier.errors import ValidationError
 from luthier.planner import Measurement, Prediction, predict, require_fit, sharing
+from luthier.planner.compiled import memory_of
 from luthier.records import Notice, Step
 
 PREDICTION = Prediction(
@@ -80,7 +81,7 @@ def test_steps_are_measured_after_the_first_ones():
         emit(Step(step, {"step_seconds": seconds, "memory_bytes": step * 2.0**20}))
     emit(Notice("kept"))
     assert seen[-1] == Notice("kept")
-    found = measured.to_dict(_Compiled())
+    found = measured.to_dict(memory_of(_Compiled()))
     assert found == {
         "num_steps": 3,
         "step_seconds": 0.04,

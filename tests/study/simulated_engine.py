@@ -23,6 +23,7 @@ from luthier.study import (
     Reported,
     SliceInfo,
     TrialEnded,
+    TrialTrained,
     TrialWork,
     Work,
     protocol,
@@ -297,6 +298,36 @@ class InstantEngine:
     def close(self) -> None:
         """Do nothing more."""
         self.is_open = False
+
+
+class ClosingEngine(InstantEngine):
+    """Reports that a trial has trained, and its end two looks at events later.
+
+    Args:
+      closing_seconds: How long a trial is being closed.
+    """
+
+    def __init__(self, slices: int = 1, closing_seconds: float = 0.0):
+        super().__init__(slices)
+        self._closing_seconds = closing_seconds
+        self._closed: list[list[Event]] = [[], []]
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """Return what happened."""
+        found: list[Event] = []
+        ends: list[Event] = []
+        for event in super().events(timeout):
+            if isinstance(event, TrialEnded):
+                found.append(TrialTrained(event.slice, event.trial, event.fence))
+                facts = {k: v for k, v in event.result["facts"].items() if k != "device_seconds"}
+                ends.append(dataclasses.replace(event, result={**event.result, "facts": facts}))
+            else:
+                found.append(event)
+        self._closed.append(ends)
+        due = self._closed.pop(0)
+        if due:
+            time.sleep(self._closing_seconds)
+        return [*found, *due]
 
 
 class FailingEngine(InstantEngine):

@@ -13,7 +13,6 @@ from luthier.errors import RunError
 from luthier.study import ShapeGate, SliceInfo
 from luthier.study.gate import (
     memory_problem,
-    needed_bytes,
     serve,
     shape_problem,
     step_bytes,
@@ -113,7 +112,6 @@ def test_the_compiled_program_is_looked_at_where_the_state_fits():
     plan = planner.make(_graph("model.dim=16", "model.block.mlp.hidden_dim=32"), jax.devices()[:1])
     needed = step_bytes(plan)
     held = sum(p.bytes_per_device for p in plan.program.placements.values())
-    assert needed == needed_bytes(plan.program.compile_step())
     assert needed > held
     assert memory_problem(plan, None) is None
     assert memory_problem(plan, needed) is None

@@ -170,9 +170,10 @@ def test_whoever_the_others_wait_for_is_named_with_what_it_takes():
         [USUAL, _host(1, batch_seconds=0.48), _host(2), _host(3, device_seconds=0.01)]
     )
     assert times == {
-        1: "process 1 of 4 on n1 is slow: its part of a batch takes 480 ms, that of the others "
-        "20 ms, and a step 500 ms",
-        3: "process 3 of 4 on n3 is slow: its devices take 10 ms for what takes the others 4 ms",
+        1: "process 1 of 4 on n1 is slow: preparing its part of a batch takes 480 ms, and "
+        "20 ms on the others; a step takes 500 ms",
+        3: "process 3 of 4 on n3 is slow: a small computation takes 10 ms on its devices, "
+        "and 4 ms on the others",
     }
 
 
@@ -214,7 +215,7 @@ def test_a_straggler_is_reported_when_slow_twice_and_again_after_it_recovered(re
     for _ in range(3):
         _take_in(reporting, USUAL, slow)
     assert len(lines) == 1
-    assert lines[0].startswith("process 1 of 2 on n1 is slow: its devices take 10 ms")
+    assert lines[0].startswith("process 1 of 2 on n1 is slow: a small computation takes 10 ms")
     for hosts in [(USUAL, _host(1)), (USUAL, slow), (USUAL, slow)]:
         _take_in(reporting, *hosts)
     assert len(lines) == 2

@@ -311,8 +311,8 @@ def main() -> int:
     return report_rows(
         arguments,
         rows,
-        f"The state has {num_arrays} arrays. Together, they take {arguments.mebibytes:g} MiB for "
-        "the times and 4 MiB for the memory.",
+        f"The state has {num_arrays} arrays. Their total size is {arguments.mebibytes:g} MiB "
+        "in the measurement of the times and 4 MiB in that of the memory.",
         "The blocking times of both sides are measured in turn in one process. The memory is "
         "measured in a separate process per side.",
     )

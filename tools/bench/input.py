@@ -6,10 +6,10 @@
   a mixture is of two corpora. `times the step` is the rate of one core over that of the step.
 * `iterate`: what a training loop gets from Grain's thread, in tokens per second of wall time.
 * `prepared`: corpora of 1 and of 100 GB of text as `luthier data prepare` leaves them, with real
-  numbers of targets and files of tokens that are holes. `plan` is the seconds to make and to keep
-  the plan of the rows; the start is a process of its own: the seconds from the node to its first
-  batch, imports left out, with the files of the plan dropped from the page cache, and the growth of
-  its memory (peak and, without pages of files, at the end).
+  numbers of targets and files of tokens that are holes. `rows assigned` is the seconds to assign
+  documents to rows and to store the result. The start is measured in a process of its own: the
+  seconds from the node to its first batch, without imports and with the stored rows dropped from
+  the page cache, and the growth of its memory (at its peak, and at the end without mapped files).
 
 Command: nice python tools/bench/input.py [--part rates,starts] [--json FILE]
 """
@@ -224,17 +224,17 @@ def starts(options: argparse.Namespace) -> list[dict[str, Any]]:
                 kept = [start(directory, packing, options) for _ in range(options.blocks)]
                 found = {key: [each[key] for each in kept] for key in first if key != "notices"}
                 for key, what, unit, scale in (
-                    ("first", "plan made", "s", 1),
-                    ("busy", "plan made, of CPU time", "s", 1),
-                    ("peak", "plan made, peak growth", "MiB", 1024),
+                    ("first", "rows assigned", "s", 1),
+                    ("busy", "rows assigned, of CPU time", "s", 1),
+                    ("peak", "rows assigned, peak memory growth", "MiB", 1024),
                 ):
                     rows.append(_row(f"{name}: {what}", first[key] / scale, unit))
                 for key, what, unit, scale in (
                     ("first", "first batch", "s", 1),
                     ("busy", "first batch, of CPU time", "s", 1),
                     ("all", "first batch, sizes and digest", "s", 1),
-                    ("peak", "peak growth", "MiB", 1024),
-                    ("own", "own growth", "MiB", 1024),
+                    ("peak", "peak memory growth", "MiB", 1024),
+                    ("own", "memory growth without mapped files", "MiB", 1024),
                 ):
                     values = [value / scale for value in found[key]]
                     spread, goal = max(values) - min(values), GOAL_SECONDS if unit == "s" else None

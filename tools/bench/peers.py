@@ -369,7 +369,7 @@ def products(python: str, core: int) -> str:
     return (
         "A step mostly consists of matrix products. In float32 on this core, they reach "
         f"{reached['torch']:.0f} GFLOP/s with torch and {reached['xla']:.0f} GFLOP/s with XLA "
-        f"(ratio {reached['torch'] / reached['xla']:.2f}), as the best of many calls."
+        f"(ratio {reached['torch'] / reached['xla']:.2f}). Each rate is the best of many calls."
     )
 
 

@@ -30,7 +30,7 @@ def adamw(
     $$ \theta_t = \theta_{t-1} - \eta_t (u_t + \lambda \theta_{t-1}) $$
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
       b1: Decay of the first moment.
       b2: Decay of the second moment.
       eps: Added to the root of the second moment.
@@ -83,7 +83,7 @@ def sgd(
     $$ s_t = g_t + \lambda \theta_{t-1} + \mu s_{t-1}, \quad \theta_t = \theta_{t-1} - \eta_t s_t $$
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
       momentum: The decay of the sum of gradients, $\mu$.
       weight_decay: The strength of the regularization, $\lambda$, added after clipping.
       decay_mask: The parameters that it is for; by default not biases, norms and embeddings.
@@ -133,7 +133,7 @@ def nesterov(
     $$ s_t = h_t + \mu s_{t-1}, \quad \theta_t = \theta_{t-1} - \eta_t (h_t + \mu s_t) $$
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
       momentum: The decay of the sum of gradients, $\mu$.
       weight_decay: The strength of the regularization, $\lambda$, added after clipping.
       decay_mask: The parameters that it is for; by default not biases, norms and embeddings.

@@ -371,7 +371,7 @@ def scale_by_learning_rate(learning_rate: Schedule) -> Transformation:
     r"""Turn a direction into an update: $u \leftarrow -\eta_t u$.
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
     """
 
     def update(

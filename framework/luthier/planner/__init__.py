@@ -24,6 +24,7 @@ from luthier.planner.prediction import (
     predict,
     require_fit,
     sharing,
+    step_memory,
 )
 from luthier.planner.process import plan_apart
 from luthier.planner.report import Report
@@ -65,5 +66,6 @@ __all__ = [
     "predict",
     "require_fit",
     "sharing",
+    "step_memory",
     "targets",
 ]

@@ -12,11 +12,12 @@ import jax
 
 from luthier.errors import Problem, ValidationError
 from luthier.parallel import format_bytes
-from luthier.planner.compiled.memory import memory_of
+from luthier.planner.compiled.memory import CompiledMemory, memory_of
 from luthier.planner.device_facts import cpu_chip
 from luthier.planner.plan import Plan
 from luthier.planner.roofline import Roofline, flops_by_dtype, roofline
 from luthier.planner.targets import CHIPS, Chip, TpuChip
+from luthier.program import Program
 from luthier.records.events import MEMORY_BYTES, STEP_SECONDS, Step
 
 NUM_FIRST = 2
@@ -130,24 +131,36 @@ class Measurement:
 
         return take
 
-    def to_dict(self, compiled: Any) -> dict[str, Any]:
+    def to_dict(self, memory: CompiledMemory | None) -> dict[str, Any]:
         """Return the measurements as plain values; empty where too few steps were taken.
 
         Args:
-          compiled: The compiled step; None where this run did not compile one.
+          memory: The memory of the compiled step; None where this run did not compile one.
 
         Returns:
           JSON values by name.
         """
         if not self._seconds:
             return {}
-        memory = None if compiled is None else memory_of(compiled)
         return {
             "num_steps": len(self._seconds),
             "step_seconds": statistics.median(self._seconds),
             "memory_bytes": self._peak,
             "compiled_bytes_per_device": None if memory is None else memory.needed,
         }
+
+
+def step_memory(program: Program) -> CompiledMemory | None:
+    """Return the memory of the compiled training step; None where the compiler gives none.
+
+    Args:
+      program: A program whose step is compiled, or is compiled here.
+
+    Returns:
+      Its bytes on one device.
+    """
+    # Once for each program: XLA takes 20 ms to answer, and every trial of a study would ask.
+    return program.once("memory of the step", lambda: memory_of(program.compile_step()))
 
 
 def sharing(devices: list[Any]) -> int | None:

@@ -229,20 +229,10 @@ def memory_problem(plan: Plan, memory_bytes: int | None) -> ValidationError | No
 
 def step_bytes(plan: Plan) -> int | None:
     """Return the bytes on one device that a plan's compiled step needs, if that is known."""
-    program = plan.program
-    # Once for each program: `memory_analysis` is not free, and lanes and results ask again.
-    return program.once("step bytes", lambda: needed_bytes(program.compile_step()))
+    from luthier import planner
 
-
-def needed_bytes(compiled: Any) -> int | None:
-    """Return the bytes on one device that a compiled program needs, or None if unknown."""
-    analysis = compiled.memory_analysis()
-    if analysis is None:
-        return None
-    # Donated arguments are counted among the arguments and among the outputs; `alias` is their
-    # overlap.
-    inputs, outputs = analysis.argument_size_in_bytes, analysis.output_size_in_bytes
-    return inputs + outputs - analysis.alias_size_in_bytes + analysis.temp_size_in_bytes
+    memory = planner.step_memory(plan.program)
+    return None if memory is None else memory.needed
 
 
 def _mebibytes(number: int) -> str:

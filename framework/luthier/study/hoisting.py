@@ -29,10 +29,12 @@ class Hoisting:
     Args:
       paths: Leaves that may enter the compiled step as arguments, all of them together.
       static: Why each other leaf stays a constant of its program.
+      key: The `program_key` of the graph with these paths, where that is known.
     """
 
     paths: tuple[str, ...]
     static: Mapping[str, str]
+    key: str = ""
 
 
 def discover(graph: Graph, candidates: Sequence[str]) -> Hoisting:
@@ -90,11 +92,13 @@ class Discoveries:
             here.
         """
         there, refused = _split(graph, candidates)
-        key = self._key(graph, there, candidates)
+        of_program, key = self._key(graph, there, candidates)
         if key not in self._known:
             done = attempt(there)
             self._known[key] = Hoisting(there, refused) if done else discover(graph, candidates)
-        return self._known[key]
+        found = self._known[key]
+        # Of a trial that takes a tenth of a second, two fingerprints are a noticeable part.
+        return dataclasses.replace(found, key=of_program) if found.paths == there else found
 
     def recall(self, graph: Graph, candidates: Sequence[str]) -> Hoisting | None:
         """Return what `discover` returned for the same program; None where it was not asked yet.
@@ -104,13 +108,15 @@ class Discoveries:
           candidates: Paths of leaves.
         """
         there, _ = _split(graph, candidates)
-        return self._known.get(self._key(graph, there, candidates))
+        return self._known.get(self._key(graph, there, candidates)[1])
 
     @staticmethod
-    def _key(graph: Graph, there: Sequence[str], candidates: Sequence[str]) -> str:
+    def _key(graph: Graph, there: Sequence[str], candidates: Sequence[str]) -> tuple[str, str]:
+        """Return the key of the program, and that of the question."""
         # What a trace would find depends on the program only, not on the values of the leaves that
         # are hoisted: the key leaves them out, so all trials of one program share one answer.
-        return json.dumps([program_key(graph, there), list(candidates)])
+        key = program_key(graph, there)
+        return key, json.dumps([key, list(candidates)])
 
 
 def _split(graph: Graph, candidates: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:

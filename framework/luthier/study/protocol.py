@@ -107,6 +107,24 @@ class Reported:
 
 
 @dataclasses.dataclass(frozen=True)
+class TrialTrained:
+    """A trial has left its place on the device group; its files are still being written.
+
+    Its end, or its pause, is a later event. An engine need not send this one: the place is then
+    free when the trial has ended.
+
+    Args:
+      slice: Where it ran.
+      trial: Its number.
+      fence: The fence of its lease.
+    """
+
+    slice: int
+    trial: int
+    fence: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Paused:
     """A trial was paused by the answer to its last report: it is saved, and its place is free.
 
@@ -194,7 +212,7 @@ class Back:
     slice: int
 
 
-Event = Reported | Paused | TrialEnded | Faulted | Lost | Back
+Event = Reported | TrialTrained | Paused | TrialEnded | Faulted | Lost | Back
 
 
 class TrialEngine(Protocol):

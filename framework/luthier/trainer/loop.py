@@ -315,6 +315,7 @@ class Loop:
         self._scalar_names: tuple[str, ...] = ()
         self._shows = Shows(plan.program, emit)
         self._saved_step = saved_step
+        self._unsaved: Leaves | None = None  # the state at the end, for `save_last`
         self._evaluated_step: dict[str, int] = {}
         # The watcher's answer to the last evaluation: it is asked once for each, and followed at
         # the next boundary.
@@ -340,6 +341,8 @@ class Loop:
     def run(self) -> None:
         """Train to the end, or to the first reason to stop; `status` then holds it.
 
+        The state at the end is left to `save_last`.
+
         Raises:
           TrainingStopped: The run has diverged.
         """
@@ -360,8 +363,8 @@ class Loop:
         """Return the batch of the next step, waiting for it if need be.
 
         Returns:
-          None where there is no next step. All is evaluated and saved then as the end demands, and
-          `status` is `finished`, or the watcher's reason to leave.
+          None where there is no next step. All is evaluated then as the end demands, `status` is
+          `finished`, or the watcher's reason to leave, and `save_last` saves what is not saved.
 
         Raises:
           TrainingStopped: The run has diverged.
@@ -373,7 +376,7 @@ class Loop:
         # resumed for, and ends as finished.
         reason = self._verdict or self._requested()
         if reason is not None:
-            self._leave(reason)
+            self._end(reason)
             return None
         self._profiler.before(self.position.progress.steps)
         batch = self._feed.next()
@@ -422,6 +425,26 @@ class Loop:
     def leaves(self) -> Leaves:
         """The flat state as it is now; the next step may donate it."""
         return self.step.leaves(self.state)
+
+    def save_last(self) -> None:
+        """Save the state of a loop that has ended, unless it is saved.
+
+        Nothing else uses the loop by then, so that this may be done in another thread, while the
+        devices train the next trial of a study.
+        """
+        leaves, self._unsaved = self._unsaved, None
+        if leaves is not None:
+            self._write(leaves)
+
+    def release(self) -> None:
+        """Give up the state of a loop that has ended, but for what `save_last` saves."""
+        self.state = None
+
+    def _end(self, status: str) -> None:
+        if self.position.progress.steps > self._saved_step:
+            self._drain(0)
+            self._unsaved = self.leaves
+        self.status = status
 
     def _requested(self) -> str | None:
         """Return why to leave at this step: the same in all processes, where there are several."""
@@ -627,10 +650,11 @@ class Loop:
         elif checkpoints.fast is not None and is_due(checkpoints.fast.every, before, now):
             self._write_fast()
 
-    def _write(self) -> None:
+    def _write(self, leaves: Leaves | None = None) -> None:
         self._drain(0)
         step = self.position.progress.steps
-        self._save(step, self.leaves, self.position, self._saved_metrics())
+        leaves = self.leaves if leaves is None else leaves
+        self._save(step, leaves, self.position, self._saved_metrics())
         self._saved_step = step
         self._restart_clock()
 
@@ -642,11 +666,6 @@ class Loop:
         # saves durably.
         self._save(step, self.leaves, self.position, metrics, durable=False)
         self._restart_clock()
-
-    def _leave(self, reason: str) -> None:
-        if self.position.progress.steps > self._saved_step:
-            self._write()
-        self.status = reason
 
     # A run that was killed during its last evaluations is complete when it is resumed, and ends
     # here at once; `finished` records whether they are done.
@@ -661,8 +680,7 @@ class Loop:
             last = {name: one.num_batches if bound else None for name, one in sets}
             self._evaluate(last, last=True)
             self.position.finished = True
-            if self.position.progress.steps > self._saved_step:
-                self._write()
+            return self._end(FINISHED)
         self.status = FINISHED
 
 

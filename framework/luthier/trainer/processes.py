@@ -416,8 +416,8 @@ def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
         limiting = own.batch_seconds > _LIMITING * own.step_seconds
         if limiting and own.batch_seconds > _SLOW_BATCH * usual:
             lines[own.process] = (
-                f"{who}: its part of a batch takes {_short(own.batch_seconds)}, that of the others "
-                f"{_short(usual)}, and a step {_short(own.step_seconds)}"
+                f"{who}: preparing its part of a batch takes {_short(own.batch_seconds)}, and "
+                f"{_short(usual)} on the others; a step takes {_short(own.step_seconds)}"
             )
         known = [other.device_seconds for other in others if other.device_seconds is not None]
         if own.device_seconds is not None and known:
@@ -426,8 +426,8 @@ def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
             # every step, however fast its data come.
             if own.device_seconds > _SLOW_DEVICE * usual:
                 lines[own.process] = (
-                    f"{who}: its devices take {_short(own.device_seconds)} for what takes the "
-                    f"others {_short(usual)}"
+                    f"{who}: a small computation takes {_short(own.device_seconds)} on its "
+                    f"devices, and {_short(usual)} on the others"
                 )
     return lines
 

@@ -172,6 +172,16 @@ class Session:
         Raises:
           TrainingStopped: The run has diverged.
         """
+        self.train()
+        if self.loop is not None:
+            self.loop.save_last()
+
+    def train(self) -> None:
+        """Train as `run` does, and leave the last save to `loop.save_last`.
+
+        Raises:
+          TrainingStopped: The run has diverged.
+        """
         if self.loop is not None:
             self.loop.run()
 
@@ -196,8 +206,9 @@ def open_session(
 ) -> Iterator[Session]:
     """Open all that training needs; record how it ends, when the `with` block is left.
 
-    A block that calls `session.run()` trains the experiment. Packed trials call the methods of
-    `session.loop` instead, by turns with those of their neighbours. What is raised in the block is
+    A block that calls `session.run()` trains the experiment. Trials of a study leave the last save
+    to another thread (`session.train`), and packed ones call the methods of `session.loop`, by
+    turns with those of their neighbours. What is raised in the block is
     recorded by the run, and raised again.
 
     Args:
@@ -608,8 +619,8 @@ def _record_measured(loop: Loop, directory: RunDirectory, measured: planner.Meas
     """Record measurements beside the predictions, if steps were taken."""
     program = loop.plan.program
     # Packed trials take the steps of a vmapped program: that of a single trial was never compiled.
-    compiled = program.compile_step() if isinstance(loop.step, CompiledStep) else None
-    found = measured.to_dict(compiled)
+    memory = planner.step_memory(program) if isinstance(loop.step, CompiledStep) else None
+    found = measured.to_dict(memory)
     if not found:
         return
     if hosts.is_primary():

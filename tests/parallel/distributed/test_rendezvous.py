@@ -119,8 +119,8 @@ def test_two_hosts_with_one_number_are_both_named():
 def test_whoever_is_missing_is_named_by_all_that_came(address):
     found = _call(address, _process(0, 3), _process(2, 3), seconds=0.4)
     line = (
-        "process 1 of 3 did not come within 0 s; see that every host starts, or wait longer with "
-        "--join-seconds"
+        "process 1 of 3 did not connect within 0 s; check that every host has started, or "
+        "wait longer with --join-seconds"
     )
     assert found == [line] * 2
 
@@ -128,14 +128,14 @@ def test_whoever_is_missing_is_named_by_all_that_came(address):
 def test_many_that_are_missing_are_named_in_short():
     (problem,) = rendezvous.verdict({0: Attendance(0, 64, {}, "n0")}, [], 25)
     assert problem.what == (
-        "processes 1, 2, 3, 4, 5, 6, 7, 8 and 55 more of 64 did not come within 25 s"
+        "processes 1, 2, 3, 4, 5, 6, 7, 8 and 55 more of 64 did not connect within 25 s"
     )
 
 
 def test_what_is_missing_does_not_hide_who_differs():
     came = {0: _process(0, 3, a="1"), 2: _process(2, 3, a="2")}
     first, second = rendezvous.verdict(came, [], 25)
-    assert first.what == "process 1 of 3 did not come within 25 s"
+    assert first.what == "process 1 of 3 did not connect within 25 s"
     assert second.what == "process 2 of 3 differs in a: 2, where process 0 has 1"
 
 
@@ -226,7 +226,7 @@ def test_strangers_are_not_counted(address):
     thread.start()
     lonely = _call(address, _process(0, 2), seconds=0.5)
     thread.join()
-    assert "process 1 of 2 did not come" in lonely[0]
+    assert "process 1 of 2 did not connect" in lonely[0]
 
 
 PROCESS = """

@@ -1,4 +1,4 @@
-"""The output of every command, recorded before the package is restructured, and compared after.
+"""The output of every command, to compare before and after a restructuring.
 
     python tests/repo/baseline/outputs.py           # print what differs; exit code 1 if so
     python tests/repo/baseline/outputs.py --record  # write outputs.txt

@@ -65,6 +65,23 @@ def test_a_free_group_gets_a_trial_before_more_are_validated(run):
     assert after == ["leased"] * 11
 
 
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_the_place_of_a_trial_is_free_while_it_is_being_closed(run, sampler):
+    """For the next trial, unless the sampler must see the result first."""
+    outcome, _ = run(sampler, engine=toys.ClosingEngine())
+    lines = read_journal(outcome.directory / "journal.jsonl")
+    order = [(line["kind"], line["trial"]) for line in lines if line["kind"] in ("leased", "ended")]
+    after = [order.index(("leased", n + 1)) > order.index(("ended", n)) for n in range(11)]
+    assert after == [sampler == "tpe"] * 11
+    assert _states(outcome) == ["complete"] * 12
+
+
+def test_closing_a_trial_is_not_time_of_the_device_group(run):
+    budget = fdl.Config(studies.Budget, trials=1)
+    outcome, _ = run(engine=toys.ClosingEngine(closing_seconds=0.2), budget=budget)
+    assert 0 < outcome.ledger.device_seconds < 0.2
+
+
 def test_a_grid_ends_by_itself(run):
     outcome, _ = run("grid", budget=fdl.Config(studies.Budget, trials=None))
     assert len(outcome.ledger.trials) == 1 + 5 * 6

@@ -9,7 +9,7 @@ import time
 import jax
 import pytest
 
-from luthier.checkpoint import require_space
+from luthier.checkpoint import require_space, store
 from luthier.errors import (
     CheckpointError,
     DataError,
@@ -23,6 +23,7 @@ from luthier.study import (
     Faulted,
     Reported,
     TrialEnded,
+    TrialTrained,
     TrialWork,
     Work,
     hoisting,
@@ -46,6 +47,7 @@ from luthier.study.engines import (
     summary,
     why_infeasible,
 )
+from luthier.study.gate import step_bytes
 from luthier.study.protocol import NAME, TRACEBACK
 from luthier.trainer.evaluate import Evaluator
 
@@ -57,6 +59,7 @@ def _run(plans, work, trial):
     made = Execution(0, plans, (), None, events.append)
     task = TrialTask(work, trial, made.watcher(trial, work.asks))
     made.run(work, trial, task.watcher)
+    made.settle()
     (ended,) = [event for event in events if isinstance(event, TrialEnded)]
     return ended
 
@@ -75,6 +78,57 @@ def test_trials_of_one_program_compile_once_and_train_with_their_own_values(
     assert made == [1]
     first, second = (ended.result["metrics"]["held_out/loss"] for ended in results)
     assert first - second > 0.05
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("memory", [None, 1.5, 4.0])
+def test_the_next_trial_trains_while_the_last_one_is_saved(
+    tiny, write_trial, tmp_path, monkeypatch, memory
+):
+    """Where the memory holds both; else the save is waited for."""
+    plans, trials = Plans(jax.devices()[:1]), [write_trial(tmp_path, n, tiny()) for n in (0, 1)]
+    held = sum(p.bytes_per_device for p in plans.plan(tiny(), ()).program.placements.values())
+    needed = step_bytes(plans.plan(tiny(), ()))
+    limit = None if memory is None else int(needed + (memory - 1) * held)
+    sent, may_save = [], threading.Event()
+    save = store.Store.save
+
+    def save_later(self, step, *given, **tier):
+        if step == 10:
+            sent.append("saving")
+            may_save.wait(10 if limit is None or memory > 2 else 0.1)
+        return save(self, step, *given, **tier)
+
+    monkeypatch.setattr(store.Store, "save", save_later)
+    made = Execution(0, plans, (), limit, sent.append)
+    for trial in trials:
+        made.run(Work([trial]), trial, made.watcher(trial, False))
+    may_save.set()
+    made.settle()
+    kinds = [(getattr(one, "trial", None), type(one)) for one in sent if one != "saving"]
+    ends = [kinds.index((number, TrialEnded)) for number in (0, 1)]
+    assert ends[0] < ends[1]
+    assert kinds.index((0, TrialTrained)) < ends[0]
+    begins = kinds.index((1, Reported))
+    assert (ends[0] > begins) == (memory != 1.5)
+    for trial in trials:
+        assert read_result(trial.directory).outcome == "complete"
+
+
+@pytest.mark.full
+def test_a_disk_that_refuses_the_last_save_is_a_fault_of_the_machine(
+    tiny, write_trial, tmp_path, monkeypatch
+):
+    def refuse(self, step, *given, **tier):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.Store, "save", refuse)
+    trial, sent = write_trial(tmp_path, 0, tiny("checkpoints.every=Steps(100)")), []
+    made = Execution(0, Plans(jax.devices()[:1]), (), None, sent.append)
+    made.run(Work([trial]), trial, made.watcher(trial, False))
+    made.settle()
+    assert [type(one) for one in sent[-2:]] == [TrialTrained, Faulted]
+    assert read_result(trial.directory) is None
 
 
 @pytest.mark.full

@@ -57,7 +57,7 @@ with the message, but it is not listed here.
 SUBJECTS: dict[str, tuple[tuple[str, ...], str]] = {
     "Configs and overrides": (
         ("graph", "project"),
-        "[Overrides](overrides.md), [Configs are graphs](../explanation/config_graph.md), "
+        "[Overrides](overrides.md), [Why a config graph](../explanation/config_graph.md), "
         "[Gin](../how_to/gin.md), [ConfigDict](../how_to/config_dict.md), "
         "[Hydra](../how_to/hydra.md)",
     ),
@@ -80,7 +80,7 @@ SUBJECTS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "Training": (
         ("program", "trainer"),
-        "[From config to step](../explanation/from_config_to_step.md), "
+        "[From the config to the step](../explanation/from_config_to_step.md), "
         "[Debug a run](../how_to/debug_a_run.md)",
     ),
     "Checkpoints": (

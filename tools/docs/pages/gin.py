@@ -75,7 +75,7 @@ The gin files of T5X bind arguments of T5X's own classes, for which luthier has 
 keep the values as macros, and bind these macros to the classes that `luthier show EXPERIMENT`
 lists. With `--gin_skip_unknown`, luthier ignores the remaining statements, and lists them.
 `import __main__` is ignored. If a file leaves a macro open (`TRAIN_STEPS = %gin.REQUIRED`), set the
-macro yourself, for example with `gin:TRAIN_STEPS=1000`. For the sizes of T5X's models in luthier,
+macro yourself, for example with `--gin.TRAIN_STEPS=1000`. For the sizes of T5X's models in luthier,
 and to import their weights, see [Import checkpoints](checkpoints.md#t5x).
 
 ## Examples

@@ -37,25 +37,25 @@ trainers run with their defaults; they also gain if you set this variable for th
 
 The time of the first step includes the start of the process, and nothing is compiled in advance.
 luthier spends most of this time in XLA. The step consists of about 370 kernels of 170 kinds. XLA
-compiles each of them separately, in 30 ms, and one core compiles only one kernel at a time. With
-`fiddler:quick_compile`, XLA spends less time on optimization
-(see [Compiling on a CPU](#compiling-on-a-cpu)). The program that initializes the state is always
-compiled this way, because it runs only once. luthier caches compiled programs, so every later
-start finds them ("second start").
+compiles each kind separately, which takes about 30 ms, and one core compiles only one kind at a
+time. With `fiddler:quick_compile`, XLA spends less time on optimization (see [Compiling on a
+CPU](#compiling-on-a-cpu)). The program that initializes the state is always compiled this way,
+because it runs only once. luthier caches compiled programs, so every later start finds them
+("second start").
 
 luthier runs layers in a loop. Therefore, a model of 96 layers compiles as fast as a model of 12
-(see [Depth and devices](#depth-and-devices)). If a model has few layers, its step takes less time
-on a CPU if one iteration of the loop runs all of them. For a model of four layers, set
+(see [Depth and devices](#depth-and-devices)). For a model of few layers, a step is faster on a CPU
+when a single iteration of the loop runs all layers. For a model of four layers, set
 `model.stack.unroll=4` ("unrolled"). This setting does not change parameters or checkpoints. The
 table also has an unrolled row for MaxText. Kauldron does not run its layers in a loop.
 
-The speed of this processor varied by a fifth and more within minutes. For example, the second start
+The speed of this processor varied by 20 % or more within minutes. For example, the second start
 runs the same compiled step as the first, and its time per step still differs.
 
 An earlier run of the same command used two cores of an AMD EPYC (2026-11-22, jax 0.10.2, 3 rounds).
-There, the ratio for the time per step was 0.79 to Kauldron, 0.74 to MaxText, 0.52 to Pax and 0.95
-to nanoGPT. The other core was busy during parts of that run.
-"""
+In that run, the time per step of luthier was 0.79 times that of Kauldron, 0.74 times that of
+MaxText, 0.52 times that of Pax and 0.95 times that of nanoGPT. The other core was busy during parts
+of that run. """
 
 WHY = """
 A plain JAX loop is slow on a CPU because XLA allocates the temporary memory of a step at every
@@ -128,8 +128,9 @@ INPUT = """
 is the rate at which one thread orders tokens and packs them into rows, per second of CPU time.
 "iterate" is the rate at which Grain's thread delivers tokens to the training loop, per second of
 wall time. "times the step" is a rate divided by that of the step. The rows "prepared" measure how a
-run starts on a prepared corpus of 1 GB or 100 GB of text. They list the time to make the plan of
-the rows, the time to the first batch, and the growth of memory.
+run starts on a prepared corpus of 1 GB or 100 GB of text. They list the time to assign documents to
+rows, the time to the first batch (also with a check of the files' sizes and of the digest of the
+corpus), and the growth of memory (at its peak, and at the end without memory-mapped files).
 
 {table}
 """
@@ -179,10 +180,10 @@ Ratios are relative to the plain loop. For packed trials, they are relative to t
 
 If trials take about a second, as in this table, the plain loop is faster. A study starts four
 processes (driver, feasibility check, worker, and Optuna's copy), and it writes and syncs the files
-of each trial. This cost does not grow with the length of a trial, so a trial of an hour costs no
-more. Packed trials are evaluated one after another over batches that stay on the device, because
-`vmap` over 8 evaluations takes 2.6 times the processor time on a CPU. In the lines below the table,
-planning includes the time to compile the program of packed trials.
+of each trial. This overhead does not depend on the length of a trial, so it is negligible for
+trials that take minutes. Packed trials are evaluated one after another over batches that stay on
+the device, because `vmap` over 8 evaluations takes 2.6 times the processor time on a CPU. In the
+lines below the table, planning includes the time to compile the program of packed trials.
 
 {table}
 """
@@ -195,17 +196,16 @@ The next table measures only the driver of a sweep, with trials that take no tim
 {table}
 """
 
-DRIVER_RUNGS_FEW = """
-With rungs (`Asha`), TPE learns from every rung. This table has 1,000 trials:
+DRIVER_RUNGS_FEW = """ With rungs (`Asha`), TPE learns from every rung. The following table is for a
+study of 1,000 trials:
 
     {command}
 
 {table}
 """
 
-DRIVER_RUNGS = """
-This table has 10,000 trials. TPE considers at most 2,000 settings, which are the newest and the
-best ones, so the time per suggestion stops growing:
+DRIVER_RUNGS = """ The following table is for a study of 10,000 trials. TPE considers at most 2,000
+observations, the most recent and the best ones, so the time per suggestion stops growing:
 
     {command}
 
@@ -219,8 +219,9 @@ GPU_HOUR = """
 
 The first table compares the training step of GPT-2 with 124 million parameters in bfloat16 on an
 NVIDIA H200 with compiled nanoGPT (PyTorch). A batch is 32 rows of 1,024 tokens, which are drawn
-from Zipf's law. The second table compares sixteen packed trials of another, small model with a
-single trial. The third table lists the fastest matrix products and the fastest copy on random data.
+from a Zipf distribution. The second table compares sixteen packed trials of another, small model
+with a single trial. The third table lists the highest throughput of matrix products of several
+shapes, and of a copy, on random data.
 
 The numbers were *measured* on 2026-11-26 in two sessions of a few minutes, which is all the GPU
 time that this project has had. `python tools/gpu_hour.py pack DIR` prints the commands (`stage 1`
@@ -234,15 +235,16 @@ times of luthier are medians over steps, and those of nanoGPT are means.
 - `base` and its variants are from the second session. They compute the cotangents of the logits in
   bfloat16, store the logits in bfloat16, use one product for queries, keys and values, and compute
   the normalizer of the cross-entropy in one pass. `logsumexp in two passes` omits the last of these
-  changes. `statistics of norms kept` is the way in which norms work on GPUs now.
+  changes. `statistics of norms kept` stores the statistics of the normalization layers for the
+  backward pass, which is now the default on GPUs.
 - **nanoGPT is faster**. It was faster by 3 % in the second session (64.9 ms against 66.9 ms), and
   by 6 % if you take its median over both sessions. In the first session, it was faster by 27 %.
 - **4 of 14 runs with cuDNN's attention failed at their third step**, including the comparison over
   300 batches. The error message points to cuDNN's kernels in CUDA graphs
   (https://github.com/jax-ml/jax/issues/27599), so `compiler.gpu` now excludes these kernels from
-  CUDA graphs. This change has not been measured. The lookup of targets, which was written after
-  these runs, and the current `fiddler:gpu`, with its default of 16 documents per row, have not been
-  measured either.
+  CUDA graphs. This change has not been measured. Two later changes have not been measured either: a
+  faster way to select the logits of the targets in the cross-entropy, and the current
+  `fiddler:gpu`, with its default of 16 documents per row.
 - **Packing did not pay off**. A step of sixteen trials (d256, 4 layers, float32, 8 rows of 256
   uniform tokens) took 18 times as long as a step of one trial, so the packed trials did 11 % less
   work per second. The packed step was not profiled. `gpu_hour` now measures it separately.

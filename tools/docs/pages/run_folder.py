@@ -7,8 +7,8 @@ START = """\
 
 A run is the directory `runs/NAME/ID/`, and this page describes every file in it. Read it if you
 want to find a record of a run, or to read a record in your own program. The directory contains the
-complete record of the run, so you can archive a run by copying its directory. To change the place
-of `runs`, set `records.directory`.
+complete record of the run, so you can archive a run by copying its directory. To change the
+location of `runs`, set `records.directory`.
 
 In most cases, you do not need to open these files, because `luthier runs ID` and
 [`luthier.runs`](../how_to/runs.md) read them for you. Most files are JSON, or JSON lines with one
@@ -22,8 +22,9 @@ FILES = {
         "config.json": "The config that ran. `luthier show run:ID` rebuilds the config from it.",
         "config.txt": "The config as `luthier show` prints it.",
         "config.values.json": "The values of the config as nested plain data, for other programs.",
-        "config.history.json": "The history of each value, from first to last. It lists files with "
-        "lines, overrides and fiddlers. Print it with `luthier show run:ID --why PATH`.",
+        "config.history.json": "The history of each value, from first to last. It names the file "
+        "and line, the override or the fiddler that set the value. Print it with "
+        "`luthier show run:ID --why PATH`.",
         "config.N.json, config.N.txt, config.values.N.json, config.history.N.json": "The same "
         "files from before a resume that changed the config.",
         "operative_config.gin": "The statements of Gin files, if the config has any.",
@@ -70,7 +71,7 @@ FILES = {
     },
     "Failures": {
         "crash/TIME.txt": "The report of an exception, with traceback, step, versions and memory.",
-        "crash/native-process-N.txt": "The stack traces of a process that the system ended.",
+        "crash/native-process-N.txt": "The stack traces of a process that crashed in native code.",
         "stacks/process-N.txt": "The stack traces of all threads. The watchdog writes them if a "
         "run makes no progress.",
         "processes/process-N-of-N.log": "The output of each process, if luthier started several.",
@@ -85,8 +86,8 @@ FILES = {
 END = """\
 
 luthier stores nothing about a run anywhere else, so you can rebuild the reports of `luthier runs`
-and of W&B from these files. [Choose where to store runs](../how_to/storage.md) describes disks, object
-stores and copies.
+and of W&B from these files. [Choose where to store runs](../how_to/storage.md) describes disks,
+object stores and copies.
 """
 
 

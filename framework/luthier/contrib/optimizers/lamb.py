@@ -67,7 +67,7 @@ def lamb(
        \theta_t = \theta_{t-1} - \eta_t \frac{\|\theta_{t-1}\|}{\|r_t\|} r_t $$
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
       b1: Decay of the first moment.
       b2: Decay of the second moment.
       eps: Added to the root of the second moment.

@@ -158,7 +158,7 @@ def shampoo(
     $$ \theta_t = \theta_{t-1} - \eta_t (U_t + \lambda \theta_{t-1}) $$
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
       b1: Decay of the first moment.
       b2: Decay of the second moment, which gives updates their size.
       statistics_decay: Decay of the preconditioner's statistics.

@@ -184,7 +184,7 @@ def soap(
     for one side in the first steps: begin with a warmup.
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
       b1: Decay of the first moment.
       b2: Decay of the second moment, in the eigenbasis.
       statistics_decay: Decay of the preconditioner's statistics.

@@ -353,8 +353,8 @@ def adafactor(
        \theta_t = \theta_{t-1} - \eta_t (\hat u_t + \lambda \theta_{t-1}) $$
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far; relative to the
-        parameter where `least_parameter_rms` is set.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates; relative
+        to the parameter where `least_parameter_rms` is set.
       decay: Decay of the second moments.
       eps: Added to squared gradients.
       least_factored_dim: Smallest dimension that is factored. Parameters with fewer than two

@@ -99,7 +99,7 @@ def capped_adamw(
     The defaults are those of Pax's C4 language models, where all parameters decay.
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
       b1: Decay of the first moment.
       b2: Decay of the second moment.
       eps: Added to the root of the second moment.

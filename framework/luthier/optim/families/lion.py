@@ -74,7 +74,7 @@ def lion(
     times its weight decay.
 
     Args:
-      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate, $\eta$, or a schedule over the number of updates.
       b1: Share of the memory in the update.
       b2: Decay of the memory.
       weight_decay: The decay, $\lambda$.

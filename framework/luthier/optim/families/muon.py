@@ -219,7 +219,8 @@ def muon(
     $$ \theta_t = \theta_{t-1} - \eta_t (U_t + \lambda \theta_{t-1}) $$
 
     Args:
-      learning_rate: The learning rate of matrices, $\eta$, by the number of updates so far.
+      learning_rate: The learning rate of matrices, $\eta$, or a schedule over the number of
+        updates.
       momentum: Decay of the sum of gradients.
       iteration: The iteration that makes matrices orthogonal.
       scale: Size of an update: `AdamScale()` makes it like Adam's, `SpectralScale()` is the

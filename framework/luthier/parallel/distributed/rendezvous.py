@@ -245,8 +245,8 @@ def _absent(absent: Sequence[int], count: int, seconds: float) -> list[Problem]:
     more = len(absent) - _MOST_NAMED
     which = named if more <= 0 else f"{named} and {more} more"
     noun = "process" if len(absent) == 1 else "processes"
-    what = f"{noun} {which} of {count} did not come within {seconds:.0f} s"
-    remedy = "see that every host starts, or wait longer with --join-seconds"
+    what = f"{noun} {which} of {count} did not connect within {seconds:.0f} s"
+    remedy = "check that every host has started, or wait longer with --join-seconds"
     return [Problem(what, remedy=remedy)]
 
 

@@ -68,6 +68,7 @@ from luthier.study.protocol import (
     SliceInfo,
     TrialEnded,
     TrialEngine,
+    TrialTrained,
     TrialWork,
     Verdict,
     Work,
@@ -109,7 +110,7 @@ class _Slice:
 
     Args:
       info: Which one.
-      running: The trials on it.
+      running: The trials on it, with those that have trained and whose files are being written.
       packed: How the work on it runs, or the last work ran.
       is_away: Whether it has no worker yet.
       excluded: Why it accepts no more trials; empty where it does.
@@ -131,13 +132,24 @@ class _Slice:
     fault_fence: int = 0
     rests_until: float = 0.0
     leased: dict[int, float] = dataclasses.field(default_factory=dict)
-    _shares: dict[int, float] = dataclasses.field(default_factory=dict)
+    _shares: dict[int, float] = dataclasses.field(default_factory=dict)  # of trials in training
+    _trained: dict[int, float] = dataclasses.field(default_factory=dict)
     _shared_at: float = 0.0
 
     @property
     def is_free(self) -> bool:
         """Whether it may take a trial now."""
         return not (self.is_away or self.excluded) and time.monotonic() >= self.rests_until
+
+    @property
+    def in_training(self) -> set[int]:
+        """The trials that have a place on it."""
+        return self.running - self._trained.keys()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether a trial has trained on it that has not ended yet."""
+        return bool(self._trained)
 
     def lease(self, trial: int) -> None:
         """Put a trial on it."""
@@ -154,10 +166,16 @@ class _Slice:
         """
         if trial not in self.running:
             return 0.0
-        self._share()
+        self.leave(trial)
         self.running.discard(trial)
         del self.leased[trial]
-        return self._shares.pop(trial)
+        return self._trained.pop(trial)
+
+    def leave(self, trial: int) -> None:
+        """Give the place of a trial to the next one; the trial has not ended yet."""
+        self._share()
+        if trial in self._shares:
+            self._trained[trial] = self._shares.pop(trial)
 
     def spent_by(self, trial: int) -> float:
         """Return devices times seconds that a trial on it has had so far."""
@@ -167,7 +185,7 @@ class _Slice:
     def spent(self) -> float:
         """Return devices times seconds that the trials on it have had so far."""
         self._share()
-        return sum(self._shares.values())
+        return sum(self._shares.values()) + sum(self._trained.values())
 
     # Integrates device time between two changes of the set of trials. Each interval is divided by
     # the number of trials that were there in it, so a trial that shares its group with seven others
@@ -776,9 +794,9 @@ class Driver(_Trials):
         for slice in self._slices:
             if not slice.is_free:
                 continue
-            if not slice.running:
+            if not slice.in_training:
                 self._start(slice)
-            while slice.running and len(slice.running) < slice.packed.num_lanes:
+            while slice.in_training and len(slice.in_training) < slice.packed.num_lanes:
                 more = self._next(slice, slice.packed.key)
                 if more is None:
                     break
@@ -853,8 +871,15 @@ class Driver(_Trials):
             # without end. For a lane (`key`) nothing beyond `_ahead` is asked: a new setting may
             # have another program, and the lane can be filled later.
             most = self._ahead if key is not None else self._ahead + len(self._slices)
-            if len(self._queue) >= most or not self._ask():
+            if len(self._queue) >= most or self._is_result_due() or not self._ask():
                 return None
+
+    def _is_result_due(self) -> bool:
+        """Return whether the next setting depends on a trial that has trained and not ended."""
+        # A place is free before the result of its last trial is in the journal. A sampler that
+        # looks back, and rungs that rank whole runs, are asked once it is.
+        waits = self._parts.suggester.looks_back or self._restarts
+        return waits and any(slice.is_closing for slice in self._slices)
 
     def _take_promoted(self, slice: _Slice, key: str | None) -> ValidatedTrial | None:
         """Take a trial that was promoted, or promote the first that may run on a slice.
@@ -948,6 +973,8 @@ class Driver(_Trials):
             return  # from a worker that was given up
         if isinstance(event, Reported):
             self._report(trial_state, event)
+        elif isinstance(event, TrialTrained):
+            self._slices[event.slice].leave(event.trial)
         elif isinstance(event, Faulted):
             self._take_fault(trial_state, event)
         elif isinstance(event, Paused):
@@ -1075,7 +1102,7 @@ class Driver(_Trials):
         # By the monotonic clock since the lease, so that time in the queue, and before a restart,
         # does not count.
         for slice in self._slices if limit is not None else ():
-            for trial in sorted(slice.running):
+            for trial in sorted(slice.in_training):
                 state = self._ledger.trials[trial]
                 if time.monotonic() - slice.leased[trial] >= (limit or math.inf):
                     # The trial ends here and now in the journal; what its worker still sends has a

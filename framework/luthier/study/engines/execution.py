@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import os
@@ -21,6 +22,7 @@ from luthier import graph as graphs
 from luthier.errors import LockLost, LuthierError, ShardingError, ValidationError
 from luthier.faults import Fault
 from luthier.graph import Graph
+from luthier.parallel import distributed
 from luthier.planner import Plan
 from luthier.program import Program
 from luthier.records import events
@@ -37,6 +39,7 @@ from luthier.study.protocol import (
     Paused,
     Reported,
     TrialEnded,
+    TrialTrained,
     TrialWork,
     Verdict,
     Work,
@@ -359,6 +362,9 @@ class Inbox:
 NUM_PLANS = 8
 """Programs that a worker keeps compiled."""
 
+MAX_CLOSING = 8
+"""Trials that may be closing at a time: a disk that is slower than training holds it back."""
+
 
 RAISED = (Exception, SystemExit)
 """What ends a trial and not its worker. User code that calls `sys.exit` would otherwise choose the
@@ -402,10 +408,10 @@ class Plans:
             self._keep(self._name(program_key(graph, hoist), num_devices), plan)
             return True
 
-        hoist: tuple[str, ...] = ()
-        if candidates:
-            hoist = self._discoveries.discover(graph, candidates, attempt).paths
-        return program_key(graph, hoist), hoist
+        if not candidates:
+            return program_key(graph, ()), ()
+        found = self._discoveries.discover(graph, candidates, attempt)
+        return found.key or program_key(graph, found.paths), found.paths
 
     def plan(self, graph: Graph, candidates: Sequence[str], num_devices: int = 0) -> planner.Plan:
         """Return the plan of a graph, with the compiled functions of its program if there are any.
@@ -465,6 +471,11 @@ class Execution:
         self.memory_bytes = memory_bytes
         self._packages = tuple(packages)
         self._send = send
+        # One thread: runs are closed one after another, beside the one that trains.
+        self._closer = concurrent.futures.ThreadPoolExecutor(1, "luthier-closing")
+        self._closing: collections.deque[tuple[int, concurrent.futures.Future[None]]] = (
+            collections.deque()
+        )  # bytes of the state on one device, and the end of the closing
         self.is_broken = False  # whether a fault of the devices may have left them unusable
 
     def read(self, work: TrialWork) -> Graph:
@@ -527,7 +538,8 @@ class Execution:
     def run(self, work: Work, trial: TrialWork, watcher: TrialWatcher) -> None:
         """Run one trial by itself, from where it was left to its end.
 
-        Errors of the trial are reported to the driver; nothing is raised for them.
+        Errors of the trial are reported to the driver; nothing is raised for them. The trial may
+        still be closing when this returns (`close`).
         """
         # Filled in again once the plan is known: a failure before that must be reported, too.
         mode = self.mode(())
@@ -537,12 +549,105 @@ class Execution:
             problem = memory_problem(plan, self.memory_bytes)
             if problem is not None:
                 raise problem
+            self.make_room(step_bytes(plan) if self.memory_bytes is not None else None)
             # A step of its own for each trial: the state of the last one is freed with it.
-            with self.open(plan, CompiledStep(plan.program), trial, watcher) as session:
-                session.run()
-            self.report(ended(self.slice, trial, plan, mode, session.outcome, step_bytes(plan)))
+            opening = self.open(plan, CompiledStep(plan.program), trial, watcher)
+            session = opening.__enter__()
+            leaving(opening, session.train)
         except RAISED as error:
+            return self.report_failure(trial, mode, error)
+        self.close(Closing(trial, plan, mode, opening, session, step_bytes(plan)))
+
+    def close(self, closing: Closing) -> None:
+        """Save and close the run of a trial that has trained, and report its end, in a thread.
+
+        The last checkpoint and the records take as long as hundreds of steps of a small trial. The
+        place of the trial is free meanwhile.
+        """
+        if closing.session.loop is None or distributed.is_several():
+            # It was over before; or the processes of a device group close it together, by
+            # collectives, which must come in the same order in all of them.
+            return self._end(closing)
+        closing.session.loop.release()
+        trial = closing.trial
+        self._send(TrialTrained(self.slice, trial.trial, trial.fence))
+        while len(self._closing) >= MAX_CLOSING:
+            self._closing.popleft()[1].result()
+        self._closing.append((closing.state_bytes, self._closer.submit(self._end, closing)))
+
+    def _end(self, closing: Closing) -> None:
+        trial, plan, mode = closing.trial, closing.plan, closing.mode
+        try:
+            if closing.session.loop is not None:
+                leaving(closing.opening, closing.session.loop.save_last)
+            closing.opening.__exit__(None, None, None)
+            result = closing.session.outcome
+            event = ended(self.slice, trial, plan, mode, result, closing.peak_bytes)
+        except RAISED as error:  # also where its result cannot be written
             self.report_failure(trial, mode, error)
+        else:
+            self.report(event)
+
+    def make_room(self, needed_bytes: int | None) -> None:
+        """Wait for trials that are closing, where memory has no room for their states as well.
+
+        Args:
+          needed_bytes: What comes next needs on one device; None where that is not known.
+        """
+        # A save may leave the way to the host to a thread (`DeviceCopy`): until it is durable the
+        # state is on the device.
+        while self._closing and self.memory_bytes is not None:
+            held = sum(num_bytes for num_bytes, _ in self._closing)
+            if needed_bytes is not None and held + needed_bytes <= self.memory_bytes:
+                return
+            self._closing.popleft()[1].result()
+
+    def settle(self) -> None:
+        """Wait until no trial is closing any more."""
+        while self._closing:
+            self._closing.popleft()[1].result()
+
+
+@dataclasses.dataclass(frozen=True)
+class Closing:
+    """A trial that has taken its last step, and whose run is still open.
+
+    Args:
+      trial: Which one.
+      plan: Its plan.
+      mode: How it was run.
+      opening: The context manager of its session.
+      session: The session.
+      peak_bytes: Bytes on one device that its compiled step needs.
+    """
+
+    trial: TrialWork
+    plan: planner.Plan
+    mode: Mapping[str, Any]
+    opening: contextlib.AbstractContextManager[Session]
+    session: Session
+    peak_bytes: int | None
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of its state on one device."""
+        return sum(p.bytes_per_device for p in self.plan.program.placements.values())
+
+
+def leaving(opening: contextlib.AbstractContextManager[Any], part: Callable[[], None]) -> None:
+    """Do a part of a `with` block whose end comes elsewhere; leave the block where that raises.
+
+    Args:
+      opening: The context manager, which was entered.
+      part: The part.
+    """
+    try:
+        part()
+    # `BaseException`, as a `with` statement would: the session must release its lock and its files,
+    # whatever leaves the block.
+    except BaseException as error:
+        opening.__exit__(type(error), error, error.__traceback__)
+        raise
 
 
 def trace_evaluations(program: Program) -> None:

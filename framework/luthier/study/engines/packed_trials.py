@@ -27,14 +27,14 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from luthier.errors import Problem, ValidationError
 from luthier.graph import Graph
 from luthier.planner import Plan
+from luthier.planner.compiled import memory_of
 from luthier.program import Program
 from luthier.program.program import Leaves, Values, vector_of
-from luthier.study.engines.execution import RAISED, Execution, TrialTask, ended
-from luthier.study.gate import needed_bytes, too_large
+from luthier.study.engines.execution import RAISED, Closing, Execution, TrialTask, leaving
+from luthier.study.gate import too_large
 from luthier.study.protocol import Lanes
 from luthier.trainer.feed import Batch
 from luthier.trainer.loop import CompiledStep
-from luthier.trainer.results import Result
 from luthier.trainer.run import Session
 
 # K trials in one program: the training step over a leading lane axis, and the state that it takes.
@@ -163,6 +163,7 @@ def _compile(
     # Compiled ahead of time, so that `memory_analysis` is known before a state is allocated.
     lowered = step.lower(values, abstract, entries, active)
     compiled = lowered.compile(program.compiler_options)
+    memory = memory_of(compiled)
     return PackedProgram(
         program=program,
         lanes=lanes,
@@ -173,7 +174,7 @@ def _compile(
         empty=jax.jit(empty, out_shardings=stacked),
         entries=entries,
         whole=whole,
-        step_bytes=needed_bytes(compiled),
+        step_bytes=None if memory is None else memory.needed,
     )
 
 
@@ -591,7 +592,7 @@ class _Running:
       opening: Opens its session.
 
     Attributes:
-      batch: The batch of its next step; None when the session is closed.
+      batch: The batch of its next step; None when there is none, and the session is to be closed.
     """
 
     def __init__(
@@ -603,7 +604,7 @@ class _Running:
     ):
         self.task, self.plan, self.mode = task, plan, mode
         self.batch: Batch | None = None
-        self._opening = opening
+        self.opening = opening
         # By hand and not by `with`: the block of the session is spread over many calls of
         # `advance`, with the steps of other trials in between.
         self.session = opening.__enter__()
@@ -622,19 +623,15 @@ class _Running:
         self._go_on(lambda: loop.advance(batch))
 
     def _go_on(self, take: Callable[[], None]) -> None:
-        """Do a part of the `with` block of the session, and leave that where it ends or raises."""
+        """Do a part of the `with` block of the session, up to the next batch."""
         self.batch = None
-        try:
+
+        def part() -> None:
             take()
             if self.session.loop is not None:
                 self.batch = self.session.loop.next_batch()
-        # `BaseException`, as a `with` statement would: the session must release its lock and its
-        # files, whatever leaves the block.
-        except BaseException as error:
-            self._opening.__exit__(type(error), error, error.__traceback__)
-            raise
-        if self.batch is None:
-            self._opening.__exit__(None, None, None)
+
+        leaving(self.opening, part)
 
 
 class LaneRunner:
@@ -773,6 +770,7 @@ class _Lanes:
             plan = execution.plans.plan(graph, task.work.hoist, choice.num_devices)
             mode["hoisted"] = list(plan.program.hoist)
             step = self._pack.train_step(lane)
+            execution.make_room(self._pack.packed.step_bytes)
             opening = execution.open(plan, step, task.trial, task.watcher)
             running = _Running(task, plan, mode, opening)
         except RAISED as error:
@@ -793,19 +791,11 @@ class _Lanes:
             self._keep(lane, running)
 
     def _keep(self, lane: int, running: _Running) -> None:
-        """Keep a trial that has a next step; report the result of one that has none."""
+        """Keep a trial that has a next step; close one that has none."""
         if running.batch is not None:
             self._running[lane] = running
-        else:
-            result = running.session.outcome
-            self._report_end(running.task, running.plan, running.mode, result)
-
-    def _report_end(
-        self, task: TrialTask, plan: Plan, mode: dict[str, Any], result: Result
-    ) -> None:
-        execution, step_bytes = self._execution, self._pack.packed.step_bytes
-        try:
-            event = ended(execution.slice, task.trial, plan, mode, result, step_bytes)
-        except RAISED as error:  # its result cannot be written
-            return execution.report_failure(task.trial, mode, error)
-        execution.report(event)
+            return
+        trial, plan, mode = running.task.trial, running.plan, running.mode
+        opening, session = running.opening, running.session
+        peak_bytes = self._pack.packed.step_bytes
+        self._execution.close(Closing(trial, plan, mode, opening, session, peak_bytes))
