@@ -134,8 +134,8 @@ def test_what_lays_out_its_parts_by_hand_is_refused(shrunk, case, word):
     with pytest.raises(ShardingError) as raised:
         case(graph, 8).program.traced_step  # noqa: B018
     assert str(raised.value) == (
-        "parallelism.mesh.axis_type: pipelines, dropless experts and exchanges of rows need "
-        "automatic axes; set parallelism.mesh.axis_type=AUTO"
+        "parallelism.mesh.axis_type: pipelines, dropless experts, attention in blocks and "
+        "exchanges of rows need automatic axes; set parallelism.mesh.axis_type=AUTO"
     )
 
 

@@ -80,6 +80,11 @@ def test_a_ring_keeps_the_settings_of_the_cores(quickstart):
     )
     fused = graphs.apply(quickstart, [f"{CORE}:=luthier.layers.FusedAttention(scale=0.5)"])
     assert core(ring(fused)) == layers.RingAttention(scale=0.5)
+    for name in ("AutoAttention", "BlockwiseAttention"):
+        other = graphs.apply(quickstart, [f"{CORE}:=luthier.layers.{name}(cap=30.0, dropout=0.1)"])
+        assert core(ring(other)) == layers.RingAttention(cap=30.0, dropout=0.1)
+    splash = graphs.apply(quickstart, [f"{CORE}:=luthier.layers.SplashAttention(block_size=128)"])
+    assert core(ring(splash)) == layers.RingAttention(block_size=128)
     assert core(ring(ring(capped))) == core(ring(capped))
     assert core(ring(all_to_all(capped))) == core(ring(capped))
 
@@ -89,6 +94,9 @@ def test_an_exchange_wraps_the_cores_once(quickstart):
     capped = graphs.apply(quickstart, [f"{CORE}.cap=30.0"])
     assert core(all_to_all(capped)) == expected
     assert core(all_to_all(all_to_all(capped))) == expected
+    chosen = graphs.apply(quickstart, [f"{CORE}:=luthier.layers.AutoAttention(cap=30.0)"])
+    inner = layers.AutoAttention(cap=30.0)
+    assert core(all_to_all(chosen)) == layers.AllToAllAttention(inner)
 
 
 def test_encoders_and_cross_attention_are_rings_without_zigzag():

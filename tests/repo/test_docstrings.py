@@ -15,6 +15,8 @@ ROOMS_WITH_FORMULAS = ("layers", "losses", "optim", "metrics")
 
 # Modules of those rooms that implement no formula, and what they hold instead.
 WITHOUT_FORMULA = {
+    "layers/attention/auto.py": "the choice of others that compute attention",
+    "layers/attention/kernels.py": "what others count",
     "layers/declared.py": "what others count",
     "layers/linear.py": "matrix products",
     "layers/parameters.py": "how parameters are made and named",

@@ -1,4 +1,4 @@
-"""Annotations of layers for counting FLOPs and for plans: masked pairs, costs of kernels.
+"""Annotations of layers for counting FLOPs and for plans: masked pairs, kernels, chosen cores.
 
 The products of a traced program can be counted from its jaxpr. The jaxpr shows neither that a
 kernel may skip the pairs that a mask hides, nor the work of an opaque kernel; and some kernels
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any
@@ -25,6 +25,7 @@ import jax
 # that JAX carries through `vmap`, `grad`, `scan` and `checkpoint` into the jaxpr of a whole step; a
 # primitive of our own would need rules for each of these, and a lowering.
 _PAIRS = re.compile(r"pairs_(\d+)_of_(\d+)")
+_CHOICE = re.compile(r"attention_by_([A-Za-z]+)_for_([a-z_]+)")
 _KERNEL = re.compile(r"kernel_of_(\d+)_flops_(\d+)_bytes_")
 _is_abstract = contextvars.ContextVar("is_abstract", default=False)
 
@@ -49,6 +50,26 @@ def visible_share(name_stack: str) -> Fraction:
     # Anywhere in the stack: transformations wrap names, as in `transpose(jvp(pairs_1_of_2))`.
     match = _PAIRS.search(name_stack)
     return Fraction(1) if match is None else Fraction(int(match[1]), int(match[2]))
+
+
+def chosen(core: str, reasons: Sequence[str]) -> AbstractContextManager[Any]:
+    """Declare the core that attends within the context, where it was chosen and not set.
+
+    Args:
+      core: Name of its class.
+      reasons: Why, as words of lower case letters.
+    """
+    return jax.named_scope(f"attention_by_{core}_for_{'_'.join(reasons)}")
+
+
+def choice(name_stack: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the class and the reasons of the core that an operation belongs to, if it was chosen.
+
+    Args:
+      name_stack: The names of the scopes around the operation.
+    """
+    match = _CHOICE.search(name_stack)
+    return None if match is None else (match[1], tuple(match[2].split("_")))
 
 
 def kernel(

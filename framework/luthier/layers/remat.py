@@ -1,7 +1,8 @@
 """Rematerialization policies: the residuals that a layer keeps for its backward pass.
 
 Layers name what they compute (`jax.ad_checkpoint.checkpoint_name`): query, key, value,
-attention_context, attention_output, mlp_gate, mlp_up, mlp_output.
+attention_context, attention_output, mlp_gate, mlp_up, mlp_output; kernels of attention name what
+their backward pass needs: attention_residuals.
 """
 
 from __future__ import annotations
@@ -278,5 +279,17 @@ def _product(equation: jex_core.JaxprEqn) -> int:
         (contract, _), _ = equation.params["dimension_numbers"]
         left, out = _aval(equation.invars[0]).shape, _aval(equation.outvars[0]).shape
         return 2 * math.prod(out) * math.prod(left[i] for i in contract)
-    inner = (getattr(p, "jaxpr", p) for p in equation.params.values())
-    return sum(_product(e) for jaxpr in inner for e in getattr(jaxpr, "eqns", ()))
+    name, params = equation.primitive.name, equation.params
+    if name == "cond":  # which branch runs is data; the largest is an upper bound
+        return max(_products(branch) for branch in params["branches"])
+    # The body of a `shard_map` has the sizes of one shard of the axes that it makes manual.
+    axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
+    axes = axes if name == "shard_map" else ()
+    times = math.prod(params["mesh"].shape[axis] for axis in axes)
+    times *= params["length"] if name == "scan" else 1
+    return times * sum(_products(p) for p in params.values())
+
+
+def _products(jaxpr: Any) -> int:
+    equations = getattr(getattr(jaxpr, "jaxpr", jaxpr), "eqns", ())
+    return sum(_product(equation) for equation in equations)

@@ -9,6 +9,7 @@ from luthier.parallel.activations import (
     current_platform,
     is_explicit,
     result_sharding,
+    stand_ins_for,
     varying,
 )
 from luthier.parallel.bytes import array_bytes, bytes_per_device
@@ -69,5 +70,6 @@ __all__ = [
     "result_sharding",
     "sharding_table",
     "shardings",
+    "stand_ins_for",
     "varying",
 ]

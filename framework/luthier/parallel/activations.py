@@ -112,7 +112,10 @@ class ActivationLayout:
         # `shard_map` cannot make some of several explicit axes manual. So explicit axes are for
         # dense models (`tests/end_to_end/test_explicit.py`).
         if self.is_explicit:
-            what = "pipelines, dropless experts and exchanges of rows need automatic axes"
+            what = (
+                "pipelines, dropless experts, attention in blocks and exchanges of rows need "
+                "automatic axes"
+            )
             path = "parallelism.mesh.axis_type"
             raise ShardingError(Problem(what, path, remedy=f"set {path}=AUTO"))
 
@@ -128,7 +131,13 @@ class ActivationLayout:
         return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
 
     def shard_map(
-        self, function: Callable[..., Any], axes: Sequence[str], in_specs: Any, out_specs: Any
+        self,
+        function: Callable[..., Any],
+        axes: Sequence[str],
+        in_specs: Any,
+        out_specs: Any,
+        *,
+        check_vma: bool = True,
     ) -> Callable[..., Any]:
         """Map a function over the shards of some mesh axes.
 
@@ -139,6 +148,8 @@ class ActivationLayout:
           axes: The mesh axes that are manual in it.
           in_specs: Partition specs of the arguments over `axes`.
           out_specs: Partition specs of the results over `axes`.
+          check_vma: Whether JAX checks which results vary over `axes`. Kernels that do not declare
+            it need False; then every array with a gradient must be split over all of `axes`.
 
         Returns:
           The mapped function.
@@ -152,7 +163,12 @@ class ActivationLayout:
         around = jax.sharding.get_abstract_mesh()
         mesh = around if around.manual_axes else self.mesh
         return jax.shard_map(
-            function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(axes)
+            function,
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=set(axes),
+            check_vma=check_vma,
         )
 
 
@@ -160,6 +176,7 @@ class ActivationLayout:
 # was traced under one mesh is traced again under another. With a plain context variable `jit` would
 # reuse the trace of the first mesh, constraints included.
 _current = jax.make_user_context(None)
+_stands_for = jax.make_user_context("")
 
 
 @contextlib.contextmanager
@@ -208,11 +225,34 @@ def current_layout() -> ActivationLayout | None:
     return layout
 
 
+@contextlib.contextmanager
+def stand_ins_for(platform: str) -> Iterator[None]:
+    """Trace for devices of another platform, for which those of the mesh stand in.
+
+    Args:
+      platform: `cpu`, `gpu` or `tpu`; empty for that of the mesh.
+
+    Yields:
+      Nothing; use it as `with stand_ins_for("gpu"):` around a trace.
+
+    Example:
+      >>> import jax
+      >>> from luthier import parallel
+      >>> mesh = parallel.Mesh().arrange(jax.devices()[:1])
+      >>> with parallel.activation_rules(mesh, parallel.Rules()), parallel.stand_ins_for("gpu"):
+      ...     parallel.current_platform()
+      'gpu'
+    """
+    with _stands_for(platform):
+        yield
+
+
 def current_platform() -> str:
     """Return the platform of the mesh of the surrounding `activation_rules`: `cpu`, `gpu` or `tpu`.
 
     It is that of the mesh and not `jax.default_backend()`: a plan for a TPU is traced on a CPU, and
-    must see the program of the TPU.
+    must see the program of the TPU. A plan by shapes alone has no devices but virtual ones; it says
+    what they are by `stand_ins_for`.
 
     Returns:
       The platform; empty outside of `activation_rules`.
@@ -223,7 +263,7 @@ def current_platform() -> str:
       ''
     """
     layout = current_layout()
-    return "" if layout is None else str(layout.mesh.devices.flat[0].platform)
+    return "" if layout is None else _stands_for.value or layout.mesh.devices.flat[0].platform
 
 
 def varying(x: jax.Array, *like: Any) -> jax.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from luthier.planner import targets
 from luthier.planner.checks import claimed, contradiction
 from luthier.planner.device_facts import DeviceFacts, cpu_chip, device_facts
-from luthier.planner.flops import ModelFlops, model_flops
+from luthier.planner.flops import ModelFlops, attention_cores, model_flops
 from luthier.planner.parameters import (
     Parameter,
     ParameterCounts,
@@ -49,6 +49,7 @@ __all__ = [
     "Roofline",
     "TpuChip",
     "TpuSlice",
+    "attention_cores",
     "checked_program",
     "claimed",
     "contradiction",

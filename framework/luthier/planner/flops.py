@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,12 +11,13 @@ from jax.extend import core as jex_core
 
 from luthier import user_code
 from luthier.errors import Problem, ValidationError
-from luthier.layers.declared import abstract_forms
+from luthier.layers.attention import CHOICE_REASONS
+from luthier.layers.declared import abstract_forms, choice
 from luthier.parallel import activation_rules, make_mesh
 from luthier.program import Program
 from luthier.program.state import model_arrays
 from luthier.program.step import dropout_key, structure_of
-from luthier.tasks.flops import count
+from luthier.tasks.flops import count, inside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,40 @@ def model_flops(forward: jex_core.ClosedJaxpr, parameters: int, tokens: int) -> 
         causal=3 * (once.active - once.hidden),
         six_n=6 * parameters * tokens,
     )
+
+
+def attention_cores(traced: jex_core.ClosedJaxpr) -> dict[str, str]:
+    """Return the cores that `AutoAttention` chose in a traced program, and why.
+
+    Args:
+      traced: The jaxpr of a step, or of the loss.
+
+    Returns:
+      The reasons by the name of the core's class.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import layers, planner
+      >>> tokens, x = layers.Tokens.single(1, 8), jnp.ones((1, 8, 2, 4))
+      >>> traced = jax.make_jaxpr(lambda x: layers.AutoAttention()(x, x, x, tokens, tokens))(x)
+      >>> planner.attention_cores(traced)
+      {'EinsumAttention': 'the scores are few enough to be kept'}
+    """
+    found: dict[str, str] = {}
+    for equation in _equations(traced):
+        chosen = choice(str(equation.source_info.name_stack))
+        if chosen is not None:
+            core, reasons = chosen
+            found.setdefault(core, "; ".join(CHOICE_REASONS[reason] for reason in reasons))
+    return dict(sorted(found.items()))
+
+
+def _equations(jaxpr: jex_core.ClosedJaxpr | jex_core.Jaxpr) -> Iterator[jex_core.JaxprEqn]:
+    for equation in jaxpr.eqns:
+        yield equation
+        for sub in inside(equation):
+            yield from _equations(sub)
 
 
 def trace_forward(program: Program) -> jex_core.ClosedJaxpr:

@@ -15,7 +15,7 @@ from luthier.errors import ValidationError
 from luthier.graph import Graph
 from luthier.parallel import Placement, array_bytes
 from luthier.planner.checks import check, trained, unsaved_residuals
-from luthier.planner.flops import ModelFlops, model_flops, trace_forward
+from luthier.planner.flops import ModelFlops, attention_cores, model_flops, trace_forward
 from luthier.planner.pipelines import Pipeline, indivisible, pipelines
 from luthier.program.offload import host_bytes
 from luthier.program.step import active_shares_of
@@ -41,6 +41,7 @@ class Plan:
       tokens_per_step: Positions in a global batch that can be predicted.
       model_flops: FLOPs that a step owes to the model.
       hardware_flops: FLOPs of the step as it is run, recomputation and bubbles included.
+      attention_cores: The cores that `AutoAttention` chose, with the reasons.
       pipelines: Stacks of layers that are split over stages.
     """
 
@@ -54,6 +55,7 @@ class Plan:
     tokens_per_step: int
     model_flops: ModelFlops
     hardware_flops: int
+    attention_cores: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pipelines: tuple[Pipeline, ...] = ()
     host_bytes_per_device: int = 0
 
@@ -105,6 +107,7 @@ class Plan:
             "tokens_per_step": self.tokens_per_step,
             "model_flops_per_step": dataclasses.asdict(self.model_flops),
             "hardware_flops_per_step": self.hardware_flops,
+            "attention_cores": dict(self.attention_cores),
             "pipelines": {pipeline.path: pipeline.to_dict() for pipeline in self.pipelines},
             "arrays": {
                 name: {
@@ -186,6 +189,7 @@ def make(
         tokens_per_step=tokens,
         model_flops=model_flops(forward, active, tokens),
         hardware_flops=hardware_flops,
+        attention_cores=attention_cores(program.traced_step.jaxpr),
         pipelines=tuple(pipelines(graph, program.sizes["stage"])),
         host_bytes_per_device=on_host,
     )

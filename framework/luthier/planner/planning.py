@@ -20,6 +20,7 @@ from luthier.facade import root_function
 from luthier.graph import Graph
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
+from luthier.parallel import stand_ins_for
 from luthier.planner import process
 from luthier.planner import report as reports
 from luthier.planner.checks import (
@@ -33,7 +34,7 @@ from luthier.planner.compiled.collectives import Collective, collectives, memory
 from luthier.planner.compiled.hlo import parse
 from luthier.planner.compiled.memory import CompiledMemory, memory_of, refusal
 from luthier.planner.device_facts import cpu_chip
-from luthier.planner.flops import trace_forward
+from luthier.planner.flops import attention_cores, trace_forward
 from luthier.planner.pipelines import indivisible
 from luthier.planner.plan import Plan, make, tokens_per_step
 from luthier.planner.process import Estimates, ProgressCallback, silent, timed
@@ -161,7 +162,9 @@ def plan_here(
       BadInput: The experiment cannot run on the slice; all problems at once.
     """
     job = _Job(slice, level, packages, on_progress)
-    with abstract_forms():  # kernels cannot be traced where their device is absent
+    # Kernels cannot be traced where their device is absent. Layers that have a form for a platform
+    # must not take the virtual CPU devices of a plan by shapes for the real ones.
+    with abstract_forms(), stand_ins_for("" if slice.chip is None else slice.chip.platform):
         return job.report(graph, search)
 
 
@@ -212,6 +215,7 @@ class _Job:
             self._tokens = tokens_per_step(program)
             self._flops = reports.flops_of(forward, fields["parameters"], self._tokens)
             self._types = flops_by_dtype(forward)
+            fields["attention_cores"] = attention_cores(forward)
         with self._timed("estimate"):
             traced = model.trace(program, self._chip.platform)
             fields |= _estimate(program, traced.activity, fields, self._chip)
@@ -255,7 +259,7 @@ class _Job:
             moved = kernel_bytes(jaxpr) // self._slice.num_devices
             both = ("traffic", "product_traffic")
             terms = terms | {term: terms[term] + moved for term in both if term in terms}
-            if traced is not None and _has_kernels(program.graph):
+            if traced is not None and (moved or _has_kernels(program.graph)):
                 self._notes.append(_DECLARED if moved else _UNDECLARED)
         else:
             parts["needed_bytes"] = fields["estimated_bytes"]

@@ -117,6 +117,7 @@ class Report:
       flops: FLOPs of a step over all devices: `full`, `causal`, `six_n`, and `hardware` where the
         step was traced.
       flops_by_dtype: FLOPs of a step's products over all devices, by the type of the factors.
+      attention_cores: The cores that `AutoAttention` chose, with the reasons.
       collectives: Each with `kind`, `axes`, `count`, `num_bytes`, `wire_bytes` and
         `is_across_slices`.
       pipelines: Stacks that are split over stages, by their path: `stages`, `microbatches`,
@@ -137,6 +138,7 @@ class Report:
     memory: MemoryUse
     flops: Mapping[str, int] = dataclasses.field(default_factory=dict)
     flops_by_dtype: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    attention_cores: Mapping[str, str] = dataclasses.field(default_factory=dict)
     collectives: Sequence[Row] = ()
     pipelines: Mapping[str, Row] = dataclasses.field(default_factory=dict)
     step: Row = dataclasses.field(default_factory=dict)

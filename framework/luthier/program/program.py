@@ -574,7 +574,7 @@ def _without_kernels(graph: Graph, devices: Sequence[jax.Device]) -> Iterator[Pr
         what = graphs.build(node.value).lacking(devices[0])
         if what:
             origin = graphs.origin_of(graph, node.path)
-            yield Problem(what, node.path, origin, "use FusedAttention")
+            yield Problem(what, node.path, origin, "use BlockwiseAttention")
 
 
 def _refused_options(

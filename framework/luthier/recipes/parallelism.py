@@ -297,6 +297,8 @@ def cores(model: Graph) -> Iterator[Place]:
         layers.EinsumAttention,
         layers.FusedAttention,
         layers.CudnnAttention,
+        layers.SplashAttention,
+        layers.AutoAttention,
         layers.AllToAllAttention,
     )
     seen: set[tuple[int, Any]] = set()

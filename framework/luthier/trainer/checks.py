@@ -41,26 +41,24 @@ class DocumentLimit:
     origin: str
 
     @classmethod
-    def of(cls, graph: Graph) -> DocumentLimit | None:
+    def of(cls, program: Program) -> DocumentLimit | None:
         """Return the limit of an experiment; None where its attention takes any number.
 
         Args:
-          graph: A valid experiment graph.
+          program: The program of the experiment.
 
         Returns:
           The limit, or None.
         """
-        found = []
+        found, graph, device = [], program.graph, program.mesh.devices.flat[0]
         for place in graphs.walk(graph, defaults=False, once=True):
-            # Only components that declare the setting in RANGES have a kernel with room for so
-            # many; they are found by walking the graph, because attention may be nested anywhere in
-            # a model.
-            if "max_documents" in getattr(
-                getattr(place.value, "__fn_or_cls__", None), "RANGES", {}
-            ):
+            # Only components with this method have a kernel with room for so many; they are found
+            # by walking the graph, because attention may be nested anywhere in a model.
+            if hasattr(getattr(place.value, "__fn_or_cls__", None), "document_limit"):
                 path = f"{place.path}.max_documents"
-                most = graphs.build(place.value).max_documents
-                found.append(cls(most, path, graphs.origin_of(graph, path)))
+                most = graphs.build(place.value).document_limit(device)
+                if most is not None:
+                    found.append(cls(most, path, graphs.origin_of(graph, path)))
         return min(found, key=lambda limit: limit.most, default=None)
 
     def check(self, batch: Mapping[str, Any], data: str) -> None:
@@ -81,7 +79,7 @@ class DocumentLimit:
 
     def _problem(self, data: str, number: int) -> Problem:
         what = f"{data} has rows of {number} documents, and attention has room for {self.most}"
-        remedy = f"set {self.path}={number}, use FusedAttention, or make rows shorter"
+        remedy = f"set {self.path}={number}, use BlockwiseAttention, or make rows shorter"
         return Problem(what, self.path, self.origin, remedy)
 
 
@@ -97,22 +95,21 @@ def most_documents(segments_BL: np.ndarray) -> int:
     return int(starts_BL.sum(1).max(initial=0))
 
 
-def require_documents(graph: Graph, experiment: Experiment) -> None:
+def require_documents(program: Program) -> None:
     """Refuse data whose rows have more documents than attention has room for.
 
     Data that does not know this beforehand is checked batch by batch, by `DocumentLimit.check`.
 
     Args:
-      graph: The experiment graph.
-      experiment: The experiment that it builds; its data is read.
+      program: The program of an experiment, whose data is read.
 
     Raises:
       ValidationError: All data with such rows.
     """
-    limit = DocumentLimit.of(graph)
+    limit = DocumentLimit.of(program)
     if limit is None:
         return
-    problems = list(_problems(limit, experiment))
+    problems = list(_problems(limit, program.experiment))
     if problems:
         raise ValidationError(problems)
 
@@ -328,7 +325,7 @@ def check_data(plan: Plan) -> dict[str, tuple[int, int]]:
             _check_first_batch(plan, path, *sets[path])
 
     open_sets(program.graph, {path: functools.partial(check, path) for path in sets})
-    require_documents(program.graph, experiment)
+    require_documents(program)
     return {path: (data.num_rows, size) for path, (data, size, _) in sets.items()}
 
 
@@ -349,7 +346,7 @@ def _check_first_batch(
     if first is None:
         raise DataError(Problem("has no rows", path))
     check_spec(first, batch, len(share.rows), data, path)
-    if (limit := DocumentLimit.of(program.graph)) is not None:
+    if (limit := DocumentLimit.of(program)) is not None:
         limit.check(first, path)
     check_token_ids(first, vocabulary(program.experiment), path)
 

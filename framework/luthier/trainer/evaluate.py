@@ -118,7 +118,7 @@ class Evaluator:
         batches = data.batches(
             global_batch_size=self._evaluation.global_batch_size, **share.arguments
         )
-        limit = DocumentLimit.of(self._program.graph)
+        limit = DocumentLimit.of(self._program)
         read: list[dict[str, jax.Array]] = []
         num_bytes = 0
         for batch in itertools.islice(batches, num_batches):

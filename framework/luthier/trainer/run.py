@@ -725,7 +725,7 @@ def _look_at_data(plan: Plan) -> None:
     for name, evaluation in experiment.evaluations.items():
         sets[f"evaluations.{name}.data"] = functools.partial(getattr, evaluation.data, "num_rows")
     open_sets(graph, sets)
-    require_documents(graph, experiment)
+    require_documents(plan.program)
 
 
 def _look_at_disk(plan: Plan, directory: Path | None) -> None:
@@ -755,7 +755,7 @@ def _feed(plan: Plan, agreeing: Agreeing | None = None, on_host: bool = False) -
     )
     # Data that cannot tell beforehand how many documents its rows have is checked batch by batch,
     # in the thread of the feed, where it costs the step nothing.
-    limit = DocumentLimit.of(plan.program.graph)
+    limit = DocumentLimit.of(plan.program)
 
     def check(host_batch: Mapping[str, Any]) -> None:
         check_spec(host_batch, batch, len(share.rows), experiment.data)

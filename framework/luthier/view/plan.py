@@ -35,6 +35,8 @@ def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
     if report.flops:
         yield ""
         yield from _flops(report)
+    for core, reasons in report.attention_cores.items():
+        yield f"attention by {core}: {reasons}"
     if report.collectives:
         yield ""
         yield from _collectives(report.collectives)

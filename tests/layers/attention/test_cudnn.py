@@ -267,10 +267,10 @@ def test_unsupported_inputs_are_rejected_before_anything_is_compiled(draw, pack)
         CudnnAttention()(*arrays, tokens, tokens, bias=Alibi(num_heads=2))
     assert str(caught.value).splitlines() == [
         "CudnnAttention computes in bfloat16 or float16, not in float32; compute in bfloat16 "
-        "(fiddler:bf16), or use FusedAttention",
+        "(fiddler:bf16), or use BlockwiseAttention",
         "CudnnAttention has no heads of 12; make head_dim a multiple of 8 up to 256, or use "
-        "FusedAttention",
-        "CudnnAttention adds no bias to scores; drop the bias, or use FusedAttention",
+        "BlockwiseAttention",
+        "CudnnAttention adds no bias to scores; drop the bias, or use BlockwiseAttention",
     ]
 
 
@@ -281,7 +281,7 @@ def test_other_masks_are_refused():
     with pytest.raises(BadInput) as caught:
         CudnnAttention(Odd())
     message = "CudnnAttention has no mask Odd; it has Causal, Window and SameDocument; "
-    assert str(caught.value) == message + "or use FusedAttention"
+    assert str(caught.value) == message + "or use BlockwiseAttention"
 
 
 def _device(platform, kind, capability):
@@ -305,7 +305,7 @@ def test_an_experiment_on_such_devices_is_refused_at_its_node():
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [word])
     with pytest.raises(ValidationError) as caught:
         programs.make(graph, jax.devices()[:1])
-    message = f"{core}: cpu has no cuDNN [set by argument 1: {word}]; use FusedAttention"
+    message = f"{core}: cpu has no cuDNN [set by argument 1: {word}]; use BlockwiseAttention"
     assert str(caught.value) == message
 
 

@@ -80,6 +80,53 @@ the keys of the whole sequence. There are three ways to provide them, which give
 In all three cases, packed documents do not attend to each other, because masks are computed from
 positions and segments, which are communicated together with the keys.
 
+## Attention implementations
+
+The setting `core` of an attention layer, such as `model.block.attention.core`, is the
+implementation that computes attention from queries, keys and values. All of them compute the same
+function, up to rounding, so a run can be resumed with another one:
+
+| `core` | devices | memory grows with the length | masks | caps | biases | dropout of weights |
+| --- | --- | --- | --- | --- | --- | --- |
+| `EinsumAttention` (default) | all | quadratically | all | yes | all | yes |
+| `BlockwiseAttention` | all | linearly | all | yes | of positions | yes |
+| `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | \
+`Causal`, `Window`, `SameDocument` | no | no | no |
+| `SplashAttention` | TPUs | linearly | `Causal`, `Window`, `SameDocument` | yes | no | no |
+| `RingAttention` | sequences split along their length | linearly | all | yes | of positions | yes |
+| `AllToAllAttention` | sequences split along their length | like its own `core` | | | | |
+| `AutoAttention` | all | linearly for long sequences | all | yes | of positions | yes |
+
+`AutoAttention` selects one of the first four by the platform, the length of sequences, the data
+type, the mask and the other terms. The rule is part of its
+[settings](../reference/settings/settings_layers.md#luthierlayersautoattention). `plan` and
+`show --sharding` print the selection with its reason, and a run records it in `attention_cores` of
+its `plan.json`:
+
+    luthier show configs.lm.quickstart --sharding --devices cpu:1 \\
+        'model.block.attention.core:=luthier.layers.AutoAttention()'
+
+    attention by EinsumAttention: the scores are few enough to be kept
+
+`BlockwiseAttention` computes an online softmax over blocks of keys, and recomputes the scores in
+the backward pass. Sequences that fit into one block, of 256 tokens by default, use the same program
+as `EinsumAttention`. For sequences of 8,192 tokens, the forward and backward passes of attention
+need 47 MiB of temporaries instead of 3,096 MiB, and 0.66 times the processor time
+([*measured*](../explanation/measurement.md#grades) on an AMD EPYC, 2026-11-26, JAX 0.10.2, with
+`python tools/bench/attention.py`). If a mesh axis splits the length of sequences, each device
+computes the attention of its own queries.
+
+`SplashAttention` runs the Pallas kernels of JAX. They are tested in interpret mode on a CPU, and
+lowered for TPUs; they have not been run on a TPU.
+
+`BlockwiseAttention` and `SplashAttention` assign the name `attention_residuals` to the arrays that
+their backward pass needs. If a rematerialization policy keeps this name, attention is not computed
+twice in the forward direction:
+
+    luthier train configs.lm.quickstart \\
+        'model.block.attention.core:=luthier.layers.BlockwiseAttention(block_size=64)' \\
+        'model.stack.remat:=luthier.layers.SaveNamed(["attention_residuals"])'
+
 ## Uneven sizes
 
 Every dimension must be divisible by the size of the mesh axis that splits it. Otherwise, luthier
@@ -121,7 +168,7 @@ Dense models can be trained with explicit axes and give the same results. A test
 step of each mesh to ensure that only two kinds of arrays are resharded: parameters that `fsdp`
 splits, at the layer that uses them, and the keys of sequences that `sequence` splits. If a product
 in your own layer sums over a sharded dimension, use `luthier.parallel.result_sharding`. Pipelines,
-dropless experts, `ring` and `all_to_all` need automatic axes.
+dropless experts, `BlockwiseAttention`, `ring` and `all_to_all` need automatic axes.
 
 ## Several slices
 

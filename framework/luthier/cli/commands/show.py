@@ -239,4 +239,6 @@ def _show_plan(graph: Graph, arguments: argparse.Namespace) -> int:
         print(f"note: {note}")
     for pipeline in plan.pipelines:
         print(pipeline)
+    for core, reasons in plan.attention_cores.items():
+        print(f"attention by {core}: {reasons}")
     return EXIT_DONE

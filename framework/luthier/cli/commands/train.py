@@ -315,6 +315,7 @@ def _dry_run(graph: Graph, devices: list[Any], request: Request, problems: Probl
         + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),
         str(planner.predict(plan)),
         *map(str, plan.pipelines),
+        *(f"attention by {core}: {reason}" for core, reason in plan.attention_cores.items()),
         *(
             f"{path}: {rows:,} rows; read the first batch of {size:,}"
             for path, (rows, size) in sets.items()

@@ -1,5 +1,6 @@
 """Attention: projections, what attends, masks and biases."""
 
+from luthier.layers.attention.auto import CHOICE_REASONS, AutoAttention, CoreChoice
 from luthier.layers.attention.biases import (
     Alibi,
     Bias,
@@ -8,6 +9,7 @@ from luthier.layers.attention.biases import (
     RelativeBias,
     SignedBuckets,
 )
+from luthier.layers.attention.blockwise import BlockwiseAttention
 from luthier.layers.attention.context_parallel import (
     AllToAllAttention,
     Contiguous,
@@ -41,17 +43,22 @@ from luthier.layers.attention.multi_head import (
     QueryScale,
     RotatedFirstAttention,
 )
+from luthier.layers.attention.splash import SplashAttention
 
 __all__ = [
+    "CHOICE_REASONS",
     "Alibi",
     "AllToAllAttention",
     "Attention",
     "AttentionMask",
+    "AutoAttention",
     "Bias",
+    "BlockwiseAttention",
     "Buckets",
     "Causal",
     "Contiguous",
     "Core",
+    "CoreChoice",
     "CrossAttention",
     "CudnnAttention",
     "EinsumAttention",
@@ -69,6 +76,7 @@ __all__ = [
     "RotatedFirstAttention",
     "SameDocument",
     "SignedBuckets",
+    "SplashAttention",
     "Window",
     "Zigzag",
     "pair_share",

@@ -11,7 +11,7 @@ Shapes: B rows, L queries, S keys, H heads, G key and value heads, K head_dim, M
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -20,16 +20,18 @@ import jax.numpy as jnp
 from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.cores import EinsumAttention
+from luthier.layers.attention.kernels import declared_attention
 from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, Window, pair_share
-from luthier.layers.declared import is_abstract, kernel, visible
+from luthier.layers.declared import is_abstract, visible
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
 
-_TYPES = (jnp.bfloat16, jnp.float16)
-_LARGEST_HEAD = 256
+TYPES = (jnp.bfloat16, jnp.float16)
+LARGEST_HEAD = 256
+MASKS = (Causal, Window, SameDocument)
 _HOPPER = 9.0  # compute capability from which cuDNN has the packed layout
 _BLOCK = 128  # queries at a time, of the abstract form
-_INSTEAD = "use FusedAttention"
+_INSTEAD = "use BlockwiseAttention"
 # Before jax 0.12, offsets of keys counted the heads of the queries, so with fewer key heads cuDNN
 # read the wrong places (https://github.com/jax-ml/jax/pull/39521); there, keys are repeated.
 _COUNTS_KEY_HEADS = jax.__version_info__ >= (0, 12)
@@ -67,7 +69,7 @@ class CudnnAttention:
     max_documents: int = 16
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mask, Causal | Window | SameDocument):
+        if not isinstance(self.mask, MASKS):
             what = f"CudnnAttention has no mask {type(self.mask).__name__}"
             remedy = f"it has Causal, Window and SameDocument; or {_INSTEAD}"
             raise BadInput(Problem(what, remedy=remedy))
@@ -82,8 +84,17 @@ class CudnnAttention:
           A reason, or an empty string.
         """
         # Within `abstract_forms` plain products stand in for the kernel, which any device has.
-        if is_abstract():
-            return ""
+        return "" if is_abstract() else self.without_kernel(device)
+
+    def without_kernel(self, device: Any) -> str:
+        """Return why a device has no such kernel, whether or not another form can stand in for it.
+
+        Args:
+          device: A device of JAX, present or described.
+
+        Returns:
+          A reason, or an empty string.
+        """
         try:
             since = float(getattr(device, "compute_capability", 0.0))
         except ValueError:  # a GPU of another make
@@ -93,6 +104,17 @@ class CudnnAttention:
         if self.max_documents > 1 and since < _HOPPER:
             return f"{device.device_kind} has no cuDNN attention of several documents in a row"
         return ""
+
+    def document_limit(self, device: Any) -> int | None:
+        """Return the most documents of a row.
+
+        Args:
+          device: A device of JAX, which makes no difference here.
+
+        Returns:
+          `max_documents`.
+        """
+        return self.max_documents
 
     def __call__(
         self,
@@ -125,7 +147,10 @@ class CudnnAttention:
         if query_BLHK.shape[1] != key_BSGK.shape[1]:
             return self._in_blocks(query_BLHK, key_BSGK, value_BSGK, query, key)
         if is_abstract():
-            return self._declared(query_BLHK, key_BSGK, value_BSGK, query, key)
+            # Two products going forward; five backward, the scores once more among them.
+            statistics = 4 * self.max_documents * math.prod(query_BLHK.shape[:3])
+            attend = declared_attention(self._in_blocks, self.mask, 5, statistics)
+            return attend(query_BLHK, key_BSGK, value_BSGK, query, key)
         documents = documents_of(key.segments_BL, self.max_documents)
         is_token_BL11 = (key.segments_BL > 0)[:, :, None, None]
         # Padding belongs to no document, so cuDNN does not write its places: the result and the
@@ -145,14 +170,14 @@ class CudnnAttention:
 
     def _check(self, query_BLHK: jax.Array, bias: Bias | None) -> None:
         problems = []
-        if query_BLHK.dtype not in _TYPES:
+        if query_BLHK.dtype not in TYPES:
             what = f"CudnnAttention computes in bfloat16 or float16, not in {query_BLHK.dtype}"
             remedy = f"compute in bfloat16 (fiddler:bf16), or {_INSTEAD}"
             problems.append(Problem(what, remedy=remedy))
         size = query_BLHK.shape[-1]
-        if size % 8 or size > _LARGEST_HEAD:
+        if size % 8 or size > LARGEST_HEAD:
             what = f"CudnnAttention has no heads of {size}"
-            remedy = f"make head_dim a multiple of 8 up to {_LARGEST_HEAD}, or {_INSTEAD}"
+            remedy = f"make head_dim a multiple of 8 up to {LARGEST_HEAD}, or {_INSTEAD}"
             problems.append(Problem(what, remedy=remedy))
         if bias is not None:
             remedy = f"drop the bias, or {_INSTEAD}"
@@ -198,48 +223,6 @@ class CudnnAttention:
             mask_type=kind,
             sliding_window_length=window,
         )
-        return found
-
-    def _declared(
-        self,
-        query_BLHK: jax.Array,
-        key_BSGK: jax.Array,
-        value_BSGK: jax.Array,
-        query: Tokens,
-        key: Tokens,
-    ) -> jax.Array:
-        """Attend by the abstract form, with the FLOPs and bytes of the two kernels of cuDNN."""
-        # Two products going forward; five backward, the scores once more among them. Each kernel
-        # reads and writes its arrays once, with the statistics of the softmax; going backward,
-        # every array has a gradient.
-        rows, length, heads, size = query_BLHK.shape
-        product = 2 * rows * heads * length * key_BSGK.shape[1] * size
-        arrays = 2 * query_BLHK.nbytes + key_BSGK.nbytes + value_BSGK.nbytes
-        statistics = 4 * self.max_documents * rows * heads * length
-
-        def forward(*arguments: Any) -> jax.Array:
-            return self._in_blocks(*arguments)
-
-        def backward(change: jax.Array, *arguments: Any) -> Any:
-            arrays, tokens = arguments[:3], arguments[3:]
-            return jax.vjp(lambda *x: forward(*x, *tokens), *arrays)[1](change)
-
-        def declared(form: Callable[..., Any], products: int, moved: int) -> Callable[..., Any]:
-            run = kernel(form, form, flops=products * product, bytes=moved + statistics)
-
-            def call(*arguments: Any) -> Any:
-                with visible(pair_share(self.mask, length, key_BSGK.shape[1])):
-                    return run(*arguments)
-
-            return call
-
-        attend = jax.custom_vjp(declared(forward, 2, arrays))
-        attend_back = declared(backward, 5, 2 * arrays)
-        attend.defvjp(
-            lambda *arguments: (attend(*arguments), arguments),
-            lambda arguments, change: (*attend_back(change, *arguments), None, None),
-        )
-        found: jax.Array = attend(query_BLHK, key_BSGK, value_BSGK, query, key)
         return found
 
     def _in_blocks(

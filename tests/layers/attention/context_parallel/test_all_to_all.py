@@ -8,6 +8,7 @@ from flax import nnx
 from luthier.errors import BadInput
 from luthier.layers import (
     AllToAllAttention,
+    BlockwiseAttention,
     EinsumAttention,
     FusedAttention,
     RelativeBias,
@@ -22,6 +23,7 @@ from luthier.layers import (
     [
         (EinsumAttention(), {"sequence": 4}),
         (FusedAttention(Window(7)), {"sequence": 4}),
+        (BlockwiseAttention(cap=0.7, block_size=8), {"sequence": 4, "data": 2}),
         (EinsumAttention(Window(5), cap=0.7), {"sequence": 2, "tensor": 2, "fsdp": 2, "data": 1}),
         pytest.param(
             EinsumAttention(SameDocument()), {"sequence": 8, "data": 1}, marks=pytest.mark.slow
@@ -48,9 +50,10 @@ def test_dropout_belongs_to_tokens(everything, on_mesh, assert_near, keys):
 
 
 @pytest.mark.parametrize("sizes", [{"sequence": 4}, {"sequence": 2, "tensor": 2}])
-def test_rows_are_exchanged_for_heads_and_never_gathered(heads, tokens, on_mesh, sizes):
+@pytest.mark.parametrize("inner", [EinsumAttention(), BlockwiseAttention(block_size=8)], ids=repr)
+def test_rows_are_exchanged_for_heads_and_never_gathered(heads, tokens, on_mesh, sizes, inner):
     with on_mesh(**sizes):
-        core = AllToAllAttention()
+        core = AllToAllAttention(inner)
         text = jax.jit(lambda *a: core(*a, tokens, tokens)).lower(*heads).compile().as_text()
     found = re.findall(r"= .*? (all-gather|all-to-all|collective-permute|all-reduce)\(", text)
     assert set(found) == {"all-to-all"}

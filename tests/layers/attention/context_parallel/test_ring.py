@@ -18,6 +18,8 @@ from luthier.layers import (
     Window,
     Zigzag,
 )
+from luthier.layers.attention import blocks
+from luthier.layers.attention.context_parallel.ring import Ring, RingRows
 from luthier.parallel import current_layout
 
 MASKS = [
@@ -36,7 +38,7 @@ def test_packed_rows_are_attended_to_as_by_the_plain_core(
 ):
     expected = everything(EinsumAttention(mask))
     with on_mesh(sequence=4):
-        found = everything(RingAttention(mask, order=order))
+        found = everything(RingAttention(mask, order=order, block_size=3))
     assert_near(found, expected)
 
 
@@ -166,3 +168,28 @@ def test_a_ring_within_a_pipeline_is_refused(on_mesh, heads, tokens):
     assert str(caught.value) == (
         "RingAttention cannot run inside of a pipeline; use all_to_all or sequence with pipelines"
     )
+
+
+def test_a_ring_attends_by_groups(heads, tokens, on_mesh, distance):
+    query, key, value = heads
+    rows = RingRows(query.reshape(2, 32, 2, 4, 8), key, value, tokens, tokens, None)
+    settings = blocks.ScoreSettings(jnp.float32(8**-0.5), None, None)
+    with on_mesh(sequence=2):
+        ring = Ring(current_layout(), ("sequence",), 2, Causal(), Contiguous(), 8, None)
+        found = jax.jit(lambda rows: ring(rows, None, settings))(rows)
+    expected = EinsumAttention()(*heads, tokens, tokens)
+    assert distance(found.reshape(expected.shape), expected) < 1e-6
+
+
+def test_a_place_never_has_the_scores_of_all_its_pairs(draw, pack, on_mesh):
+    tokens = pack([[100, 412], [512]], 512)
+    arrays = draw(2, 512, 2, 8), draw(2, 512, 2, 8), draw(2, 512, 2, 8)
+
+    def text(size):
+        core = RingAttention(block_size=size)
+        loss = lambda *x: core(*x, tokens, tokens).sum()
+        with on_mesh(sequence=4):
+            return str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(*arrays))
+
+    assert "64,64]" in text(64)  # of the two pieces that each place has
+    assert "64,64]" not in text(16)

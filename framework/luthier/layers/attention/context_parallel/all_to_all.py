@@ -18,7 +18,7 @@ from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.cores import Core, EinsumAttention
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
-from luthier.parallel import ActivationLayout, current_layout
+from luthier.parallel import ActivationLayout, Rules, activation_rules, current_layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,15 +84,13 @@ class AllToAllAttention:
             rows = ()
         exchange = _Exchange(layout, rows, axes, layout.mesh_axes("heads"), places)
         exchange.check(query_BLHK.shape[2])
-        context_BLHK = self.core(
-            exchange.for_heads(query_BLHK),
-            exchange.for_heads(key_BSGK),
-            exchange.for_heads(value_BSGK),
-            query,
-            key,
-            dropout,
-            bias,
+        query_BLHK, key_BSGK, value_BSGK = (
+            exchange.for_heads(x) for x in (query_BLHK, key_BSGK, value_BSGK)
         )
+        # Meanwhile the rules are those of the exchanged arrays: a core that asks which axes split
+        # the length (`BlockwiseAttention`) would undo the exchange otherwise.
+        with activation_rules(layout.mesh, exchange.rules()):
+            context_BLHK = self.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
         return exchange.for_length(context_BLHK)
 
 
@@ -120,6 +118,12 @@ class _Exchange:
             what += f" = {shards} devices" if len(sizes) > 1 else ""
             remedy = f"make num_heads a multiple of {shards}, or use RingAttention"
             raise BadInput(Problem(what, remedy=remedy))
+
+    def rules(self) -> Rules:
+        """Return the rules by which whole rows and a part of the heads are on each device."""
+        heads = (*self.heads, *self.axes)
+        changed = {"length": (), "heads": heads, "kv_heads": heads}
+        return Rules(activations={**dict(self.layout.table), **changed})
 
     def for_heads(self, x_BLHK: jax.Array) -> jax.Array:
         """Give away parts of the rows; heads are repeated until there is one for each device."""

@@ -9,16 +9,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import PartitionSpec
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.attention import blocks
 from luthier.layers.attention.biases import Bias
-from luthier.layers.attention.context_parallel import blocks
 from luthier.layers.attention.cores import EinsumAttention
 from luthier.layers.attention.masks import AttentionMask, Window
 from luthier.layers.dropout import DropoutKeys
-from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
 from luthier.parallel import ActivationLayout, current_layout, varying
 
@@ -272,6 +270,7 @@ class Ring:
       places: Devices along them, N.
       mask: The attention mask: the keys that each query may look at.
       order: The assignment of tokens to places.
+      block_size: Most queries, and most keys, whose scores are computed at a time.
       make_bias: Makes the bias of the scores, if there is one; see `blocks.see`.
     """
 
@@ -280,6 +279,7 @@ class Ring:
     places: int
     mask: AttentionMask
     order: RingOrder
+    block_size: int
     make_bias: blocks.MakeBias | None
 
     def __call__(self, rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> jax.Array:
@@ -331,12 +331,8 @@ class Ring:
 
             def look(seen: list[blocks.Seen], _: None, keys: blocks.Keys) -> Any:
                 seen = list(seen)
-                for i, _j, block in self._blocks(queries, keys):
-
-                    def see(x: blocks.Seen, block: blocks.ScoreBlock = block) -> blocks.Seen:
-                        return blocks.see(x, block, settings, self.make_bias, bias)
-
-                    seen[i] = _where_any(block.visible_BLS, see, seen[i])
+                for i, _j, pairs in self._pairs(queries, keys, settings, bias):
+                    seen[i] = blocks.see_tiles(seen[i], pairs)
                 return seen, None
 
             # Zeros are the same on all places, but what the loop carries afterwards is not: JAX
@@ -389,15 +385,10 @@ class Ring:
 
             def look(own: Any, back: Any, keys: blocks.Keys) -> Any:
                 (of_queries, of_bias), of_keys = (list(own[0]), own[1]), list(back)
-                for i, j, block in self._blocks(queries, keys):
-
-                    def add(x: Any, block: Any = block, flow: Any = flows[i]) -> Any:
-                        found = blocks.see_backward(flow, block, settings, self.make_bias, bias)
-                        return jax.tree.map(jnp.add, x, found)
-
-                    part = of_queries[i], of_keys[j], of_bias
-                    part = _where_any(block.visible_BLS, add, part)
-                    of_queries[i], of_keys[j], of_bias = part
+                for i, j, pairs in self._pairs(queries, keys, settings, bias):
+                    totals = of_queries[i], of_keys[j], of_bias
+                    totals = blocks.see_tiles_backward(totals, flows[i], pairs)
+                    of_queries[i], of_keys[j], of_bias = totals
                 return (of_queries, of_bias), of_keys
 
             def zeros(tree: Any) -> Any:
@@ -452,18 +443,21 @@ class Ring:
         own, back = look(own, back, keys)
         return own, self._pass_on(back, self.places - passes)
 
-    def _blocks(
-        self, queries: blocks.Queries, keys: blocks.Keys
-    ) -> Iterator[tuple[int, int, blocks.ScoreBlock]]:
+    def _pairs(
+        self,
+        queries: blocks.Queries,
+        keys: blocks.Keys,
+        settings: blocks.ScoreSettings,
+        bias: Any,
+    ) -> Iterator[tuple[int, int, blocks.Pairs]]:
         """Yield every piece of the queries with every piece of the keys, and their numbers."""
         # Piece by piece, because a place of a zigzag holds two pieces that are far apart: of a
         # causal mask, whole blocks of pieces are invisible, and are skipped, which a block over
         # both pieces would never be.
+        rest = self.mask, self.block_size, settings, self.make_bias, bias
         for i, cut in enumerate(self._cuts(queries.tokens)):
-            piece = queries.piece(*cut)
             for j, other in enumerate(self._cuts(keys.tokens)):
-                seen = keys.piece(*other)
-                yield i, j, blocks.ScoreBlock(piece, seen, self.mask(piece.tokens, seen.tokens))
+                yield i, j, blocks.Pairs(queries.piece(*cut), keys.piece(*other), *rest)
 
     def _cuts(self, tokens: Tokens) -> list[tuple[int, int]]:
         count = self.order.num_pieces
@@ -483,14 +477,6 @@ class Ring:
             return tree
         passed: T = jax.tree.map(lambda x: jax.lax.ppermute(x, self.axes, to), tree)
         return passed
-
-
-def _where_any(visible_BLS: jax.Array, change: Callable[[T], T], x: T) -> T:
-    """Change something if any query sees any key."""
-    # A branch on the device: half of the blocks of a causal mask cost nothing. It holds no
-    # collective, so places may decide differently. No derivative passes through it (see `Ring`).
-    changed: T = jax.lax.cond(visible_BLS.any(), change, lambda x: x, x)
-    return changed
 
 
 # Ring attention: every place holds a part of each row, and keys and values go round.
@@ -516,13 +502,15 @@ class RingAttention(EinsumAttention):
       cap: Upper bound of the scores; None means no cap.
       dropout: Probability of dropping a weight; None means no dropout.
       order: The assignment of tokens to places.
+      block_size: Most queries, and most keys, whose scores a place computes at a time.
 
     Source: Liu, Zaharia and Abbeel 2023, arXiv 2310.01889, algorithm 1.
     """
 
-    EXECUTION: ClassVar[tuple[str, ...]] = ("order",)
-    RANGES: ClassVar[dict[str, str]] = EinsumAttention.RANGES
+    EXECUTION: ClassVar[tuple[str, ...]] = ("order", "block_size")
+    RANGES: ClassVar[dict[str, str]] = {**EinsumAttention.RANGES, "block_size": "1 <= x"}
     order: RingOrder = Zigzag()
+    block_size: int = 256
 
     def __call__(
         self,
@@ -567,28 +555,18 @@ class RingAttention(EinsumAttention):
         _check_pieces(lengths, places, axes, self.order)
         # Everything that may be traced (scale, cap, rate of dropout, the bias's parameters) goes in
         # as an argument: a custom VJP may not close over tracers.
-        make_bias, parameters = _open(bias)
+        make_bias, parameters = blocks.open_bias(bias, "RingAttention")
         # Only the axes of the ring are manual in it. Those of rows and heads stay with the
         # compiler, so that, unlike in `AllToAllAttention`, neither has to be divisible.
-        ring = Ring(layout, axes, places, self.mask, self.order, make_bias)
+        ring = Ring(layout, axes, places, self.mask, self.order, self.block_size, make_bias)
         data = None
         if self.dropout is not None and dropout is not None:
             data = jax.random.key_data(dropout.token_keys_BL)
         B, L, H, K = query_BLHK.shape
         query_BLGRK = query_BLHK.reshape(B, L, key_BSGK.shape[2], -1, K)
         rows = RingRows(query_BLGRK, key_BSGK, value_BSGK, query, key, data)
-        settings = self._settings(query_BLHK, data is not None)
+        settings = blocks.ScoreSettings.of(self, query_BLHK, drops=data is not None)
         return ring(rows, parameters, settings).reshape(B, L, H, K)
-
-    def _settings(self, query_BLHK: jax.Array, drops: bool) -> blocks.ScoreSettings:
-        kind = wide(query_BLHK.dtype)
-        scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else self.scale
-        drop: Any = self.dropout if drops else None
-        return blocks.ScoreSettings(
-            jnp.asarray(scale, kind),
-            None if self.cap is None else jnp.asarray(self.cap, kind),
-            None if drop is None else jnp.asarray(1.0 - drop, jnp.float32),
-        )
 
 
 def _check_pieces(
@@ -602,25 +580,3 @@ def _check_pieces(
         what += f"{order.num_pieces} for each place on {', '.join(axes)}"
         remedy = f"use rows of a multiple of {pieces} tokens, or order=Contiguous()"
         raise BadInput(Problem(f"{type(order).__name__}: {what}", remedy=remedy))
-
-
-def _open(bias: Bias | None) -> tuple[blocks.MakeBias | None, Any]:
-    """Return a bias as a function of its parameters and of tokens, and its parameters."""
-    # A custom VJP must not close over what is differentiated, so a module is split into its
-    # structure, which is closed over, and its arrays, which are an argument. A plain function
-    # cannot be split, and may hold arrays of whole rows.
-    if bias is None:
-        return None, None
-    if not isinstance(bias, nnx.Module):
-        what = f"RingAttention cannot use {type(bias).__name__}, made for whole rows"
-        remedy = "use AllToAllAttention, or a bias that is made of positions, such as Alibi"
-        raise BadInput(Problem(what, remedy=remedy))
-    graphdef, state = nnx.split(bias)
-    values, treedef = jax.tree.flatten(state)
-
-    def make_bias(values: Any, query: Tokens, key: Tokens) -> jax.Array:
-        merged: Any = nnx.merge(graphdef, jax.tree.unflatten(treedef, values))
-        found: jax.Array = merged(query, key)
-        return found
-
-    return make_bias, tuple(values)

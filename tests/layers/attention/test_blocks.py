@@ -2,10 +2,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.layers import Causal, Contiguous, EinsumAttention, Tokens
-from luthier.layers.attention.context_parallel import blocks
-from luthier.layers.attention.context_parallel.ring import Ring, RingRows
-from luthier.parallel import current_layout
+from luthier.layers import Causal, Tokens
+from luthier.layers.attention import blocks
 
 
 @pytest.fixture
@@ -82,14 +80,3 @@ def test_pieces_join_to_the_whole(sides):
     seen = blocks.nothing_seen(queries.query_BGRLK, jnp.float32)
     joined = blocks.join([seen.piece(0, 3), seen.piece(3, 8)])
     assert all((a == b).all() for a, b in zip(joined, seen, strict=True))
-
-
-def test_a_ring_attends_by_groups(heads, tokens, on_mesh, distance):
-    query, key, value = heads
-    rows = RingRows(query.reshape(2, 32, 2, 4, 8), key, value, tokens, tokens, None)
-    settings = blocks.ScoreSettings(jnp.float32(8**-0.5), None, None)
-    with on_mesh(sequence=2):
-        ring = Ring(current_layout(), ("sequence",), 2, Causal(), Contiguous(), None)
-        found = jax.jit(lambda rows: ring(rows, None, settings))(rows)
-    expected = EinsumAttention()(*heads, tokens, tokens)
-    assert distance(found.reshape(expected.shape), expected) < 1e-6

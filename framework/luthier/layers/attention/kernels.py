@@ -1,0 +1,69 @@
+"""Abstract forms of kernels of attention, with the FLOPs and bytes that the kernels have.
+
+Shapes: B rows, L queries, S keys, H heads, G key and value heads, K head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from luthier.layers.attention.masks import AttentionMask, pair_share
+from luthier.layers.declared import kernel, visible
+
+
+def declared_attention(
+    form: Callable[..., jax.Array],
+    mask: AttentionMask,
+    backward_products: int,
+    statistics_bytes: int,
+) -> Callable[..., jax.Array]:
+    """Return an abstract form of attention that declares the costs of a kernel and of its gradient.
+
+    Args:
+      form: Attends by operations that can be traced anywhere, as a function of queries, keys,
+        values, and tokens of queries and keys.
+      mask: The attention mask.
+      backward_products: Products of the backward pass, each over all pairs; the forward pass has 2.
+      statistics_bytes: Bytes of the softmax's statistics, which the kernel keeps.
+
+    Returns:
+      A function of the arguments of `form`, with the result of `form`.
+    """
+
+    # Each kernel reads and writes its arrays once, with the statistics of the softmax; going
+    # backward, every array has a gradient.
+    def attend_declared(*arguments: Any) -> jax.Array:
+        query_BLHK, key_BSGK, value_BSGK = arguments[:3]
+        rows, length, heads, size = query_BLHK.shape
+        product = 2 * rows * heads * length * key_BSGK.shape[1] * size
+        arrays = 2 * query_BLHK.nbytes + key_BSGK.nbytes + value_BSGK.nbytes
+
+        def forward(*arguments: Any) -> jax.Array:
+            return form(*arguments)
+
+        def backward(change: jax.Array, *arguments: Any) -> Any:
+            arrays, tokens = arguments[:3], arguments[3:]
+            return jax.vjp(lambda *x: forward(*x, *tokens), *arrays)[1](change)
+
+        def declared(form: Callable[..., Any], products: int, moved: int) -> Callable[..., Any]:
+            run = kernel(form, form, flops=products * product, bytes=moved + statistics_bytes)
+
+            def call(*arguments: Any) -> Any:
+                with visible(pair_share(mask, length, key_BSGK.shape[1])):
+                    return run(*arguments)
+
+            return call
+
+        attend = jax.custom_vjp(declared(forward, 2, arrays))
+        attend_back = declared(backward, backward_products, 2 * arrays)
+        attend.defvjp(
+            lambda *arguments: (attend(*arguments), arguments),
+            lambda arguments, change: (*attend_back(change, *arguments), None, None),
+        )
+        found: jax.Array = attend(*arguments)
+        return found
+
+    return attend_declared
