@@ -226,7 +226,7 @@ class _Job:
         if search or (report.fits is False and not self._is_quick):
             return self._with_proposals(graph, program, report, traced, search)
         if report.fits is False:
-            self._notes.append("--search lists layouts that would fit")
+            self._notes.append("--search proposes layouts")
         return dataclasses.replace(report, notes=self._notes)
 
     def _stepped(

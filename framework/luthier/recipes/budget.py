@@ -35,10 +35,10 @@ def scale_to(
     """Scale a model to a number of parameters, or to a number of FLOPs per step.
 
     The fiddler scales width and depth together, so that the number of layers per unit of width does
-    not change. It then corrects the remaining difference with the depth. The size of a head and the
-    ratio of heads do not change, as in `scale_width`. The fiddler counts like `luthier plan`. The
-    number of parameters includes embeddings. The FLOPs are three times the FLOPs of the matrix
-    products in the forward pass of a global batch.
+    not change. It then adjusts the depth to make up the remaining difference. The size of a head
+    and the ratio of heads do not change, as in `scale_width`. The fiddler counts parameters and
+    FLOPs in the same way as `luthier plan`. The number of parameters includes embeddings. The FLOPs
+    are three times the FLOPs of the matrix products in the forward pass of a global batch.
 
         luthier show configs.lm.quickstart 'fiddler:scale_to(parameters=1e8)' --changes
 

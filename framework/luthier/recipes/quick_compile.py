@@ -14,11 +14,11 @@ from luthier.recipes.selection import is_experiment
 def quick_compile(experiment: fdl.Buildable) -> Any:
     """Compile the programs for CPUs faster, with less optimization.
 
-    Use this fiddler for short runs. In seven experiments, the step compiled in 0.40 to 0.79 of the
-    time, and each step then took 1 to 16 % longer (*measured* on one core of an Intel Xeon with jax
-    0.10.2, 2026-11-23). `luthier help performance` shows the table and the command. Results may
-    differ in the last bits from those with other options. The fiddler does not change other
-    compiler options or programs for other platforms.
+    Use this fiddler for short runs. In seven experiments, compiling the step took 0.40 to 0.79
+    times as long as with the default options, and each step then took 1 to 16 % longer (*measured*
+    on one core of an Intel Xeon with jax 0.10.2, 2026-11-23). `luthier help performance` shows the
+    table and the command. Results may differ in the last bits from those with other options. The
+    fiddler does not change other compiler options or programs for other platforms.
 
         luthier train configs.lm.quickstart fiddler:quick_compile training.steps=20
 

@@ -21,8 +21,8 @@ def seed(experiment: fdl.Buildable, number: int) -> Any:
     The `seed` of the experiment determines initialization, dropout and data order, which use
     separate random streams. Other seeds, such as those of synthetic data and of the tokens that an
     evaluation masks, become the number plus 1, 2, and so on. Therefore, no two seeds are equal by
-    accident. If seeds of one class were equal before, they are still equal. All of them are
-    computed from `seed`, so a later `seed=3` changes them, too.
+    accident. Seeds that had the same value in nodes of the same class remain equal to each other.
+    All of them are computed from `seed`, so a later `seed=3` changes them, too.
 
         luthier train configs.lm.quickstart 'fiddler:seed(7)'
 

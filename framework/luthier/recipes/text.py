@@ -23,10 +23,10 @@ def text(
     """Train on the text at a path, and evaluate on a held-out part of it.
 
     The path is a text file, a folder or a pattern of text files, JSON lines (.jsonl) or Parquet
-    files (.parquet). It can also be a folder that `save_to_disk` of Hugging Face's datasets wrote.
-    If the data has splits (`train`, and `validation` or `test`), the fiddler uses them. Otherwise,
-    it holds out one document in ten. For a single text file, it holds out the last tenth, starting
-    at a line break (`luthier.data.Split`).
+    files (.parquet). It can also be a folder written by `save_to_disk` of the Hugging Face library
+    `datasets`. If the data has splits (`train`, and `validation` or `test`), the fiddler uses them.
+    Otherwise, it holds out one document in ten. For a single text file, it holds out the last
+    tenth, starting at a line break (`luthier.data.Split`).
 
     All evaluations read the held-out text. The sequence length does not change. The tokenizer and
     the packing do not change either, unless you pass a tokenizer. Training and evaluation share the

@@ -239,7 +239,7 @@ def _sharding(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _proposals(report: Report) -> Iterator[str]:
-    yield "changes that fit, the fastest first" if report.fits is False else "found by search"
+    yield "proposed changes, by step time" if report.fits is False else "found by search"
     for number, one in enumerate(report.proposals, 1):
         sure = "compiled" if one["is_compiled"] else "estimated"
         seconds = one["step_seconds"]

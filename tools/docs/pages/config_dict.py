@@ -6,7 +6,7 @@ from answers import answered
 
 FILES = {
     "small.py": """\
-# small.py, in the manner of big_vision
+# small.py, in the style of big_vision
 import ml_collections
 
 

@@ -97,7 +97,7 @@ target, for example `fiddler:int8("mlp")`. Experts can be quantized, including t
 which use grouped products. Convolutions and attention scores cannot be quantized. The backward pass
 is quantized only if you set `gradient`, except that `fp8` always rounds gradients to E5M2.
 
-CPUs emulate 8-bit products slowly, with the same results. GPUs with a compute capability below 8.9
+CPUs emulate 8-bit products, which is slow. GPUs with a compute capability below 8.9
 do not support float8, and luthier reports this in one line before it compiles anything. Quantized
 products do not work with explicit mesh axes.
 

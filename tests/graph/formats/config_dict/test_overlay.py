@@ -289,8 +289,8 @@ def test_a_table_is_proposed_for_keys_of_other_frameworks():
     config = {"learning_rate": 0.5, "train": {"beta2": 0.9}, "nonsense": 1}
     *_, proposal = _problems(config)
     assert proposal == (
-        "2 of these keys have other names here [set by config_dict]; write in it: RENAMES = "
-        "{'learning_rate': 'optimizer.learning_rate.peak', 'train.beta2': 'optimizer.b2'}"
+        "2 of these keys have other names in luthier [set by config_dict]; add to the file: "
+        "RENAMES = {'learning_rate': 'optimizer.learning_rate.peak', 'train.beta2': 'optimizer.b2'}"
     )
     table = ast.literal_eval(proposal.partition("RENAMES = ")[2]) | {"nonsense": False}
     changed = apply_config_dict(parts.experiment(), config, table)

@@ -143,8 +143,8 @@ class _Overlay:
             below = () if self._set_entry(entry) else entry.key
         if self._proposed:
             rows = ", ".join(f"{key!r}: {path!r}" for key, path in self._proposed.items())
-            what = f"{len(self._proposed)} of these keys have other names here"
-            remedy = f"write in it: {TABLE} = {{{rows}}}"
+            what = f"{len(self._proposed)} of these keys have other names in luthier"
+            remedy = f"add to the file: {TABLE} = {{{rows}}}"
             self.problems.append(Problem(what, origin=self._loaded.source, remedy=remedy))
 
     def _set_entry(self, entry: _Entry) -> bool:
