@@ -93,8 +93,8 @@ def test_a_gate_whose_process_dies_says_so():
 
 
 def test_questions_are_answered_line_by_line():
-    asked = {"graph": graphs.to_json(_graph()), "memory_bytes": 10}
-    broken = {"graph": "{", "memory_bytes": None}
+    asked = {"graph": graphs.to_json(_graph()), "memory_bytes": 10, "compiles": False}
+    broken = {"graph": "{", "memory_bytes": None, "compiles": False}
     answers = io.StringIO()
     serve(io.StringIO("".join(json.dumps(x) + "\n" for x in (asked, broken))), answers, ())
     first, second = [json.loads(line) for line in answers.getvalue().splitlines()]
