@@ -26,7 +26,8 @@ def study() -> fdl.Config[studies.Study]:
     graph.name = "mesh_and_size"
     words = ["training.steps=20", "checkpoints.every=Steps(20)", "data.length=32"]
     # Here most of the time goes to compiling the many programs, not to their steps.
-    graph.base = graphs.apply(graph.base, [*words, "model.dim=32", "fiddler:quick_compile"])
+    words += [*_width(32).overrides, "fiddler:quick_compile"]
+    graph.base = graphs.apply(graph.base, words)
     meshes, remats = ("data=-1", "tensor=2", "fsdp=4"), ("NoRemat", "FullRemat")
     graph.space = fdl.Config(
         studies.Space,
