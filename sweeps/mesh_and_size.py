@@ -1,8 +1,11 @@
 """Mesh, width, depth, rematerialization and learning rate, on device groups of three sizes.
 
 Command: luthier sweep sweeps.mesh_and_size
-Hardware: 2 CPU cores as 8 virtual devices, in groups of 1, 1, 2 and 4.
-Expected: not measured yet.
+Hardware: 2 CPU cores as 8 virtual devices, in groups of 1, 1, 2 and 4; under 8 minutes.
+Shows: each trial runs on a group that its mesh and its memory fit, one that fits none is infeasible
+  and never runs, and trials that differ in the learning rate only share a compiled program.
+Expected: 12 trials, 1 of them infeasible, 9 programs in 11 trials, the best below 3.4 nats per byte
+  on held_out (3.327 on 2026-11-26), in 210 s on a machine with other work.
 """
 
 from __future__ import annotations

@@ -47,6 +47,9 @@ def test_trials_run_on_groups_that_they_fit_and_each_program_is_compiled_once(tm
     (opened,) = of["opened"]
     assert tuple(group["num_devices"] for group in opened["slices"]) == GROUPS
     words = {line["trials"][0]: _words(line) for line in of["asked"]}
+    # The baseline sets nothing; in the space it is this.
+    words[0] = _words({"words": ["data=-1", "dim=32", "hidden_dim=96", "num_layers=2"]})
+    words[0]["remat"] = "NoRemat()"
     ended = {line["trial"]: line for line in of["ended"]}
     assert set(ended) == set(words) == set(range(12))
     assert {line["outcome"] for line in ended.values()} == OUTCOMES

@@ -9,7 +9,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import planner
-from luthier.errors import RunError
+from luthier.errors import BadInput, RunError
 from luthier.study import ShapeGate, SliceInfo
 from luthier.study.gate import (
     memory_problem,
@@ -119,6 +119,32 @@ def test_the_compiled_program_is_looked_at_where_the_state_fits():
     assert memory_problem(plan, needed) is None
     assert str(memory_problem(plan, needed - 1)).startswith("the compiled step needs ")
     assert str(memory_problem(plan, held - 1)).startswith("the state needs ")
+
+
+@pytest.mark.full
+def test_a_gate_that_compiles_refuses_what_fits_with_rematerialization_only():
+    words = ("model.num_layers=4", "model.dim=32", "model.block.mlp.hidden_dim=64")
+    whole, saved = (
+        _graph(*words, f"model.stack.remat={name}()") for name in ("NoRemat", "FullRemat")
+    )
+    needed = [step_bytes(planner.make(graph, jax.devices()[:1])) for graph in (whole, saved)]
+    assert needed[0] > needed[1]
+    info = SliceInfo(0, "0", 1, "cpu", sum(needed) // 2)
+    by_shapes, by_compiler = ShapeGate(), ShapeGate(level="compile")
+    try:
+        assert [by_shapes(graph, info) for graph in (whole, saved)] == ["", ""]
+        assert by_compiler(whole, info).startswith("the compiled step needs ")
+        assert by_compiler(saved, info) == ""
+        # Only its own compiler knows what a step needs on another kind of device.
+        assert by_compiler(whole, SliceInfo(0, "0", 1, "NVIDIA H100", info.memory_bytes)) == ""
+    finally:
+        by_shapes.close()
+        by_compiler.close()
+
+
+def test_a_level_that_does_not_exist_is_refused():
+    with pytest.raises(BadInput, match=r"^gate\.level: there is no level 'full'; write shapes or"):
+        ShapeGate(level="full")
 
 
 def test_a_refusal_names_both_sizes():

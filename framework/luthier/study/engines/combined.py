@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import queue
 import threading
 import time
@@ -48,7 +49,7 @@ class Combined:
           The device groups, in the order of the engines.
         """
         # Side by side: a job may be in a queue for hours, and imports take seconds.
-        answers = _begin([lambda engine=engine: engine.open(directory) for engine in self._engines])
+        answers = _begin([functools.partial(engine.open, directory) for engine in self._engines])
         infos: dict[int, Sequence[SliceInfo]] = {}
         try:
             for _ in self._engines:
