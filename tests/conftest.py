@@ -2,8 +2,11 @@
 
 import atexit
 import gc
+import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -63,6 +66,36 @@ def _own_folders_are_trusted(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LUTHIER_TRUST", str(tmp_path_factory.getbasetemp().resolve()))
         yield
+
+
+@pytest.fixture
+def read_wandb():
+    """Read a .wandb file with wandb's own inspector, in a process of its own."""
+
+    def read(directory):
+        (path,) = directory.glob("*.wandb")
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        contents = {"history": [], "summary": {}, "config": {}, "metrics": {}, "exit": None}
+        for line in done.stdout.splitlines():
+            record = json.loads(line)
+            body = record.get(record["type"], {})
+            if record["type"] == "run":
+                contents["run"] = body
+                contents["config"].update(body.get("config", {}).get("update", {}))
+            elif record["type"] == "config":
+                contents["config"].update(body.get("update", {}))
+            elif record["type"] == "history":
+                contents["history"].append(body["item"])
+            elif record["type"] == "summary":
+                contents["summary"].update(body.get("update", {}))
+            elif record["type"] == "metric":
+                contents["metrics"][body["name"]] = body.get("summary", {})
+            elif record["type"] == "exit":
+                contents["exit"] = body.get("exit_code", 0)
+        return contents
+
+    return read
 
 
 # Tests that are not for everybody at every change, by file: a line names a file, a test with all of

@@ -15,6 +15,7 @@ STUDIES = (
     "batch_and_learning_rate",
     "lm_learning_rate",
     "mesh_and_remat",
+    "mesh_and_size",
     "rungs",
     "width_transfer",
 )

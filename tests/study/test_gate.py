@@ -9,7 +9,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import planner
-from luthier.errors import RunError
+from luthier.errors import BadInput, RunError
 from luthier.study import ShapeGate, SliceInfo
 from luthier.study.gate import (
     memory_problem,
@@ -92,8 +92,8 @@ def test_a_gate_whose_process_dies_says_so():
 
 
 def test_questions_are_answered_line_by_line():
-    asked = {"graph": graphs.to_json(_graph()), "memory_bytes": 10}
-    broken = {"graph": "{", "memory_bytes": None}
+    asked = {"graph": graphs.to_json(_graph()), "memory_bytes": 10, "compiles": False}
+    broken = {"graph": "{", "memory_bytes": None, "compiles": False}
     answers = io.StringIO()
     serve(io.StringIO("".join(json.dumps(x) + "\n" for x in (asked, broken))), answers, ())
     first, second = [json.loads(line) for line in answers.getvalue().splitlines()]
@@ -117,6 +117,30 @@ def test_the_compiled_program_is_looked_at_where_the_state_fits():
     assert memory_problem(plan, needed) is None
     assert str(memory_problem(plan, needed - 1)).startswith("the compiled step needs ")
     assert str(memory_problem(plan, held - 1)).startswith("the state needs ")
+
+
+@pytest.mark.slow
+def test_a_gate_that_compiles_refuses_what_fits_with_rematerialization_only():
+    words = ("model.num_layers=2", "model.dim=32", "evaluations={}", "fiddler:quick_compile")
+    whole, saved = (
+        _graph(*words, f"model.stack.remat={name}()") for name in ("NoRemat", "FullRemat")
+    )
+    limit = step_bytes(planner.make(saved, jax.devices()[:1]))
+    assert shape_problem(whole, jax.devices()[:1], limit) == ""
+    info = SliceInfo(0, "0", 1, "cpu", limit)
+    gate = ShapeGate(level="compile")
+    try:
+        assert gate(whole, info).startswith("the compiled step needs ")
+        assert gate(saved, info) == ""
+        # Only its own compiler knows what a step needs on another kind of device.
+        assert gate(whole, SliceInfo(0, "0", 1, "NVIDIA H100", limit)) == ""
+    finally:
+        gate.close()
+
+
+def test_a_level_that_does_not_exist_is_refused():
+    with pytest.raises(BadInput, match=r"^gate\.level: there is no level 'full'; write shapes or"):
+        ShapeGate(level="full")
 
 
 def test_a_refusal_names_both_sizes():

@@ -105,7 +105,8 @@ class Slices:
         # Ends the watching thread, and stops `_give_up` from reporting workers that are meant to
         # end.
         self._closing = threading.Event()
-        self._listening: socket.socket
+        self._listening: socket.socket | None = None
+        self._place: pathlib.Path | None = None
 
     def open(self, directory: str) -> Sequence[SliceInfo]:
         """Start the workers of a study that is kept in `directory`; return the slices.
@@ -132,13 +133,15 @@ class Slices:
         self._listening, address = link.listen(self._host)
         address.write(place / DRIVER)
         self._groups = [self._group(index, place) for index in range(self._num_slices)]
-        self._begin(self._accept, address.secret)
+        self._begin(self._accept, self._listening, address.secret)
         try:
             self._jobs = self._engine.submit(self._groups, str(place))
             command = f"luthier sweep --resume {directory}"
             jobs.make_launch(place, self._engine, command, (), self._jobs)
             self._begin(self._watch)
             while not any(seat.line for seat in self._seats):
+                if self._closing.is_set():  # from another thread: the study does not start
+                    raise RunError(Problem("it was closed before a worker came", "engine"))
                 self._take(1.0)
                 if all(seat.gone for seat in self._seats):
                     remedy = f"see {place / LOGS}"
@@ -222,9 +225,11 @@ class Slices:
 
     def close(self) -> None:
         """End all workers; trials that run are saved first, so that they can be resumed."""
+        self._closing.set()
+        if self._place is None or self._listening is None:
+            return
         # First of all: the job scripts look for this file before they start a process group again.
         (self._place / CLOSED).touch()
-        self._closing.set()
         deadline = time.monotonic() + CLOSE_SECONDS
         for index in range(len(self._seats)):
             self._send(index, Close())
@@ -289,10 +294,10 @@ class Slices:
             target=function, args=arguments, daemon=True, name="luthier-slices"
         ).start()
 
-    def _accept(self, secret: str) -> None:
+    def _accept(self, listening: socket.socket, secret: str) -> None:
         while True:
             try:
-                connection, _ = self._listening.accept()
+                connection, _ = listening.accept()
             except OSError:
                 return  # closed
             self._begin(self._hear, connection, secret)

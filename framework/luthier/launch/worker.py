@@ -10,8 +10,8 @@ where nothing but its death is noticed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-import itertools
 import os
 import pathlib
 import signal
@@ -20,19 +20,25 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from luthier import environment, faults
+import jax
+
+from luthier import environment, faults, planner
 from luthier.errors import EXIT_BUG, EXIT_DONE, EXIT_REQUEUE, BadInput
 from luthier.faults import Fault
 from luthier.launch import link
-from luthier.parallel import distributed
+from luthier.parallel import distributed, hosts
+from luthier.records import read_facts
 from luthier.records.redaction import redact_output
-from luthier.study.engines.execution import RAISED, Execution, TrialTask, ended
-from luthier.study.gate import memory_problem, step_bytes
-from luthier.study.protocol import Lost, TrialWork, Work
-from luthier.trainer.interrupt import Watcher
-from luthier.trainer.loop import CompiledStep
+from luthier.records.weights_and_biases import shared_mirrors
+from luthier.study.engines.execution import Execution, Inbox, Plans, TrialTask
+from luthier.study.engines.messages import MessageWriter, Refill, decode, encode
+from luthier.study.engines.packed_trials import LaneRunner
+from luthier.study.protocol import Lost, Paused, SliceInfo, TrialEnded, TrialWork, Work
+from luthier.trainer.interrupt import INTERRUPTED, Watcher
+from luthier.trainer.loop import TrainStep
+from luthier.trainer.run import Session
 
 # One trial on several processes: all of them train it, the first one speaks with the driver.
 
@@ -40,6 +46,7 @@ EXIT_APART = 70
 """The exit code of a process that failed where others did not: they wait for it in a collective."""
 
 APART_SECONDS = 60.0
+_T = TypeVar("_T")
 
 
 class Together(Watcher):
@@ -72,65 +79,49 @@ class Together(Watcher):
 
 
 class GroupExecution(Execution):
-    """Runs trials on the devices of several processes, each of which calls `run_together`."""
+    """Runs trials on the devices of several processes, all of which call the same methods alike.
 
-    def run_together(self, work: Work, trial: TrialWork, watcher: Watcher, name: str) -> None:
-        """Run one trial, from where it was left to its end; the first process reports it.
+    Where a trial fails in all processes, or in some that are not waited for, it has failed. A
+    process that fails while others wait for it ends itself, and so the group.
+    """
 
-        Where it fails in all processes, or in some that are not waited for, it has failed. A
-        process that fails while others wait for it ends itself, and so the group.
+    def open(
+        self, plan: planner.Plan, step: TrainStep, work: TrialWork, watcher: Watcher
+    ) -> contextlib.AbstractContextManager[Session]:
+        """Return the session of a trial, to be entered by all processes."""
+        return super().open(plan, step, work, Together(watcher, _name(work)))
 
-        Args:
-          work: What the trial belongs to.
-          trial: The trial.
-          watcher: Watches it in this process.
-          name: What no other trial of these processes has.
-        """
+    def agree(self, make: Callable[[], _T]) -> _T:
+        """Return what the first process makes, in all processes."""
+        return distributed.from_primary(make)
+
+    def _settle(
+        self,
+        trial: TrialWork,
+        mode: Mapping[str, Any],
+        error: BaseException | None,
+        end: Callable[[], TrialEnded | Paused | None] = lambda: None,
+    ) -> None:
         # How a failure is handled: every process runs the same code, and each catches its own
         # error. Then all of them exchange what went wrong (`_gathered`). If all arrive, the first
         # process reports the trial by the first error, or by its result. If a process failed alone,
         # the others never arrive, because they wait for it in a collective of the step; then it can
         # only end itself (`_leave`). Its death breaks their collective, the engine starts the group
-        # again, and the trial resumes from its checkpoint.
-        #
-        # Until there is a plan, the mode is one without hoisted paths: a trial whose plan cannot be
-        # made is reported with that.
-        mode, plan, result = self.mode(()), None, None
-        error: BaseException | None = None
-        try:
-            plan = self.plans.plan(self.read(trial), work.hoist)
-            mode = self.mode(plan.program.hoist)
-            problem = memory_problem(plan, self.memory_bytes)
-            if problem is not None:
-                raise problem
-            together: Any = Together(watcher, name)
-            with self.open(plan, CompiledStep(plan.program), trial, together) as session:
-                session.run()
-            result = session.outcome
-        except RAISED as raised:
-            error = raised
-            traceback.print_exc()
+        # again, and its trials resume from their checkpoints.
+        if error is not None and distributed.is_several():
+            traceback.print_exception(error)  # of another process, this log is the only place
         try:
             # All processes come here, also those that failed. Where one fails alone, the others are
             # stuck in the step and never come: it waits `APART_SECONDS` for them, then ends itself,
             # and with it the whole group, which the engine starts again.
-            theirs = _gathered(error, name)
+            theirs = _gathered(error, _name(trial))
         except distributed.GaveUp:
             assert error is not None  # without one, this process waits
             self._leave(trial, mode, error)
         # Only the first process has a line to the driver.
-        if distributed.process_index():
-            return
-        # Its own error first, which has a traceback; those of others arrive as one line.
-        error = error or _first_error(theirs)
-        if error is not None:
-            self.report_failure(trial, mode, error)
-        elif plan is not None and result is not None:
-            try:
-                event = ended(self.slice, trial, plan, mode, result, step_bytes(plan))
-            except Exception as raised:  # its result cannot be written
-                return self.report_failure(trial, mode, raised)
-            self.report(event)
+        if distributed.process_index() == 0:
+            # Its own error first, which has a traceback; those of others arrive as one line.
+            super()._settle(trial, mode, error or _first_error(theirs), end)
 
     def _leave(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> NoReturn:
         """End this process, which failed alone: the others wait for it in a collective."""
@@ -139,7 +130,7 @@ class GroupExecution(Execution):
         try:
             # Process 0 can still say that the trial is not to blame, such as for a full disk.
             if distributed.process_index() == 0 and faults.classify(error) is Fault.PLACE:
-                self.report_failure(trial, mode, error)
+                super()._settle(trial, mode, error)
                 self._send(Lost(self.slice, _one_line(error), counts=False))
         finally:  # also where the driver is gone
             os._exit(EXIT_APART)
@@ -173,33 +164,92 @@ def _one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
-def describe(work: Work, trial: TrialWork) -> dict[str, Any]:
+def _name(trial: TrialWork) -> str:
+    """Return what no other lease of these processes has, for the names of their exchanges."""
+    return f"{trial.trial}/{trial.fence}"
+
+
+class GroupTasks:
+    """The trials of a group, in all its processes: those that the first one takes from its inbox.
+
+    All processes call the same methods in the same order, so that the same trials begin everywhere,
+    between the same two steps of a pack.
+
+    Args:
+      inbox: The inbox of the first process; None in the others.
+      watcher: Watches every trial in a process that is not the first.
+      farewell: Knows whether this process is to end.
+    """
+
+    def __init__(self, inbox: Inbox | None, watcher: Watcher, farewell: Farewell):
+        self._inbox = inbox
+        self._watcher = watcher
+        self._farewell = farewell
+        self._rounds = distributed.Rounds("tasks")
+
+    def next(self, is_broken: Callable[[], bool]) -> TrialTask | None:
+        """Wait for a trial; return None when the worker ends.
+
+        Args:
+          is_broken: Whether the devices can take no more trials; asked in the first process.
+        """
+
+        def wait(inbox: Inbox) -> TrialTask | None:
+            while not is_broken() and inbox.wait():
+                # None where its trial was stopped while it waited.
+                if (task := inbox.take()) is not None:
+                    return task
+            return None
+
+        return self._announced(wait)
+
+    def take(self, fits: Callable[[TrialTask], bool]) -> TrialTask | None:
+        """Return a trial that waits and fits; None where there is none now.
+
+        Args:
+          fits: Asked in the first process.
+        """
+        return self._announced(lambda inbox: inbox.take(fits))
+
+    def _announced(self, choose: Callable[[Inbox], TrialTask | None]) -> TrialTask | None:
+        """Return the task that the first process chooses, in all processes."""
+        chosen: list[TrialTask] = []
+
+        def announce(are_leaving: Sequence[bool]) -> list[str] | None:
+            assert self._inbox is not None
+            # One machine that is taken away takes the group with it.
+            if any(are_leaving) and not self._farewell.is_heard:
+                self._farewell.is_heard = True
+                self._inbox.close()
+            if (task := choose(self._inbox)) is None:
+                return None
+            chosen.append(task)
+            return describe(task.work, task.trial)
+
+        record = self._rounds.exchange(self._farewell.is_heard, announce)
+        if chosen:
+            return chosen[0]  # with the watcher that the driver's messages reach
+        return None if record is None else TrialTask(*described(record), self._watcher)
+
+
+def describe(work: Work, trial: TrialWork) -> list[str]:
     """Return the description of a trial for the other processes, as JSON values.
 
     Args:
       work: What the trial belongs to.
       trial: The trial.
     """
-    return {
-        "trial": trial.trial,
-        "fence": trial.fence,
-        "directory": trial.directory,
-        "is_to_rung": trial.is_to_rung,
-        "hoist": list(work.hoist),
-        "asks": work.asks,
-    }
+    return [encode(work).decode(), encode(Refill(trial)).decode()]
 
 
-def described(record: Mapping[str, Any]) -> tuple[Work, TrialWork]:
+def described(record: Sequence[str]) -> tuple[Work, TrialWork]:
     """Return the trial that `describe` described.
 
     Args:
       record: What it returned.
     """
-    fields = ("trial", "fence", "directory", "is_to_rung")
-    trial = TrialWork(**{name: record[name] for name in fields})
-    # One trial and no lanes: lanes on several processes do not exist.
-    return Work((trial,), tuple(record["hoist"]), asks=record["asks"]), trial
+    work, refill = (decode(line.encode()) for line in record)
+    return work, refill.trial
 
 
 # The worker of a slice that an engine of `luthier.launch` started, on one process or several.
@@ -282,7 +332,7 @@ def main(arguments: Sequence[str]) -> int:
     farewell = Farewell()
     rank = int(os.environ.get("JAX_PROCESS_ID", "0"))
     line = None
-    # Before JAX is imported, which takes seconds: a worker without a driver should free its
+    # Before the processes join and take their devices: a worker without a driver should free its
     # machines.
     if rank == 0:
         line = link.connect(options.driver, {"slice": options.slice}, DRIVER_SECONDS)
@@ -293,13 +343,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: Farewell) -> int:
-    import jax
-
-    from luthier.parallel import distributed, hosts
-    from luthier.records import read_facts
-    from luthier.records.weights_and_biases import shared_mirrors
-    from luthier.study.engines.execution import Plans
-
     hosts.configure(options.devices)
     # Set by `launch.member`, or by the Ray actor, for groups of several processes only.
     if "JAX_NUM_PROCESSES" in os.environ:
@@ -313,109 +356,74 @@ def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: 
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     memory_bytes = options.memory_bytes or limit
 
-    # A function, since how to send differs: followers have no line to the driver, and send nothing.
-    def execution(send: Callable[[Any], None]) -> GroupExecution:
-        return GroupExecution(options.slice, Plans(devices), options.package, memory_bytes, send)
-
     if line is None:
-        return _follow(execution(lambda event: None), farewell)
+        # Only the first process has a line to the driver.
+        execution = _execution(options, Plans(devices), memory_bytes, lambda event: None)
+        return _follow(execution, farewell)
     with shared_mirrors():
-        return _lead(options, line, execution, farewell)
+        return _lead(options, line, Plans(devices), memory_bytes, farewell)
+
+
+def _execution(
+    options: argparse.Namespace,
+    plans: Plans,
+    memory_bytes: int | None,
+    send: Callable[[Any], None],
+) -> GroupExecution:
+    return GroupExecution(options.slice, plans, options.package, memory_bytes, send)
 
 
 def _lead(
     options: argparse.Namespace,
     line: link.Connection,
-    make_execution: Callable[[Callable[[Any], None]], GroupExecution],
+    plans: Plans,
+    memory_bytes: int | None,
     farewell: Farewell,
 ) -> int:
     """Receive trials from the driver and run them, in the first process."""
-    from luthier.parallel import distributed
-    from luthier.study.engines.execution import Inbox
-    from luthier.study.engines.messages import MessageWriter
-    from luthier.study.engines.packed_trials import LaneRunner
-    from luthier.study.protocol import Lost, SliceInfo
-
     writer = MessageWriter(line.sent)
-    execution = make_execution(writer.send)
+    execution = _execution(options, plans, memory_bytes, writer.send)
     inbox = Inbox(line.received, execution.watcher)
-    lanes = LaneRunner(execution, inbox)
-    devices, is_several = execution.plans.devices, distributed.is_several()
-    info = SliceInfo(
-        options.slice, options.name, len(devices), devices[0].device_kind, execution.memory_bytes
-    )
-    # Closing the inbox has running trials saved, and ends the loop below by `wait`.
+    # Closing the inbox has running trials saved, and ends the loop of `_run_trials`.
     farewell.then(inbox.close)
-    writer.send(info)
-    rounds = distributed.Rounds("work")
-    for number in itertools.count():
-        if execution.is_broken or not inbox.wait():
-            break
-        task = inbox.take()
-        if task is None:
-            continue  # its trial was stopped while it waited
-        # Lanes, which take further trials from the inbox while they run, exist on one process only:
-        # the others would have to learn of each such trial between two steps.
-        if is_several:
-            _run_with_others(execution, task, rounds, number)
-        elif task.work.lanes == "single":
-            execution.run(task.work, task.trial, task.watcher)
-        else:
-            lanes.run(task)
+    kind = plans.devices[0].device_kind
+    writer.send(SliceInfo(options.slice, options.name, len(plans.devices), kind, memory_bytes))
+    _run_trials(execution, GroupTasks(inbox, Watcher(), farewell))
     if execution.is_broken:
         # The next trial may be in the inbox already, and is not to blame. The driver cuts the line
         # when it hears this: the inbox must not take that for the end of the driver.
         inbox.close()
         writer.send(Lost(options.slice, BROKEN, counts=False))
-    if is_several:
-        # None instead of a trial: the followers leave their loop.
-        rounds.exchange(None, lambda _: None)
     # The trials are saved by now: the driver may give them to another group at once.
     # `counts=False`, because no trial is to blame.
-    if farewell.is_heard and not execution.is_broken:
+    elif farewell.is_heard:
         writer.send(Lost(options.slice, TAKEN_AWAY, counts=False))
     # Also after a fault of the devices: engines start a group again that leaves with this code.
     return EXIT_REQUEUE if farewell.is_heard or execution.is_broken else EXIT_DONE
 
 
-def _run_with_others(
-    execution: GroupExecution, task: TrialTask, rounds: distributed.Rounds, number: int
-) -> None:
-    record = describe(task.work, task.trial) | {"name": str(number)}
-    # Before the trial, so that the others start the same one: its name is in the names of all later
-    # exchanges.
-    rounds.exchange(None, lambda _: record)
-    execution.run_together(task.work, task.trial, task.watcher, record["name"])
-
-
-class _Follower:
-    """Watches a trial in a process that is not the first: only a signal ends it there."""
-
-    requested: str | None = None
-
-    def __enter__(self) -> _Follower:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        """Do nothing: a follower holds no resources."""
-
-
 def _follow(execution: GroupExecution, farewell: Farewell) -> int:
     """Run the trials that the first process announces, in another process."""
-    from luthier.parallel import distributed
-    from luthier.trainer.interrupt import INTERRUPTED
-
-    rounds, follower = distributed.Rounds("work"), _Follower()
+    watcher = Watcher()
 
     def leave() -> None:
         # Seen by training at its next step, which agrees on it with the other processes.
-        follower.requested = INTERRUPTED
+        watcher.requested = INTERRUPTED
 
     farewell.then(leave)
-    while (record := rounds.exchange(None, lambda _: None)) is not None:
-        work, trial = described(record)
-        execution.run_together(work, trial, follower, record["name"])
+    _run_trials(execution, GroupTasks(None, watcher, farewell))
     return EXIT_REQUEUE if farewell.is_heard else EXIT_DONE
+
+
+def _run_trials(execution: GroupExecution, tasks: GroupTasks) -> None:
+    """Run trials one after another or packed, in every process, until the worker ends."""
+    lanes = LaneRunner(execution, tasks)
+    while (task := tasks.next(lambda: execution.is_broken)) is not None:
+        if task.work.lanes == "single":
+            execution.run(task.work, task.trial, task.watcher)
+        else:
+            lanes.run(task)
+    execution.wait_until_closed()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the planner imports JAX, which a gate in the driver needs n
     from luthier.planner import Plan, Report
 
 MEBIBYTE = 2**20
+LEVELS = ("shapes", "compile")
 
 
 class ShapeGate:
@@ -33,12 +34,19 @@ class ShapeGate:
 
     Args:
       packages: The user's modules that a graph may name.
+      level: `shapes`, or `compile`, which also compiles the training step where the group has CPUs
+        and a limit of memory: what the step needs beside the state depends on rematerialization
+        and on the mesh. On other devices only their own compiler knows (`PlanGate`).
     """
 
     by_program: ClassVar[bool] = True  # trials of one program get one answer: it is asked once
 
-    def __init__(self, packages: Sequence[str] = ()):
+    def __init__(self, packages: Sequence[str] = (), level: str = "shapes"):
+        if level not in LEVELS:
+            what, remedy = f"there is no level {level!r}", f"write {' or '.join(LEVELS)}"
+            raise BadInput(Problem(what, "gate.level", remedy=remedy))
         self._packages = tuple(packages)
+        self._level = level
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
     def __call__(self, graph: Graph, slice: SliceInfo) -> str:
@@ -57,7 +65,11 @@ class ShapeGate:
         # One process for each number of devices, because the number of virtual devices is fixed
         # when JAX starts; kept, because importing takes seconds and a trial milliseconds.
         process = self._process(slice.num_devices)
-        asked = {"graph": graphs.to_json(graph), "memory_bytes": slice.memory_bytes}
+        asked = {
+            "graph": graphs.to_json(graph),
+            "memory_bytes": slice.memory_bytes,
+            "compiles": self._level == "compile" and slice.device_kind == "cpu",
+        }
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -168,18 +180,25 @@ def why_too_large(report: Report) -> str:
 
 
 def shape_problem(
-    graph: Graph, devices: Sequence[Any], memory_bytes: int | None, packages: Sequence[str] = ()
+    graph: Graph,
+    devices: Sequence[Any],
+    memory_bytes: int | None,
+    packages: Sequence[str] = (),
+    compiles: bool = False,
 ) -> str:
     """Return why a graph cannot run on devices, judged by shapes; empty where it can.
 
-    No array is made, and nothing is compiled.
+    No array is made.
 
     Args:
       graph: An experiment graph.
       devices: As many as the slice has, of any kind.
       memory_bytes: Memory of one device; None where it has no limit of its own.
       packages: The user's modules that a graph may name.
+      compiles: Whether the memory of the compiled step counts, too; `devices` are of the slice's
+        kind then.
     """
+    from luthier import planner
     from luthier import program as programs
     from luthier.planner.checks import check
 
@@ -195,6 +214,8 @@ def shape_problem(
         # activations are judged by the worker, after compiling.
         held = sum(p.bytes_per_device for p in program.placements.values())
         problem = too_large("the state", held, memory_bytes)
+        if problem is None and compiles:
+            problem = memory_problem(planner.make(graph, devices), memory_bytes)
         if problem is not None:
             raise problem
     except BadInput as error:
@@ -243,7 +264,7 @@ def serve(questions: IO[str], answers: IO[str], packages: Sequence[str]) -> None
     """Answer questions, a line each, until there are no more.
 
     Args:
-      questions: Objects with `graph` and `memory_bytes`.
+      questions: Objects with `graph`, `memory_bytes` and `compiles`.
       answers: Where the reasons go; an empty one where the trial can run.
       packages: The user's modules that a graph may name.
     """
@@ -253,7 +274,8 @@ def serve(questions: IO[str], answers: IO[str], packages: Sequence[str]) -> None
         asked: Mapping[str, Any] = json.loads(line)
         try:
             graph = graphs.from_json(asked["graph"], packages=packages)
-            reason = shape_problem(graph, jax.devices(), asked["memory_bytes"], packages)
+            limit, compiles = asked["memory_bytes"], asked["compiles"]
+            reason = shape_problem(graph, jax.devices(), limit, packages, compiles)
         except LuthierError as error:
             reason = " ".join(str(error).split())
         answers.write(json.dumps(reason) + "\n")

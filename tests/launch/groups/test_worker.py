@@ -1,21 +1,28 @@
 """Workers of real trials, on one process and on two, driven as a study drives them."""
 
+import collections
 import errno
+import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
+import time
+import types
 
 import jax
+import numpy as np
 import pytest
 
 from luthier import faults
 from luthier.faults import Fault
 from luthier.launch import Here, Slices, link, worker
 from luthier.parallel import distributed
-from luthier.study import Back, Faulted, Lost, Reported, TrialEnded, TrialWork, Work
-from luthier.study.engines import Plans
+from luthier.records import read_metrics
+from luthier.study import Back, Faulted, Lost, Reported, TrialWork, Work
+from luthier.study.engines import Inbox, MessageWriter, Plans, Refill, TrialWatcher
 from luthier.trainer import Watcher
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
@@ -93,45 +100,98 @@ def engine(monkeypatch, tmp_path):
         found.close()
 
 
+PEAK = "optimizer.learning_rate.peak"
+HOIST = (PEAK, "seed")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_processes_train_trials_one_after_another_and_one_is_pruned(
-    engine,
-    tiny,
-    write_trial,
-    until,
-    tmp_path,
+def test_two_processes_hoist_and_pack_trials_as_one_process_does(
+    engine, tiny, write_trial, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv("JAX_LOG_COMPILES", "1")
     slices, (info,) = engine(2)
     assert (info.index, info.num_devices, info.device_kind) == (0, 2, "cpu")
-    works = [write_trial(tmp_path / "study", n, tiny(f"seed={n}"), fence=n) for n in (1, 2)]
+    study, verdicts = tmp_path / "study", {}
 
-    def on_event(event):
-        if isinstance(event, Reported):
-            slices.answer(0, event.trial, event.fence, event.trial == 1)
+    def trial(number, setting, fence=1):
+        return write_trial(study, number, tiny(f"{PEAK}={setting}e-3", f"seed={setting}"), fence)
 
-    for trial, outcome, steps in ((works[0], "complete", [5, 10]), (works[1], "pruned", [5])):
-        slices.start(0, Work((trial,), asks=True))
-        found = until(slices, 1, on_event=on_event)
-        assert [event.step for event in found if isinstance(event, Reported)] == steps
-        assert isinstance(found[-1], TrialEnded)
-        assert (found[-1].trial, found[-1].outcome) == (trial.trial, outcome), found[-1].reason
-        assert found[-1].result["mode"]["slice"]["devices"] == 2
+    def run(works, refills=()):
+        """Run work, and return its trials' ends and their losses."""
+        for work in works:
+            slices.start(0, work)
+        for one in refills:
+            slices.refill(0, one)
+        wanted, ends = sum(len(work.trials) for work in works) + len(refills), {}
+        deadline = time.monotonic() + 200
+        while len(ends) < wanted:
+            assert time.monotonic() < deadline, ends
+            for event in slices.events(1.0):
+                assert not isinstance(event, Lost | Faulted), event
+                if isinstance(event, Reported):
+                    verdict = verdicts.get((event.trial, event.step), "continue")
+                    slices.answer(0, event.trial, event.fence, verdict)
+                else:
+                    ends[event.trial] = event
+        return ends, {number: losses(number) for number in ends}
+
+    def losses(number):
+        path = study / "trials" / f"{number:04d}" / "run" / "metrics.jsonl"
+        return [row["loss"] for row in read_metrics(path)]
+
+    # One after another, each by itself.
+    alone, expected = run([Work((trial(n, n),), HOIST, asks=True) for n in (1, 2, 3, 4)])
+    assert {end.outcome for end in alone.values()} == {"complete"}
+    assert alone[1].result["mode"]["slice"]["devices"] == 2
+    assert alone[1].result["mode"]["hoisted"] == list(HOIST)
+
+    # In two lanes: one is pruned, one pauses, and the others get their places.
+    verdicts |= {(12, 5): "prune", (13, 5): "pause"}
+    first, second, *others = (trial(10 + n, n) for n in (1, 2, 3, 4))
+    packed, found = run([Work((first, second), HOIST, lanes="vmap", asks=True)], others)
+    outcomes = {n: getattr(end, "outcome", "paused") for n, end in packed.items()}
+    assert outcomes == {11: "complete", 12: "pruned", 13: "paused", 14: "complete"}
+    assert {packed[n].result["mode"]["lane"] for n in (11, 14)} <= {0, 1}
+    for n in (1, 2, 3, 4):
+        steps = 10 if n in (1, 4) else 5
+        np.testing.assert_allclose(found[10 + n], expected[n][:steps], rtol=1e-5)
+
+    # The one that paused resumes; which lanes are the fastest is measured, and agreed on.
+    again = trial(13, 3, fence=2)
+    work = Work((again, trial(21, 1)), HOIST, lanes="auto", asks=True, num_expected=10**6)
+    measured, found = run([work])
+    assert {end.outcome for end in measured.values()} == {"complete"}
+    for number, setting in ((13, 3), (21, 1)):
+        np.testing.assert_allclose(found[number], expected[setting], rtol=1e-5)
+
+    for rank in (0, 1):
+        log = (study / "launch" / "1" / "logs" / f"study-0-rank-{rank}.log").read_text()
+        compiled = collections.Counter(re.findall(r"XLA compilation of jit\((\S+)\) in", log))
+        # The step of a trial by itself, and that of two lanes by `vmap`; `map` was tried, too.
+        once = ("init", "evaluate", "step", "<lambda>", "each")
+        assert [compiled[name] for name in once] == [1] * len(once), compiled
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("lanes", ["single", "vmap"])
 def test_one_of_two_processes_is_killed_and_the_group_comes_back(
     engine,
     tiny,
     write_trial,
     tmp_path,
+    lanes,
 ):
     slices, _ = engine(2)
-    trial = write_trial(tmp_path / "study", 0, tiny("training.steps=100000"))
-    slices.start(0, Work((trial,)))
-    log = pathlib.Path(trial.directory, "run", "metrics.jsonl")
-    while not (log.exists() and log.stat().st_size > 5000):
+    count = 1 if lanes == "single" else 2
+    trials = [
+        write_trial(tmp_path / "study", n, tiny("training.steps=100000", f"seed={n}"))
+        for n in range(count)
+    ]
+    slices.start(0, Work(trials, HOIST, lanes=lanes))
+    logs = [pathlib.Path(trial.directory, "run", "metrics.jsonl") for trial in trials]
+    while not all(log.exists() and log.stat().st_size > 5000 for log in logs):
         slices.events(0.5)
     found = subprocess.run(["pgrep", "-f", f"{tmp_path}/study/launch"], capture_output=True)
     for pid in map(int, found.stdout.split()):
@@ -178,13 +238,82 @@ def test_another_process_gets_the_answer_and_reports_nothing(monkeypatch):
     assert own.evaluations == []
 
 
-def test_a_trial_is_described_for_the_others():
-    trial = TrialWork(3, 7, "/studies/a/trials/0003", is_to_rung=True)
-    work = Work((trial,), ("seed",), lanes="auto", asks=True)
-    assert worker.described(worker.describe(work, trial)) == (
-        Work((trial,), ("seed",), asks=True),
-        trial,
-    )
+@pytest.fixture
+def inbox_of():
+    """Return a function from messages of a driver to the inbox that they arrive in."""
+    opened = []
+
+    def open_inbox(*messages):
+        received, sent = os.pipe()
+        inbox = Inbox(
+            os.fdopen(received, "rb"), lambda trial, asks: TrialWatcher(0, trial, asks, print)
+        )
+        writer = MessageWriter(os.fdopen(sent, "wb"))
+        opened.append((inbox, writer))
+        for message in messages:
+            writer.send(message)
+        while inbox.num_waiting < len(messages):
+            time.sleep(0.01)
+        return inbox
+
+    yield open_inbox
+    for inbox, writer in opened:
+        inbox.close()  # before its stream ends, which would end this process
+        writer.close()
+
+
+def test_all_processes_of_a_group_take_the_trials_of_the_first_one(monkeypatch, inbox_of):
+    """Each exchange is recorded in the first process, and answers those of another one."""
+    trials = [TrialWork(n, 7 + n, f"/studies/a/trials/{n:04d}", is_to_rung=n > 0) for n in (0, 1)]
+    work = Work((trials[0],), ("seed",), "vmap", asks=True, spare_lanes=3, num_expected=9)
+    answers = []
+
+    def first(self, mine, decide, give_up=None):
+        answers.append(json.loads(json.dumps(decide([mine, False]))))
+        return answers[-1]
+
+    inbox = inbox_of(work, Refill(trials[1]))
+    monkeypatch.setattr(distributed.Rounds, "exchange", first)
+    stays, leaves = types.SimpleNamespace(is_heard=False), types.SimpleNamespace(is_heard=True)
+    tasks = worker.GroupTasks(inbox, None, stays)
+    own = [
+        tasks.next(lambda: False),
+        tasks.take(lambda task: False),
+        tasks.take(lambda task: True),
+        tasks.next(lambda: True),
+    ]
+    assert [task and task.trial for task in own] == [trials[0], None, trials[1], None]
+
+    asked = []
+
+    def other(self, mine, decide, give_up=None):
+        asked.append(mine)
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(distributed.Rounds, "exchange", other)
+    watcher = Answering()
+    tasks = worker.GroupTasks(None, watcher, leaves)
+    theirs = [tasks.next(None), tasks.take(None), tasks.take(None), tasks.next(None)]
+    assert [task and (task.work, task.trial) for task in theirs] == [
+        (work, trials[0]),
+        None,
+        (work, trials[1]),
+        None,
+    ]
+    assert theirs[0].watcher is watcher
+    # That its machine is taken away is what it says with each request.
+    assert asked == [True] * 4
+
+
+def test_a_group_of_which_one_machine_is_taken_away_begins_no_more_trials(monkeypatch, inbox_of):
+    def exchange(self, mine, decide, give_up=None):
+        return decide([mine, True])
+
+    monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
+    inbox = inbox_of(Work((TrialWork(0, 1, "/studies/a/trials/0000"),)))
+    farewell = types.SimpleNamespace(is_heard=False)
+    assert worker.GroupTasks(inbox, None, farewell).next(lambda: False) is None
+    assert farewell.is_heard
 
 
 @pytest.mark.parametrize(
@@ -214,7 +343,7 @@ def test_a_process_that_fails_alone_ends_itself_and_blames_no_trial_for_its_mach
     monkeypatch.setattr(execution, "read", fail)
     work = TrialWork(3, 7, str(tmp_path))
     with pytest.raises(SystemExit) as caught:
-        execution.run_together(Work((work,)), work, Answering(), "1")
+        execution.run(Work((work,)), work, Answering())
     assert caught.value.code == worker.EXIT_APART
     line = " ".join(f"{type(error).__name__}: {error}".split())
     assert capsys.readouterr().err.endswith(f"luthier: this process failed alone: {line}\n")

@@ -44,7 +44,8 @@ def test_a_gate_decides_for_each_kind_of_slice():
     admission = _admission(gate=gate)
     assert set(admission.admit(3, {"width": 7}, 0).packed) == {kind_of(LARGE)}
     refuses = _admission(gate=lambda graph, slice: f"too large for {slice.name}")
-    assert refuses.admit(4, {"width": 7}, 0).reason == "too large for small"
+    reason = refuses.admit(4, {"width": 7}, 0).reason
+    assert reason == "on 1 x cpu: too large for small; on 2 x cpu: too large for large"
 
 
 def test_the_same_graph_gets_the_result_of_the_first():

@@ -59,7 +59,7 @@ def _run(plans, work, trial):
     made = Execution(0, plans, (), None, events.append)
     task = TrialTask(work, trial, made.watcher(trial, work.asks))
     made.run(work, trial, task.watcher)
-    made.settle()
+    made.wait_until_closed()
     (ended,) = [event for event in events if isinstance(event, TrialEnded)]
     return ended
 
@@ -104,7 +104,7 @@ def test_the_next_trial_trains_while_the_last_one_is_saved(
     for trial in trials:
         made.run(Work([trial]), trial, made.watcher(trial, False))
     may_save.set()
-    made.settle()
+    made.wait_until_closed()
     kinds = [(getattr(one, "trial", None), type(one)) for one in sent if one != "saving"]
     ends = [kinds.index((number, TrialEnded)) for number in (0, 1)]
     assert ends[0] < ends[1]
@@ -126,7 +126,7 @@ def test_a_disk_that_refuses_the_last_save_is_a_fault_of_the_machine(
     trial, sent = write_trial(tmp_path, 0, tiny("checkpoints.every=Steps(100)")), []
     made = Execution(0, Plans(jax.devices()[:1]), (), None, sent.append)
     made.run(Work([trial]), trial, made.watcher(trial, False))
-    made.settle()
+    made.wait_until_closed()
     assert [type(one) for one in sent[-2:]] == [TrialTrained, Faulted]
     assert read_result(trial.directory) is None
 

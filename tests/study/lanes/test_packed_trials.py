@@ -262,7 +262,7 @@ def test_a_promoted_trial_resumes_on_another_group_as_if_it_had_never_paused(
 def test_what_was_measured_is_kept_for_the_program(plans, tiny, write_trial, tmp_path, monkeypatch):
     asked = []
 
-    def choose(plan_for, devices, num_trials, memory_bytes, num_expected):
+    def choose(plan_for, devices, num_trials, memory_bytes, num_expected, agree):
         asked.append((num_trials, num_expected))
         return PackingChoice("map", 2)
 

@@ -191,17 +191,26 @@ def with_engine(study: Graph, on: str | None) -> Graph:
         chosen.make()
         words = f"engine:=luthier.launch.slices.Slices(on={chosen.path}())"
         study = graphs.apply(study, [words], COMMAND_LINE)
+        placed = {"engine": chosen}
     else:
         node = graphs.get(study, "engine")
-        if getattr(node, "__fn_or_cls__", None) is not Slices:
+        # Also those that a `Combined` combines.
+        inner = graphs.walk(node, defaults=False) if graphs.is_node(node) else ()
+        places = {"engine": node, **{f"engine.{place.path}": place.value for place in inner}}
+        placed = {
+            path: settings.of_site(graphs.get(study, f"{path}.on").__fn_or_cls__.name, root)
+            for path, one in places.items()
+            if getattr(one, "__fn_or_cls__", None) is Slices
+        }
+        if not placed:
             return study
-        name = graphs.get(study, "engine.on").__fn_or_cls__.name
         # A copy, since `set_value` below changes the graph; `apply` above has made one.
-        study, chosen = graphs.copy_graph(study), settings.of_site(name, root)
-    for path, own in (("engine.on", chosen.settings), ("engine", chosen.slices)):
-        for name, setting in own.items():
-            if name not in graphs.get(study, path).__arguments__:
-                graphs.set_value(study, f"{path}.{name}", setting.value, setting.origin)
+        study = graphs.copy_graph(study)
+    for place, chosen in placed.items():
+        for path, own in ((f"{place}.on", chosen.settings), (place, chosen.slices)):
+            for name, setting in own.items():
+                if name not in graphs.get(study, path).__arguments__:
+                    graphs.set_value(study, f"{path}.{name}", setting.value, setting.origin)
     return study
 
 

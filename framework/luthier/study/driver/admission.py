@@ -88,13 +88,20 @@ class Admission:
         # One group of each kind is enough: the gate and the packing depend on nothing else.
         self._slices = {kind_of(slice): slice for slice in slices}
 
-    def make_graph(self, assignment: Mapping[str, Any], trial: int, repeat: int) -> Graph:
+    def make_graph(
+        self,
+        assignment: Mapping[str, Any],
+        trial: int,
+        repeat: int,
+        located: Mapping[str, Any] | None = None,
+    ) -> Graph:
         """Return the graph of a trial.
 
         Args:
           assignment: What was chosen; nothing for the baseline.
           trial: Its number.
           repeat: Which one of its setting's trials it is; each has a seed of its own.
+          located: Where the space has it, for its run in W&B; None means the assignment.
 
         Raises:
           BadInput: The words do not go together.
@@ -103,7 +110,7 @@ class Admission:
         graph = self._editing.trial_graph(study.base, study.space, assignment, trial)
         if repeat:
             graph = _with_seed(graph, trial, repeat)
-        return self._described(graph, assignment, trial)
+        return self._described(graph, assignment if located is None else located, trial)
 
     def _described(self, graph: Graph, assignment: Mapping[str, Any], trial: int) -> Graph:
         """Return the graph with its W&B run described as a trial of the study, where it has one."""
@@ -138,16 +145,23 @@ class Admission:
             words.append(f"records.wandb.tags={('sweep', name)!r}")
         return graphs.apply(graph, words, f"trial {trial}:")
 
-    def admit(self, trial: int, assignment: Mapping[str, Any], repeat: int) -> ValidatedTrial:
+    def admit(
+        self,
+        trial: int,
+        assignment: Mapping[str, Any],
+        repeat: int,
+        located: Mapping[str, Any] | None = None,
+    ) -> ValidatedTrial:
         """Make and validate the graph of a trial.
 
         Args:
           trial: Its number.
           assignment: What was chosen.
           repeat: Which one of its setting's trials it is.
+          located: Where the space has it; None means the assignment.
         """
         try:
-            graph = self.make_graph(assignment, trial, repeat)
+            graph = self.make_graph(assignment, trial, repeat, located)
         except BadInput as error:
             return ValidatedTrial(trial, None, str(error.problems[0]))
         # Constraints before validation: what breaks one is reported by the constraint's name,
@@ -216,7 +230,7 @@ class Admission:
           graph: Its graph.
         """
         packed: dict[Any, Packed] = {}
-        reason = ""
+        refusals: dict[str, list[SliceInfo]] = {}
         known = self._known_program(graph)
         # Once for each kind of device group, and not for each group: plans take seconds.
         for kind, slice in self._slices.items():
@@ -225,15 +239,14 @@ class Admission:
                 continue
             refusal = self._study.gate(graph, slice) if self._study.gate is not None else ""
             if refusal:
-                # The first refusal stands for all: a trial is infeasible only where no kind of
-                # group takes it.
-                reason = reason or refusal
+                # Reported only where no kind of group takes the trial.
+                refusals.setdefault(refusal, []).append(slice)
             elif self._study.packing is None:
                 packed[kind] = Packed()
             else:
                 packed[kind] = self._study.packing(self._study.base, graph, slice)
                 self._accepted.add((kind, packed[kind].key))
-        return ValidatedTrial(trial, graph, "" if packed else reason, packed=packed)
+        return ValidatedTrial(trial, graph, "" if packed else _reason(refusals), packed=packed)
 
     def _known_program(self, graph: Graph) -> Packed | None:
         """Return how a graph runs whose program was placed before; None where that is to be seen.
@@ -260,6 +273,17 @@ class Admission:
             repeat += self._study.seeds
             changed = _with_seed(graph, trial, repeat)
         return changed, trial
+
+
+def _reason(refusals: Mapping[str, Sequence[SliceInfo]]) -> str:
+    """Return why a trial fits no kind of device group, from the kinds that each reason is for."""
+    if len(refusals) < 2:
+        return next(iter(refusals), "")
+    parts = []
+    for refusal, slices in refusals.items():
+        kinds = dict.fromkeys(f"{slice.num_devices} x {slice.device_kind}" for slice in slices)
+        parts.append(f"on {' and '.join(kinds)}: {refusal}")
+    return "; ".join(parts)
 
 
 def mark_of(graph: Graph) -> str:

@@ -250,6 +250,7 @@ class _Trials:
         self._queue: collections.deque[ValidatedTrial] = collections.deque()
         self._copies: dict[int, list[int]] = {}
         self._is_exhausted = False
+        self._is_for_another = False  # whether a group left a new trial to one that waits for it
         self._failed: list[int] = []  # trials that failed one after another
         self._faults: collections.Counter[int] = collections.Counter()  # of the machine, by trial
         self._held: dict[int, str] = {}  # trials that met too many of them, with the last one
@@ -370,7 +371,8 @@ class _Trials:
             # The trial's folder is written before its line `admitted`: with the line there is
             # always a graph. A kill in between leaves a folder without a line, and the same folder
             # is written again.
-            admitted = self._parts.admission.admit(trial, assignment, repeat)
+            located = suggestion.assignment
+            admitted = self._parts.admission.admit(trial, assignment, repeat, located)
             if admitted.graph is not None:
                 # All that its lines of the journal are made again from, where they are lost.
                 self._parts.directory.write_trial(
@@ -791,19 +793,25 @@ class Driver(_Trials):
 
     def _fill(self) -> None:
         """Give every free device group, and every free lane, a trial."""
-        for slice in self._slices:
-            if not slice.is_free:
-                continue
-            if not slice.in_training:
-                self._start(slice)
-            while slice.in_training and len(slice.in_training) < slice.packed.num_lanes:
-                more = self._next(slice, slice.packed.key)
-                if more is None:
-                    break
-                work = self._lease(slice, more)
-                self._parts.journal.commit()
-                # Committed before it is sent, as every lease is.
-                self._engine.refill(slice.info.index, work)
+        while True:
+            self._is_for_another = False
+            for slice in self._slices:
+                if slice.is_free:
+                    self._fill_group(slice)
+            if not self._is_for_another:
+                return
+
+    def _fill_group(self, slice: _Slice) -> None:
+        if not slice.in_training:
+            self._start(slice)
+        while slice.in_training and len(slice.in_training) < slice.packed.num_lanes:
+            more = self._next(slice, slice.packed.key)
+            if more is None:
+                break
+            work = self._lease(slice, more)
+            self._parts.journal.commit()
+            # Committed before it is sent, as every lease is.
+            self._engine.refill(slice.info.index, work)
 
     def _start(self, slice: _Slice) -> None:
         # A slice that is free takes the trial at the head of the queue, preferably one of the
@@ -861,7 +869,9 @@ class Driver(_Trials):
             if key is not None:
                 fitting = same
             if fitting:
-                taken = (same or fitting)[0]
+                # The first of those that fit the fewest kinds of group: a large group would else
+                # be busy with what a small one can run, while trials wait that only it can.
+                taken = min(same or fitting, key=lambda one: len(one.packed))
                 # Out of the queue and leased in the same round, without a commit in between: a
                 # crash here leaves the trial waiting in the journal.
                 self._queue.remove(taken)
@@ -871,8 +881,22 @@ class Driver(_Trials):
             # without end. For a lane (`key`) nothing beyond `_ahead` is asked: a new setting may
             # have another program, and the lane can be filled later.
             most = self._ahead if key is not None else self._ahead + len(self._slices)
-            if len(self._queue) >= most or self._is_result_due() or not self._ask():
+            known = len(self._queue)
+            if known >= most or self._is_result_due() or not self._ask():
                 return None
+            # Another group that has nothing to do takes it first: to validate a trial takes
+            # seconds, and this group may need several until one fits it.
+            newest = self._queue[-1].packed if len(self._queue) > known else {}
+            if kind not in newest and self._is_awaited(newest):
+                self._is_for_another = True
+                return None
+
+    def _is_awaited(self, packed: Mapping[Any, Packed]) -> bool:
+        """Return whether a group that is free, and has no trial, takes a trial packed so."""
+        return any(
+            slice.is_free and not slice.in_training and kind_of(slice.info) in packed
+            for slice in self._slices
+        )
 
     def _is_result_due(self) -> bool:
         """Return whether the next setting depends on a trial that has trained and not ended."""

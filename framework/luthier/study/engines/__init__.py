@@ -10,6 +10,7 @@ from luthier.facade import lazy_exports
 _PLACES = {
     "Answer": "messages",
     "Close": "messages",
+    "Combined": "combined",
     "Devices": "local",
     "EXIT_ORPHANED": "execution",
     "Execution": "execution",
@@ -43,6 +44,7 @@ __all__ = [
     "EXIT_ORPHANED",
     "Answer",
     "Close",
+    "Combined",
     "Devices",
     "Execution",
     "Inbox",

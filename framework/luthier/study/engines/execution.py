@@ -13,7 +13,7 @@ import statistics
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import jax
 
@@ -60,6 +60,7 @@ _REASONS: Mapping[Verdict | None, str] = {
     "pause": PAUSED,
 }  # to leave a run, by the driver's answer
 _LONGEST_REASON = 500
+_T = TypeVar("_T")
 
 
 class TrialWatcher(Watcher):
@@ -261,7 +262,7 @@ class TrialTask:
 
     work: Work
     trial: TrialWork
-    watcher: TrialWatcher
+    watcher: Watcher
 
 
 class Inbox:
@@ -448,7 +449,10 @@ class Plans:
 
 
 class Execution:
-    """Runs trials on the devices of one slice.
+    """Runs trials on the devices of one slice, all of which belong to this process.
+
+    `luthier.launch` derives one for slices of several processes, all of which call the same methods
+    in the same order; what they must do alike or only once is in `open`, `agree` and `_settle`.
 
     Args:
       slice: The slice's number.
@@ -512,30 +516,79 @@ class Execution:
         }
 
     def open(
-        self, plan: planner.Plan, step: TrainStep, work: TrialWork, watcher: TrialWatcher
+        self, plan: planner.Plan, step: TrainStep, work: TrialWork, watcher: Watcher
     ) -> contextlib.AbstractContextManager[Session]:
         """Return the session of a trial, to be entered."""
         watcher.bounds_last = work.is_to_rung
         request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
         return open_session(plan.program.graph, plan, step, request, watcher)
 
-    def report(self, event: TrialEnded | Paused | Faulted | None) -> None:
-        """Send how a trial ended, or that it paused; nothing for one that was interrupted."""
-        if event is not None:
-            self._send(event)
+    def agree(self, make: Callable[[], _T]) -> _T:
+        """Return a value that all processes of the slice must have alike; JSON values.
+
+        Args:
+          make: Returns it; of several processes, the first one calls this.
+        """
+        return make()
+
+    def report_end(
+        self,
+        trial: TrialWork,
+        plan: planner.Plan,
+        mode: Mapping[str, Any],
+        result: Result,
+        peak_bytes: int | None,
+    ) -> None:
+        """Write and send how a trial ended, or that it paused; nothing for an interrupted one.
+
+        Args:
+          trial: The trial.
+          plan: Its plan.
+          mode: How it was run.
+          result: What training came to.
+          peak_bytes: Bytes on one device that its compiled step needs.
+        """
+        self._settle(
+            trial, mode, None, lambda: ended(self.slice, trial, plan, mode, result, peak_bytes)
+        )
 
     def report_failure(
         self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException
     ) -> None:
         """Send that a trial cannot run, failed, or met a fault of the machine."""
-        event = failed(self.slice, trial, mode, error)
-        # After an error of a device, such as ECC, a process cannot use it any more: this one ends,
-        # and the engine starts another. A full disk does not matter to what is in memory.
-        if isinstance(event, Faulted) and faults.error_number(error) is None:
-            self.is_broken = True
-        self.report(event)
+        self._settle(trial, mode, error)
 
-    def run(self, work: Work, trial: TrialWork, watcher: TrialWatcher) -> None:
+    def _settle(
+        self,
+        trial: TrialWork,
+        mode: Mapping[str, Any],
+        error: BaseException | None,
+        end: Callable[[], TrialEnded | Paused | None] = lambda: None,
+    ) -> None:
+        """Write and send the end of a trial; called once for each lease of one that has begun.
+
+        Args:
+          trial: The trial.
+          mode: How it was run.
+          error: Why it has no result; None where it has one.
+          end: Writes the result.
+        """
+        event: TrialEnded | Paused | Faulted | None = None
+        if error is None:
+            try:
+                event = end()
+            except RAISED as refused:  # its result cannot be written
+                error = refused
+        if error is not None:
+            event = failed(self.slice, trial, mode, error)
+            # After an error of a device, such as ECC, a process cannot use it any more: this one
+            # ends, and the engine starts another. A full disk does not matter to what is in memory.
+            if isinstance(event, Faulted) and faults.error_number(error) is None:
+                self.is_broken = True
+        if event is not None:
+            self._send(event)
+
+    def run(self, work: Work, trial: TrialWork, watcher: Watcher) -> None:
         """Run one trial by itself, from where it was left to its end.
 
         Errors of the trial are reported to the driver; nothing is raised for them. The trial may
@@ -582,11 +635,9 @@ class Execution:
                 leaving(closing.opening, closing.session.loop.save_last)
             closing.opening.__exit__(None, None, None)
             result = closing.session.outcome
-            event = ended(self.slice, trial, plan, mode, result, closing.peak_bytes)
-        except RAISED as error:  # also where its result cannot be written
-            self.report_failure(trial, mode, error)
-        else:
-            self.report(event)
+        except RAISED as error:
+            return self.report_failure(trial, mode, error)
+        self.report_end(trial, plan, mode, result, closing.peak_bytes)
 
     def make_room(self, needed_bytes: int | None) -> None:
         """Wait for trials that are closing, where memory has no room for their states as well.
@@ -602,7 +653,7 @@ class Execution:
                 return
             self._closing.popleft()[1].result()
 
-    def settle(self) -> None:
+    def wait_until_closed(self) -> None:
         """Wait until no trial is closing any more."""
         while self._closing:
             self._closing.popleft()[1].result()

@@ -26,6 +26,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from luthier.errors import Problem, ValidationError
 from luthier.graph import Graph
+from luthier.parallel import Share
 from luthier.planner import Plan
 from luthier.planner.compiled import memory_of
 from luthier.program import Program
@@ -45,6 +46,8 @@ from luthier.trainer.run import Session
 Arrays = Mapping[str, jax.Array]
 HostArrays = Mapping[str, Any]  # NumPy arrays, from feeds that leave them on the host
 LANE = "lane"
+Agree = Callable[[Callable[[], Any]], Any]
+"""`Execution.agree`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,6 +232,9 @@ class Pack:
         # Stacked when the next step is taken and kept until a lane changes: a pack steps thousands
         # of times between two changes.
         self._values: Values | None = None
+        self._active: jax.Array
+        self._active_lanes: frozenset[int] = frozenset()
+        self._share = _share_of(packed.program)
         self._vectors: Any = None
         self._failure: Exception | None = None
 
@@ -279,15 +285,32 @@ class Pack:
         # Lanes without a trial get any batch of the right shape; what they compute is never read.
         some = next(iter(batches.values()))
         rows = [batches.get(lane, some) for lane in range(packed.num_lanes)]
-        stacked = {name: np.stack([row[name] for row in rows]) for name in packed.entries}
-        placed = jax.device_put(stacked, {n: entry.sharding for n, entry in packed.entries.items()})
-        active = jax.device_put(
-            np.array([i in batches for i in range(packed.num_lanes)]), packed.whole
-        )
+        placed = {name: self._place(name, rows) for name in packed.entries}
+        lanes = frozenset(batches)
+        if lanes != self._active_lanes:
+            # Kept as long as no lane changes: on several processes JAX compares what it is given
+            # in all of them, by a collective, before it places it on devices of others.
+            self._active = jax.device_put(
+                np.array([i in batches for i in range(packed.num_lanes)]), packed.whole
+            )
+            self._active_lanes = lanes
         # The old leaves are donated: after an error in this line the states of all trials are gone
         # (`has_failed`).
-        self._leaves, vectors = packed.step(self._values, self._leaves, placed, active)
+        self._leaves, vectors = packed.step(self._values, self._leaves, placed, self._active)
         return vectors
+
+    def _place(self, name: str, rows: Sequence[HostArrays]) -> jax.Array:
+        """Put an entry of the batches of all lanes onto the devices."""
+        entry = self.packed.entries[name]
+        if entry.sharding.is_fully_addressable:
+            return jax.device_put(np.stack([row[name] for row in rows]), entry.sharding)
+
+        # This process has read its own rows of each batch only. The lane axis is not sharded here:
+        # lanes of `shard` are for groups of one process.
+        def part(place: Any) -> np.ndarray:
+            return np.stack([self._share.at(row[name], place[1:]) for row in rows])
+
+        return jax.make_array_from_callback(entry.shape, entry.sharding, part)
 
     def load(self, lane: int, values: Values, leaves: Leaves) -> None:
         """Put the state of a trial into a lane."""
@@ -362,6 +385,11 @@ class LaneVector:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._vectors, dtype)[self._lane]
 
+    @property
+    def addressable_shards(self) -> Any:
+        """The parts on the devices of this process: hosts time their devices behind a step."""
+        return self._vectors.addressable_shards
+
 
 def _stack(scalars: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
     """Return scalars as one array; weakly typed, as they are."""
@@ -422,6 +450,7 @@ def choose(
     num_trials: int,
     memory_bytes: int | None,
     num_expected: int = 0,
+    agree: Agree = lambda make: make(),
 ) -> PackingChoice:
     """Choose the lanes of a program by measuring 1, 2, 4, ... of each kind.
 
@@ -434,22 +463,39 @@ def choose(
       num_trials: Trials that there are for it; the most lanes.
       memory_bytes: Memory of one device; None where it has no limit of its own.
       num_expected: Trials that come over time, where these are more.
+      agree: Has all processes of the slice take what the first one measured, or they would
+        measure, and choose, different lanes.
     """
     plan = plan_for(0)
+
+    def agreed(cost: StepCost | None) -> StepCost | None:
+        fields = agree(lambda: None if cost is None else [cost.seconds, cost.compile_seconds])
+        return None if fields is None else StepCost(*fields)
+
     # The compile of the single program is not wasted where lanes lose: trials then run with it.
-    alone = measure_alone(plan)
+    alone = agreed(measure_alone(plan))
+    assert alone is not None
     steps = plan.program.experiment.training.steps
 
     def measure(lanes: Lanes, num_lanes: int) -> StepCost | None:
         shared = plan_for(NUM_DEVICES.get(lanes, 0))
-        return measure_lanes(shared, lanes, num_lanes, devices, memory_bytes)
+        return agreed(measure_lanes(shared, lanes, num_lanes, devices, memory_bytes))
+
+    def clock() -> float:
+        return agree(time.perf_counter)
 
     counts: dict[Lanes, Sequence[int]] = dict.fromkeys(("vmap", "map"), powers(num_trials))
     # At least one lane for each device, or some would compute nothing.
-    if len(devices) > 1:  # each lane on one device, instead of all lanes on all of them
+    if len(devices) > 1 and not _is_split(devices):
+        # Each lane on one device, instead of all lanes on all of them.
         each = powers(num_trials // len(devices))
         counts["shard"] = [len(devices) * number for number in (1, *each)]
-    return best(alone, counts, num_trials, steps, measure, num_expected)
+    return best(alone, counts, num_trials, steps, measure, num_expected, clock)
+
+
+def _is_split(devices: Sequence[jax.Device]) -> bool:
+    """Return whether devices belong to several processes."""
+    return len({device.process_index for device in devices}) > 1
 
 
 def best(
@@ -459,6 +505,7 @@ def best(
     steps: int,
     measure: Callable[[Lanes, int], StepCost | None],
     num_expected: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> PackingChoice:
     """Return the fastest choice among those that could be looked at within the allowance.
 
@@ -470,6 +517,7 @@ def best(
       steps: Steps of a trial.
       measure: Measures one kind with a number of lanes; None where it does not fit the memory.
       num_expected: Trials that come over time, where these are more: all of them gain.
+      clock: The time in seconds, by which measuring is charged to the allowance.
     """
     # The first candidate is bounded by an expectation (a factor on the compile time of one trial),
     # later ones by what the compiles before really took. A kind is left as soon as it no longer
@@ -487,9 +535,9 @@ def best(
                 or expected + (NUM_TIMED + 1) * num_lanes * alone.seconds > allowance
             ):
                 break
-            start = time.perf_counter()
+            start = clock()
             measured = measure(lanes, num_lanes)
-            allowance -= time.perf_counter() - start
+            allowance -= clock() - start
             if measured is None or measured.seconds >= before:
                 break
             expected = max(expected, measured.compile_seconds)
@@ -511,8 +559,7 @@ def measure_alone(plan: Plan) -> StepCost:
     compiled = time.perf_counter() - start
     values = program.values()
     state = step.load(values, program.init(values))
-    entries = {name: entry.sharding for name, entry in program.batch.items()}
-    batch = jax.device_put(_blank(program), entries)
+    batch = _share_of(program).global_batch(_blank(program), program.batch)
 
     def advance() -> jax.Array:
         nonlocal state
@@ -552,8 +599,14 @@ def measure_lanes(
     return StepCost(_median_seconds(lambda: pack.step(batches)) / num_lanes, compiled)
 
 
+def _share_of(program: Program) -> Share:
+    """Return the rows of a training batch that the feeds of this process read."""
+    return Share.of(program.batch, program.experiment.data.iterator)
+
+
 def _blank(program: Program) -> dict[str, np.ndarray]:
-    return {n: np.zeros(entry.shape, entry.dtype) for n, entry in program.batch.items()}
+    num_rows = len(_share_of(program).rows)
+    return {n: np.zeros((num_rows, *e.shape[1:]), e.dtype) for n, e in program.batch.items()}
 
 
 def _median_seconds(step: Callable[[], jax.Array]) -> float:
@@ -685,6 +738,11 @@ class LaneRunner:
         """Return how the trials of a program share the slice; measured once for each program."""
         work, plans = task.work, self._execution.plans
         num_lanes = len(work.trials) + work.spare_lanes
+        if work.lanes == "shard" and _is_split(plans.devices):
+            # Every process would have to hold, save and restore trials that are on no device of it.
+            what = "lanes of one device each are for device groups of one process, and this one "
+            what += f"has {len({d.process_index for d in plans.devices})}"
+            raise ValidationError(Problem(what, "packing.lanes", remedy="use vmap, map or auto"))
         if work.lanes != "auto":
             return PackingChoice(work.lanes, num_lanes, NUM_DEVICES.get(work.lanes, 0))
         if key not in self._choices:
@@ -694,6 +752,7 @@ class LaneRunner:
                 num_lanes,
                 self._execution.memory_bytes,
                 work.num_expected,
+                self._execution.agree,
             )
         return self._choices[key]
 

@@ -84,7 +84,7 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
                 execution.run(task.work, task.trial, task.watcher)
             else:
                 lanes.run(task)
-        execution.settle()
+        execution.wait_until_closed()
     # The next trial may be in the inbox already: the engine does not count this end against it.
     return EXIT_REQUEUE if execution.is_broken else EXIT_DONE
 
