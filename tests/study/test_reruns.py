@@ -35,6 +35,7 @@ def test_a_trial_runs_again_to_the_same_metrics_bit_for_bit(lanes, tiny, write_t
         execution.run(work, trials[1], tasks[1].watcher)
     else:
         LaneRunner(execution, _Waiting(tasks[1:])).run(tasks[0], PackingChoice(lanes, 2))
+    execution.wait_until_closed()
     before = next(e for e in reversed(events) if getattr(e, "outcome", None) and e.trial == 1)
     assert before.result["mode"]["lane"] == (0 if lanes == "single" else 1)
     again = rerun(trials[1].directory, tmp_path / "again" / "0001", devices=devices)
@@ -55,6 +56,7 @@ def test_a_fault_of_the_machine_is_one_line(tiny, write_trial, tmp_path, monkeyp
     work = write_trial(tmp_path, 0, tiny("training.steps=3"))
     made = Execution(0, Plans(devices), (), None, lambda event: None)
     made.run(Work((work,)), work, made.watcher(work, False))
+    made.wait_until_closed()
 
     def fail(*given):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -75,6 +77,7 @@ def test_trials_that_cannot_be_repeated_are_rejected(tiny, write_trial, tmp_path
         rerun(work.directory, tmp_path / "again")
     execution = Execution(0, Plans(jax.devices()[:1]), (), None, lambda event: None)
     execution.run(Work((work,)), work, execution.watcher(work, False))
+    execution.wait_until_closed()
     with pytest.raises(RunError) as caught:
         rerun(work.directory, tmp_path / "again", devices=jax.devices()[:2])
     assert str(caught.value) == (

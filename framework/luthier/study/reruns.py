@@ -104,4 +104,5 @@ def _run(
         # on its neighbours, but the program has another shape without them.
         choice = PackingChoice(mode["lanes"], mode["num_lanes"], num_devices)
         LaneRunner(execution, _Nobody()).run(task, choice, mode["lane"])
+    execution.wait_until_closed()
     return next((event for event in events if isinstance(event, TrialEnded | Faulted)), None)

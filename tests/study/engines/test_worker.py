@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from luthier.study import Reported, SliceInfo, TrialEnded, Work
+from luthier.study import Reported, SliceInfo, TrialEnded, TrialTrained, Work
 from luthier.study.engines import Close, decode, encode
 
 COMMAND = [sys.executable, "-m", "luthier.study.engines.worker", "--slice", "3", "--name", "left"]
@@ -33,8 +33,9 @@ def test_what_is_printed_never_mixes_with_the_protocol(tiny, write_trial, tmp_pa
         assert ready == SliceInfo(3, "left", 2, "cpu", 2**40)
         worker.stdin.write(encode(work))
         worker.stdin.flush()
-        report, ended = (decode(worker.stdout.readline()) for _ in range(2))
+        report, trained, ended = (decode(worker.stdout.readline()) for _ in range(3))
         assert isinstance(report, Reported)
+        assert isinstance(trained, TrialTrained)
         assert isinstance(ended, TrialEnded)
         assert (ended.slice, ended.outcome, ended.result["steps"]) == (3, "complete", 3)
         worker.stdin.write(encode(Close()))

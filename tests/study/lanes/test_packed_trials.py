@@ -60,6 +60,7 @@ class Slice:
                 self.execution.run(work, task.trial, task.watcher)
             else:
                 self.lanes.run(task)
+        self.execution.wait_until_closed()
         return {event.trial: event for event in self.events if isinstance(event, TrialEnded)}
 
     def wait_for(self, number):
