@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import gc
 import hashlib
@@ -54,6 +55,17 @@ def test_any_name_dtype_and_shape_comes_back_bit_for_bit(tmp_path):
     for name, array in NAMES.items():
         assert (arrays[name].shape, arrays[name].dtype) == (array.shape, array.dtype)
         assert np.asarray(arrays[name]).tobytes() == np.asarray(array).tobytes()
+
+
+@pytest.mark.full
+def test_saves_may_begin_in_several_threads(tmp_path):
+    """The last save of a trial begins beside the first one of the next."""
+    places = [tmp_path / str(number) for number in range(24)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda path: arrays_lib.save(path, NAMES).result(), places))
+    for path in places:
+        found = arrays_lib.load(path, abstract(NAMES))
+        assert all(np.array_equal(found[name], NAMES[name]) for name in NAMES)
 
 
 def test_only_what_is_asked_for_is_read(tmp_path):

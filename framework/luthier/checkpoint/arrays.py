@@ -23,6 +23,7 @@ import json
 import logging
 import math
 import pathlib
+import threading
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -251,6 +252,12 @@ def _committing(path: Folder, context: Any = None) -> Any:
     return context
 
 
+# Orbax numbers its saves by a counter of the process, which a save reads several times while it
+# begins: two that begin at a time, in two threads, mix up their folders. A study saves the last
+# state of a trial beside the first ones of the next.
+_STARTING = threading.Lock()
+
+
 def save(
     path: Folder, arrays: Mapping[str, jax.Array], iterator: Any = None, context: Any = None
 ) -> Pending:
@@ -268,7 +275,7 @@ def save(
     items: dict[str, Any] = {_ARRAYS: {k: v for k, v in arrays.items() if math.prod(v.shape)}}
     if iterator is not None:
         items[_ITERATOR] = _checkpointable(iterator)
-    with _committing(path, context):
+    with _committing(path, context), _STARTING:
         return ocp.save_checkpointables_async(path, items)
 
 
