@@ -74,8 +74,8 @@ A few symbols are short for these forms. Use them in files, because shells would
 - luthier parses a value according to the annotation of its argument. If there is no annotation, it
   uses the type of the default value.
 - You can write an int as `1e3`. A bool is always `true` or `false`, in upper or lower case.
-- You can give a number of steps in passes over the training data, as in
-  `training.steps=Epochs(3)`. Schedules that share the number of steps change with it.
+- You can specify a number of steps in epochs, as in `training.steps=Epochs(3)`. Schedules that
+  share the number of steps change with it.
 - luthier looks up a bare name in the module of the current value first, then in luthier, and then
   as a full name. You can only use names from luthier, jax, flax, optax, grain, orbax, optuna and
   numpy, from the packages of the nodes in the config, and from the packages that you list as
