@@ -98,7 +98,7 @@ A few symbols are short for these forms. Use them in files, because shells would
   file, that path is relative to the folder of the first file.
 - Flags of Fiddle and Pax are translated to overrides, as shown
   [at the end of this page](#flags-of-fiddle-and-pax). `--fdl_help` shows the settings of the
-  experiment, or this page.
+  experiment, or this page if no experiment is given.
 
 ## Quotes
 
