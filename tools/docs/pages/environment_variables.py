@@ -74,6 +74,10 @@ VARIABLES = {
         "AWS_ENDPOINT_URL": "The address of an S3-compatible store, for `s3://` URLs of data, "
         "runs and mirrors.",
         "AWS_REGION": "The region of this store, by default `us-east-1`.",
+        "AWS_ACCESS_KEY_ID": "The name of an access key for `s3://` URLs. Its secret is in "
+        "`AWS_SECRET_ACCESS_KEY`. Otherwise, the credentials of the AWS tools are used.",
+        "TENSORSTORE_GCS_HTTP_URL": "The address that is used for `gs://` URLs instead of that of "
+        "Google Cloud Storage, for example of an emulator.",
     },
     "Devices and compilation": {
         "XLA_FLAGS": "Options of XLA. On a CPU, luthier adds further options. If you set one of "
