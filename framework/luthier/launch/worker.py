@@ -193,15 +193,7 @@ class GroupTasks:
         Args:
           is_broken: Whether the devices can take no more trials; asked in the first process.
         """
-
-        def wait(inbox: Inbox) -> TrialTask | None:
-            while not is_broken() and inbox.wait():
-                # None where its trial was stopped while it waited.
-                if (task := inbox.take()) is not None:
-                    return task
-            return None
-
-        return self._announced(wait)
+        return self._announced(lambda inbox: inbox.next(is_broken))
 
     def take(self, fits: Callable[[TrialTask], bool]) -> TrialTask | None:
         """Return a trial that waits and fits; None where there is none now.

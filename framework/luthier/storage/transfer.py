@@ -53,7 +53,7 @@ class OutOfRange(Exception):
 
 
 class ChangedObject(Exception):
-    """An object was written anew while it was read, or is gone."""
+    """An object was rewritten while it was read, or is gone."""
 
 
 class GoneObject(ChangedObject):
@@ -70,7 +70,7 @@ def read_pieces(
       stall_seconds: Time limit of a piece.
 
     Raises:
-      ChangedObject: The object was written anew meanwhile; `GoneObject` where there is none.
+      ChangedObject: The object was rewritten meanwhile; `GoneObject` where there is none.
       Whatever `read` raises, but for `OutOfRange`.
     """
     size, start, version = PieceSize(stall_seconds), 0, None

@@ -374,6 +374,16 @@ def _wait(condition):
         time.sleep(0.01)
 
 
+def test_a_fault_that_shows_while_a_worker_waits_leaves_the_next_trial_to_another(pipe):
+    """As where the devices fail while the last trial is saved beside nothing."""
+    inbox, writer = pipe
+    faults = iter([False, True])
+    writer.send(Work(TRIALS[:1]))
+    assert inbox.next(lambda: next(faults)) is None
+    assert inbox.num_waiting == 1
+    assert inbox.next(lambda: False).trial == TRIALS[0]
+
+
 def test_trials_are_taken_in_order_and_those_that_do_not_fit_wait(pipe):
     inbox, writer = pipe
     writer.send(Work(TRIALS[:2], asks=True))

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.blockwise import BlockwiseAttention
 from luthier.layers.attention.cores import Core, EinsumAttention
-from luthier.layers.attention.cudnn import LARGEST_HEAD, MASKS, TYPES, CudnnAttention
+from luthier.layers.attention.cudnn import LARGEST_HEAD, TYPES, CudnnAttention
+from luthier.layers.attention.kernels import MASKS
 from luthier.layers.attention.masks import AttentionMask, Causal
 from luthier.layers.attention.splash import LANES, SplashAttention
 from luthier.layers.declared import chosen

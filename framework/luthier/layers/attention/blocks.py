@@ -174,8 +174,8 @@ def see(
       bias: Its parameters; None means no bias.
     """
     # Masked scores are -inf, and not a large negative number: before its first visible key a query
-    # has the largest score -inf, and must be told apart from one with small scores. `finite` stands
-    # in for -inf in the differences, so that exp(-inf - 0) = 0 and never exp(-inf + inf) = NaN.
+    # has the largest score -inf, which must differ from small scores. `finite` stands in for -inf
+    # in the differences, so that exp(-inf - 0) = 0 and never exp(-inf + inf) = NaN.
     keys = block.keys
     scores = _scores(block, settings, make_bias)(_products(block, settings), bias)
     scores = jnp.where(block.visible_BLS[:, None, None], scores, -jnp.inf)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.cores import EinsumAttention
-from luthier.layers.attention.kernels import declared_attention
+from luthier.layers.attention.kernels import INSTEAD, declared_attention, require_mask
 from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, Window, pair_share
 from luthier.layers.declared import is_abstract, visible
 from luthier.layers.dropout import DropoutKeys
@@ -28,10 +28,8 @@ from luthier.layers.positions import Tokens
 
 TYPES = (jnp.bfloat16, jnp.float16)
 LARGEST_HEAD = 256
-MASKS = (Causal, Window, SameDocument)
 _HOPPER = 9.0  # compute capability from which cuDNN has the packed layout
 _BLOCK = 128  # queries at a time, of the abstract form
-_INSTEAD = "use BlockwiseAttention"
 # Before jax 0.12, offsets of keys counted the heads of the queries, so with fewer key heads cuDNN
 # read the wrong places (https://github.com/jax-ml/jax/pull/39521); there, keys are repeated.
 _COUNTS_KEY_HEADS = jax.__version_info__ >= (0, 12)
@@ -69,10 +67,7 @@ class CudnnAttention:
     max_documents: int = 16
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mask, MASKS):
-            what = f"CudnnAttention has no mask {type(self.mask).__name__}"
-            remedy = f"it has Causal, Window and SameDocument; or {_INSTEAD}"
-            raise BadInput(Problem(what, remedy=remedy))
+        require_mask(self)
 
     def lacking(self, device: Any) -> str:
         """Return why a device cannot run this kernel; an empty string if it can.
@@ -172,15 +167,15 @@ class CudnnAttention:
         problems = []
         if query_BLHK.dtype not in TYPES:
             what = f"CudnnAttention computes in bfloat16 or float16, not in {query_BLHK.dtype}"
-            remedy = f"compute in bfloat16 (fiddler:bf16), or {_INSTEAD}"
+            remedy = f"compute in bfloat16 (fiddler:bf16), or {INSTEAD}"
             problems.append(Problem(what, remedy=remedy))
         size = query_BLHK.shape[-1]
         if size % 8 or size > LARGEST_HEAD:
             what = f"CudnnAttention has no heads of {size}"
-            remedy = f"make head_dim a multiple of 8 up to {LARGEST_HEAD}, or {_INSTEAD}"
+            remedy = f"make head_dim a multiple of 8 up to {LARGEST_HEAD}, or {INSTEAD}"
             problems.append(Problem(what, remedy=remedy))
         if bias is not None:
-            remedy = f"drop the bias, or {_INSTEAD}"
+            remedy = f"drop the bias, or {INSTEAD}"
             problems.append(Problem("CudnnAttention adds no bias to scores", remedy=remedy))
         if problems:
             raise BadInput(problems)

@@ -10,8 +10,36 @@ from typing import Any
 
 import jax
 
-from luthier.layers.attention.masks import AttentionMask, pair_share
+from luthier.errors import BadInput, Problem
+from luthier.layers.attention.masks import (
+    AttentionMask,
+    Causal,
+    SameDocument,
+    Window,
+    pair_share,
+)
 from luthier.layers.declared import kernel, visible
+
+MASKS = (Causal, Window, SameDocument)
+"""The masks that attention kernels have."""
+
+INSTEAD = "use BlockwiseAttention"
+"""The end of a remedy for what a kernel lacks."""
+
+
+def require_mask(core: Any) -> None:
+    """Reject an attention core whose kernel lacks its mask.
+
+    Args:
+      core: The core, with a `mask`.
+
+    Raises:
+      BadInput: Its mask is none of `MASKS`.
+    """
+    if not isinstance(core.mask, MASKS):
+        what = f"{type(core).__name__} has no mask {type(core.mask).__name__}"
+        remedy = f"it has Causal, Window and SameDocument; or {INSTEAD}"
+        raise BadInput(Problem(what, remedy=remedy))
 
 
 def declared_attention(

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.blockwise import RESIDUALS, BlockwiseAttention
-from luthier.layers.attention.kernels import declared_attention
+from luthier.layers.attention.kernels import INSTEAD, declared_attention, require_mask
 from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, Window, pair_share
 from luthier.layers.declared import is_abstract, visible
 from luthier.layers.dropout import DropoutKeys
@@ -27,9 +27,7 @@ from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
 from luthier.parallel import current_layout, current_platform
 
-MASKS = (Causal, Window, SameDocument)
 LANES = 128
-_INSTEAD = "use BlockwiseAttention"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +67,7 @@ class SplashAttention:
     block_size: int = 512
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mask, MASKS):
-            what = f"SplashAttention has no mask {type(self.mask).__name__}"
-            remedy = f"it has Causal, Window and SameDocument; or {_INSTEAD}"
-            raise BadInput(Problem(what, remedy=remedy))
+        require_mask(self)
 
     def lacking(self, device: Any) -> str:
         """Return why a device cannot run these kernels; an empty string if it can.
@@ -119,13 +114,13 @@ class SplashAttention:
         # the kernels, whose scores never leave the chip.
         plain = BlockwiseAttention(self.mask, self.scale, self.cap, block_size=LANES)
         if bias is not None:
-            remedy = f"drop the bias, or {_INSTEAD}"
+            remedy = f"drop the bias, or {INSTEAD}"
             raise BadInput(Problem("SplashAttention adds no bias to scores", remedy=remedy))
         if length != key_BSGK.shape[1]:
             return plain(query_BLHK, key_BSGK, value_BSGK, query, key)
         if length % LANES:
             what = f"SplashAttention has no rows of {length} tokens"
-            remedy = f"make rows a multiple of {LANES} tokens, or {_INSTEAD}"
+            remedy = f"make rows a multiple of {LANES} tokens, or {INSTEAD}"
             raise BadInput(Problem(what, remedy=remedy))
         if is_abstract():
             # Two products going forward; the kernel for queries has three, that for keys four.
@@ -149,7 +144,7 @@ class SplashAttention:
         if layout is None:
             return self._attend(query_BLHK, key_BLGK, value_BLGK, segments)
         if layout.mesh_axes("length"):
-            remedy = f"use fiddler:all_to_all, or {_INSTEAD}"
+            remedy = f"use fiddler:all_to_all, or {INSTEAD}"
             raise BadInput(Problem("SplashAttention attends to whole rows only", remedy=remedy))
         rows, heads = layout.mesh_axes("batch"), layout.mesh_axes("heads")
         sizes = [math.prod(layout.sizes[axis] for axis in axes) for axes in (rows, heads)]

@@ -300,6 +300,20 @@ class Inbox:
                     return task
             return None
 
+    def next(self, is_broken: Callable[[], bool]) -> TrialTask | None:
+        """Wait for a trial and take it; return None when the worker ends.
+
+        Args:
+          is_broken: Whether the devices can take no more trials.
+        """
+        # Asked again after the wait: a fault may have shown meanwhile, in a trial that was being
+        # closed. The driver gives a trial that is left here to another worker.
+        while not is_broken() and self.wait() and not is_broken():
+            # None where its trial was stopped while it waited.
+            if (task := self.take()) is not None:
+                return task
+        return None
+
     def wait(self) -> bool:
         """Wait for a trial; return whether there is one, which is not so when the worker ends."""
         with self._changed:

@@ -285,7 +285,7 @@ class Pack:
         # Lanes without a trial get any batch of the right shape; what they compute is never read.
         some = next(iter(batches.values()))
         rows = [batches.get(lane, some) for lane in range(packed.num_lanes)]
-        placed = {name: self._place(name, rows) for name in packed.entries}
+        placed = self._place(rows)
         lanes = frozenset(batches)
         if lanes != self._active_lanes:
             # Kept as long as no lane changes: on several processes JAX compares what it is given
@@ -299,18 +299,23 @@ class Pack:
         self._leaves, vectors = packed.step(self._values, self._leaves, placed, self._active)
         return vectors
 
-    def _place(self, name: str, rows: Sequence[HostArrays]) -> jax.Array:
-        """Put an entry of the batches of all lanes onto the devices."""
-        entry = self.packed.entries[name]
-        if entry.sharding.is_fully_addressable:
-            return jax.device_put(np.stack([row[name] for row in rows]), entry.sharding)
+    def _place(self, rows: Sequence[HostArrays]) -> dict[str, jax.Array]:
+        """Put the batches of all lanes onto the devices."""
+        shardings = {name: entry.sharding for name, entry in self.packed.entries.items()}
+        if all(sharding.is_fully_addressable for sharding in shardings.values()):
+            # One call for all entries: the host is what a step of small trials waits for.
+            stacked = {name: np.stack([row[name] for row in rows]) for name in shardings}
+            return jax.device_put(stacked, shardings)
 
         # This process has read its own rows of each batch only. The lane axis is not sharded here:
         # lanes of `shard` are for groups of one process.
-        def part(place: Any) -> np.ndarray:
-            return np.stack([self._share.at(row[name], place[1:]) for row in rows])
+        def placed(name: str, entry: jax.ShapeDtypeStruct) -> jax.Array:
+            def part(place: Any) -> np.ndarray:
+                return np.stack([self._share.at(row[name], place[1:]) for row in rows])
 
-        return jax.make_array_from_callback(entry.shape, entry.sharding, part)
+            return jax.make_array_from_callback(entry.shape, entry.sharding, part)
+
+        return {name: placed(name, entry) for name, entry in self.packed.entries.items()}
 
     def load(self, lane: int, values: Values, leaves: Leaves) -> None:
         """Put the state of a trial into a lane."""

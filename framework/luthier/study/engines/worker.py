@@ -75,11 +75,7 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
     writer.send(SliceInfo(options.slice, options.name, len(devices), kind, memory_bytes))
     lanes = LaneRunner(execution, inbox)
     with shared_mirrors():
-        while not execution.is_broken and inbox.wait():
-            task = inbox.take()
-            # The one that waited was stopped in the meantime: `take` drops it.
-            if task is None:
-                continue
+        while (task := inbox.next(lambda: execution.is_broken)) is not None:
             if task.work.lanes == "single":
                 execution.run(task.work, task.trial, task.watcher)
             else:
