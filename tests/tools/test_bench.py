@@ -74,9 +74,12 @@ def test_the_loop_by_hand_trains_what_luthier_trains(tmp_path):
         "configs.lm.quickstart",
         [*overrides, f"records.directory={tmp_path}", "records.console=None", "records.wandb=None"],
     )
-    expected = luthier.train(graph, devices=jax.devices()[:1]).metrics["held_out"]["nats_per_token"]
-    trainer = trial.Trainer(overrides)
+    found = luthier.train(graph, devices=jax.devices()[:1]).metrics["held_out"]
+    expected = found["nats_per_token"]
+    trainer = trial.Trainer(luthier.graph.build(graph))
     assert trainer.run(4e-3) == pytest.approx(expected, rel=1e-4)
+    *_, last = trainer.losses(4e-3, trial.DECAY, every=4, num_batches=1)
+    assert last == pytest.approx(found["nats_per_byte"], rel=1e-4)
     losses = trainer.run_together([4e-3, 1e-3])
     assert losses[0] == pytest.approx(expected, rel=1e-4)
     assert losses[1] == pytest.approx(trainer.run(1e-3), rel=1e-4)
@@ -142,10 +145,10 @@ def test_ways_are_compared_by_the_device_time_to_the_loss_of_random_search(tmp_p
     assert asha == ([(5.0, 2.0)], {"trials": 3, "complete": 2, "device seconds": 14.0})
     never = ([(1.0, 2.5)], {"trials": 1, "complete": 1, "device seconds": 1.0})
     found = {schedulers.BASELINE: random, "ASHA": asha, "never": never}
-    rows = schedulers.rows_of_seed(0, found)
+    rows = schedulers.rows_of_seed("rungs", 0, found)
     assert [row["ratio"] for row in rows] == [1.0, 0.25, None]
-    assert "ASHA: median ratio 0.25, reached in 1 of 1 seeds" in schedulers.medians(rows)
-    assert "never: median ratio inf, reached in 0 of 1 seeds" in schedulers.medians(rows)
+    assert "rungs, ASHA: median ratio 0.25, reached in 1 of 1 seeds" in schedulers.medians(rows)
+    assert "rungs, never: median ratio inf, reached in 0 of 1 seeds" in schedulers.medians(rows)
 
 
 @pytest.mark.slow

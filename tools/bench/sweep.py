@@ -8,11 +8,13 @@ Every way draws learning rates at random, and trains and evaluates the same mode
 a decoder of one layer on bytes, 60 steps of 4 sequences of 48 bytes, and at the end of each trial
 all of the held-out plays. `luthier sweep` is the command, in a process of its own with an empty
 cache of compiled programs, with all that a study has: driver, sampler, gate, journal, evaluations,
-records and checkpoints of every trial, report, Optuna's copy. The ways beside it
+records and checkpoints of every trial, report, Optuna's copy; `checkpoints=None` saves nothing, as
+most of the others. The ways beside it
 (`tools/bench/sweep_peers`) are one process each, with luthier's model in a step, an optimizer and
-a loop of plain JAX and optax; they save nothing:
+a loop of plain JAX and optax, without records; only one of them saves:
 
 - `plain loop`: Optuna's ask and tell around one jitted step, the rate a runtime argument.
+- `plain loop, saving`: the same, and Orbax saves the last state of each trial.
 - `plain loop, vmapped`: the same over as many trials at a time as `luthier sweep` packs.
 - `hydra -m`: hydra's basic launcher, all jobs in its process, one compile. HYDRA_PYTHON names an
   interpreter in which hydra and luthier can be imported.
@@ -101,8 +103,8 @@ class Taken:
     parts: str = ""
 
 
-def sweep(case: Case, lanes: str, wandb: str) -> Taken:
-    """Run `luthier sweep` on one device."""
+def sweep(case: Case, lanes: str, wandb: str, *words: str) -> Taken:
+    """Run `luthier sweep` on one device; `words` are further overrides of the experiment."""
     folder = case.folder / f"{lanes}-{wandb}-{time.time_ns()}"
     (folder / "cache").mkdir(parents=True)
     overrides = [
@@ -111,6 +113,7 @@ def sweep(case: Case, lanes: str, wandb: str) -> Taken:
         "reset:evaluations.held_out.num_batches",
         f"checkpoints.every=Steps({case.steps})",
         f"records.wandb.mode={wandb}",
+        *words,
     ]
     (folder / "bench_study.py").write_text(
         STUDY.format(
@@ -263,7 +266,11 @@ def ways(with_separate: bool) -> dict[str, Any]:
     """Return the ways that can be measured here: from a case to what a run takes."""
     made = {
         "plain loop": lambda case: by_hand(case, "loop"),
+        "plain loop, saving": lambda case: by_hand(case, "saving"),
         "luthier sweep": lambda case: sweep(case, "single", "off"),
+        "luthier sweep, checkpoints=None": lambda case: sweep(
+            case, "single", "off", "checkpoints=None"
+        ),
         "luthier sweep, W&B offline": lambda case: sweep(case, "single", "offline"),
         "plain loop, vmapped": lambda case: by_hand(case, "vmapped"),
         "luthier sweep, packed": lambda case: sweep(case, "vmap", "off"),
