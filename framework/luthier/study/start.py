@@ -529,17 +529,20 @@ def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
     from luthier.study.views import wandb_summary as views
     from luthier.study.views.text import read_status
 
-    path = report.write(directory.path)
-    lines = [f"report: {path}"]
-    pages = {"report": str(path)}
-    try:
-        mirrored = views.mirror_study(directory.path, graph, read_status(directory.path), pages)
-    except LuthierError as error:
-        return [*lines, f"{error}; again by `luthier sweep show {directory.path} --sync wandb`"]
-    if mirrored is not None:
+    # The report is made while the process imports wandb: both take about a second.
+    with views.summary_process(directory.path, graph) as write_summary:
+        path = report.write(directory.path)
+        lines = [f"report: {path}"]
+        if write_summary is None:
+            return lines
+        try:
+            mirrored = write_summary(read_status(directory.path), {"report": str(path)})
+        except LuthierError as error:
+            again = f"luthier sweep show {directory.path} --sync wandb"
+            return [*lines, f"{error}; again by `{again}`"]
         upload = mirrored.url or f"offline; to upload it: wandb sync {mirrored.path}"
         lines.append(f"W&B: the study's summary is {upload}")
-    return lines
+        return lines
 
 
 @contextlib.contextmanager

@@ -21,7 +21,12 @@ from luthier.records.weights_and_biases.node import (
     server,
     shared_mirrors,
 )
-from luthier.records.weights_and_biases.summary import Summary, id_of_summary, mirror_summary
+from luthier.records.weights_and_biases.summary import (
+    Summary,
+    SummaryWriter,
+    id_of_summary,
+    mirror_summary,
+)
 
 __all__ = [
     "OUTCOME",
@@ -31,6 +36,7 @@ __all__ = [
     "MirroredRows",
     "Parent",
     "Summary",
+    "SummaryWriter",
     "Wandb",
     "choose_mode",
     "has_key",

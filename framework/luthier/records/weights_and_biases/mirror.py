@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from luthier import environment
 from luthier.errors import LuthierError, RunError
 from luthier.records import events
 from luthier.records.directory import RunDirectory
@@ -596,6 +597,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--process", type=int, default=0)
     parser.add_argument("--patience", type=float, default=30.0)
     options = parser.parse_args(arguments)
+    environment.collect_rarely()
     # It ends when training does, not when somebody interrupts training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

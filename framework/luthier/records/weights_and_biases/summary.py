@@ -2,13 +2,15 @@
 
     python -m luthier.records.weights_and_biases.summary DIRECTORY --mode auto
 
-reads DIRECTORY/wandb.json and DIRECTORY/summary.json, which `mirror_summary` writes. It is a
-process of its own, so that nothing of wandb can block or crash the one that calls.
+reads DIRECTORY/wandb.json and DIRECTORY/wandb/summary.json, which `SummaryWriter` writes, once
+there is a line on its standard input. It is a process of its own, so that nothing of wandb can
+block or crash the one that calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -18,6 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from luthier import environment
 from luthier.errors import Problem, RunError
 from luthier.records.redaction import write_json
 from luthier.records.weights_and_biases import mirror
@@ -94,27 +97,75 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     Raises:
       RunError: It cannot be done; the message says why.
     """
-    mode = resolved_mode(node.mode)
-    if mode == "off":
+    if resolved_mode(node.mode) == "off":
         return None
-    folder = directory / "wandb"
-    folder.mkdir(parents=True, exist_ok=True)
-    fields = dataclasses.asdict(node)
-    fields |= {"name": summary.name, "group": summary.group, "job_type": "summary"}
-    fields["tags"] = list(node.tags)
-    # The same id, because a study that has grown continues its W&B run (`write`).
-    fields["id"] = id_of_summary(directory)
-    write_json(directory / SETTINGS_FILE, fields)
-    # Absolute, because the process that reads them has a folder of its own.
-    pages = {title: str(pathlib.Path(page).resolve()) for title, page in summary.pages.items()}
-    write_json(folder / FILE, dataclasses.asdict(summary) | {"pages": pages})
-    arguments = [str(directory.resolve()), "--mode", mode]
-    what = f"W&B cannot mirror {directory}"
-    try:
-        process = start_process("summary", arguments, folder, subprocess.DEVNULL)
-    except OSError as error:
-        raise RunError(Problem(f"{what}: {error}")) from error
-    return end_process(process, what, folder)
+    with SummaryWriter(node, directory) as writer:
+        return writer.write(summary)
+
+
+class SummaryWriter:
+    """Makes the W&B run of a summary in a process that imports wandb before there is a summary.
+
+    A context manager: the process ends with it, where nothing was written.
+
+    Args:
+      node: Settings of the mirror, which is not off.
+      directory: Where its files are kept.
+    """
+
+    def __init__(self, node: Wandb, directory: pathlib.Path):
+        self._node, self._directory = node, directory
+        self._folder = directory / "wandb"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        arguments = [str(directory.resolve()), "--mode", resolved_mode(node.mode)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._error: OSError | None = None
+        try:
+            self._process = start_process("summary", arguments, self._folder, subprocess.PIPE)
+        except OSError as error:
+            # Raised by `write`: what is done meanwhile does not depend on W&B.
+            self._error = error
+
+    def __enter__(self) -> SummaryWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            with self._process:
+                pass
+
+    def write(self, summary: Summary) -> Mirrored:
+        """Make the run, or make it anew; wait until it is done.
+
+        Args:
+          summary: Its content.
+
+        Returns:
+          Where it is.
+
+        Raises:
+          RunError: It cannot be done; the message says why.
+        """
+        what = f"W&B cannot mirror {self._directory}"
+        process, self._process = self._process, None
+        if process is None:
+            raise RunError(Problem(f"{what}: {self._error}")) from self._error
+        node = self._node
+        fields = dataclasses.asdict(node)
+        fields |= {"name": summary.name, "group": summary.group, "job_type": "summary"}
+        fields["tags"] = list(node.tags)
+        # The same id, because a study that has grown continues its W&B run (`write`).
+        fields["id"] = id_of_summary(self._directory)
+        write_json(self._directory / SETTINGS_FILE, fields)
+        # Absolute, because the process that reads them has a folder of its own.
+        pages = {title: str(pathlib.Path(page).resolve()) for title, page in summary.pages.items()}
+        write_json(self._folder / FILE, dataclasses.asdict(summary) | {"pages": pages})
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has failed, and says why
+            process.stdin.write(b"go\n")
+            process.stdin.close()
+        return end_process(process, what, self._folder)
 
 
 def write(directory: pathlib.Path, mode: str, send: mirror.Send) -> None:
@@ -127,6 +178,8 @@ def write(directory: pathlib.Path, mode: str, send: mirror.Send) -> None:
     """
     import wandb
 
+    if not sys.stdin.readline():
+        return  # the parent has ended
     # W&B keeps history in ascending steps, one row each. A summary is made again whenever a study
     # has grown: online, the server has rows already, up to `run.step`, and only new ones are sent;
     # offline, a new file holds all of them, and the former ones are deleted once it is complete.
@@ -175,6 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--mode", default="auto")
     options = parser.parse_args(arguments)
+    environment.collect_rarely()
     send = mirror.own_output()
     try:
         with Lock(options.directory / "wandb" / "lock", patience_seconds=30.0):

@@ -6,16 +6,17 @@ never does.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.graph import Graph
 from luthier.records import Mirrored, Summary, Wandb, mirror_summary
-from luthier.records.weights_and_biases import id_of_summary, resolved_mode
+from luthier.records.weights_and_biases import SummaryWriter, id_of_summary, resolved_mode
 from luthier.study.driver.trial_table import Trial
 from luthier.study.views.text import StudyStatus
 
@@ -43,6 +44,29 @@ def mirror_study(
     if node is None:
         return None
     return mirror_summary(node, directory, summary_of(graph, standing, node, pages))
+
+
+@contextlib.contextmanager
+def summary_process(directory: pathlib.Path, graph: Graph) -> Iterator[Write | None]:
+    """Start the process that writes the W&B run of a study; it imports wandb within the context.
+
+    Args:
+      directory: The study's folder.
+      graph: The study's graph.
+
+    Yields:
+      A function like `mirror_study`, from the status and the pages to where the run is; None where
+      the experiment is not mirrored.
+    """
+    node = wandb_of(graphs.get(graph, "base"))
+    if node is None or resolved_mode(node.mode) == "off":
+        yield None
+        return
+    with SummaryWriter(node, directory) as writer:
+        yield lambda standing, pages: writer.write(summary_of(graph, standing, node, pages))
+
+
+Write = Callable[[StudyStatus, Mapping[str, str]], Mirrored]
 
 
 def reserve_summary(directory: pathlib.Path, base: Graph) -> str:
