@@ -13,7 +13,7 @@ These settings take effect only at the start of a process:
 * The parent process: a process that computes an answer for another one ends with it.
 * The threshold of the garbage collector. By default it looks for cycles after every 700 new
   objects, and walked through the objects of imports and traces again and again: a tenth of the
-  start-up time (`tools/bench/shapes.py`).
+  start-up time (`tools/bench/shapes.py`). At the end it would do so once more.
 
 Source: the manual of the GNU C Library, "Memory Allocation Tunables"; the kernel's
   Documentation/admin-guide/mm/transhuge.rst; JAX, "Persistent compilation cache".
@@ -21,6 +21,7 @@ Source: the manual of the GNU C Library, "Memory Allocation Tunables"; the kerne
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -170,13 +171,16 @@ def kept_programs(environment: Mapping[str, str], shortest: float) -> dict[str, 
 
 
 def collect_rarely() -> None:
-    """Run the garbage collector less often than Python does by default.
+    """Run the garbage collector less often than Python does by default, and not at the end.
 
     A collector that is off stays off.
     """
     newest, *others = gc.get_threshold()
     if newest:
         gc.set_threshold(NEW_OBJECTS, *others)
+    # The interpreter collects once more when it ends, which takes half a second where JAX is
+    # imported. What is frozen is left to the system.
+    atexit.register(gc.freeze)
 
 
 def drop_oldest(folder: str, most_bytes: int = MOST_BYTES) -> None:

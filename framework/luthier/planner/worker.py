@@ -57,6 +57,7 @@ def serve(request_json: str, output: IO[str]) -> None:
 def main() -> None:
     """Serve on the standard streams; the argument is the id of the caller's process."""
     environment.end_with(int(sys.argv[1]))
+    environment.collect_rarely()
     # Compilers and the user's modules may print to descriptor 1. It is replaced by that of standard
     # error, so that the caller reads lines of JSON only.
     output = os.fdopen(os.dup(1), "w")

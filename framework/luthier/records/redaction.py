@@ -82,7 +82,11 @@ def find_secret(text: str) -> str:
       >>> records.find_secret("https://me:secret@example.com/data"), records.find_secret("plain")
       ('a password in a URL', '')
     """
-    for secret, name in _known():
+    return _find(text, _known())
+
+
+def _find(text: str, known: tuple[tuple[str, str], ...]) -> str:
+    for secret, name in known:
         if secret in text:
             return f"the value of {name}"
     if "://" in text and _PASSWORD_IN_URL.search(text):
@@ -107,10 +111,11 @@ def require_none(values: Any, what: str) -> None:
       >>> records.require_none({"path": "data/train"}, "the config")
     """
     remedy = "leave it out, and give it by the environment or ~/.netrc where it is used"
+    known = _known()
     problems = [
         Problem(f"holds {found}, which {what} would keep for all to read", path, remedy=remedy)
         for path, text in _texts(values, "")
-        if (found := find_secret(text))
+        if (found := _find(text, known))
     ]
     if problems:
         raise RecordError(problems)

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from luthier import environment
 from luthier.errors import BadInput, Problem, RunError
 from luthier.records.redaction import redact
 from luthier.storage import Lock, read_json
@@ -423,6 +424,7 @@ def main(arguments: Sequence[str]) -> None:
     """Mirror a study until standard input ends, and once more after that."""
     import threading
 
+    environment.collect_rarely()
     directory = pathlib.Path(arguments[0])
     is_over = threading.Event()
 
