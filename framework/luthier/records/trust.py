@@ -153,8 +153,11 @@ def is_trusted(path: pathlib.Path) -> bool:
       path: The resolved path.
     """
     # The environment and not a global: workers and launched processes inherit it.
-    known = filter(None, _SEPARATOR.split(os.environ.get(VARIABLE, "")))
-    known = (project.working_copy(place).resolve() if "://" in place else place for place in known)
+    known = [
+        project.working_copy(place).resolve() if "://" in place else pathlib.Path(place)
+        for place in _SEPARATOR.split(os.environ.get(VARIABLE, ""))
+        if place
+    ]
     # Paths are resolved on both sides: a link inside of a trusted folder does not lead out of it.
     return any(path.is_relative_to(folder) for folder in known)
 

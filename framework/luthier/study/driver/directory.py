@@ -446,10 +446,10 @@ def find_study(
     """
     name = os.fspath(name)
     root = project.records_folder(directory)
-    places = (pathlib.Path(name), root / name)
+    places = [pathlib.Path(name), root / name]
     if is_url(name):
-        place = project.working_copy(name)
-        root, places = place.parent, (place,)
+        places = [project.working_copy(name)]
+        root = places[0].parent
     for path in places:
         if name and StudyDirectory(path).fetch():
             return StudyDirectory(path)
