@@ -194,11 +194,33 @@ class Groups:
                     return True
         return False
 
+    def _num_lines(self, kind):
+        """Return how many lines of a kind the driver has in the journal of its machine."""
+        folder = self._machine / "cache/luthier/buckets/gs/lab/studies/groups"
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / "journal.jsonl").read_text().count(f'"kind":"{kind}"')
+        return 0
+
+    def remove_group(self):
+        """End the scripts of one group for good, once the driver has opened all groups."""
+        self.kill_driver()
+        journal = growing(self._lab.objects, "studies/groups/journal.jsonl")
+        known = sum(line["kind"] == "opened" for line in journal)
+        self.begin("four")
+        while self.is_running() and self._num_lines("opened") <= known:
+            time.sleep(0.5)
+        self.end_jobs(most=1)
+
     def disturb(self, reference, kills):
         """Kill a process again and again; return how many were killed before the study ended."""
         done = 0
         while done < kills and self.is_running():
-            time.sleep(self._chance.uniform(5.0, 30.0))
+            # At random moments, and not more often than trials end, which there are few more of.
+            before = self._num_lines("ended")
+            deadline = time.monotonic() + self._chance.uniform(5.0, 40.0)
+            while time.monotonic() < deadline and self._num_lines("ended") == before:
+                time.sleep(0.5)
+            time.sleep(self._chance.uniform(0.0, 3.0))
             if self._chance.random() < 0.35:
                 self.kill_driver()
                 self.begin(reference)
@@ -219,12 +241,11 @@ def test_groups_without_a_shared_disk_lose_no_trial_whatever_is_killed(tmp_path,
         try:
             groups.begin("four")
             done = groups.disturb("four", 8)
-            groups.end_jobs(most=1)  # a group is gone for good, and another driver has one less
-            time.sleep(10.0)
-            done += groups.disturb("three", 6)
+            groups.remove_group()
+            done += 1 + groups.disturb("three", 6)  # and later drivers have one less
             groups.kill_driver()
             groups.begin("five")  # a group is added
-            done += groups.disturb("five", 6) + 1
+            done += 1 + groups.disturb("five", 4)
             while groups.is_running():
                 time.sleep(1.0)
             assert groups.code() == 0, groups.output[-3000:]

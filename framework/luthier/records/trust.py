@@ -82,8 +82,8 @@ def packages_for(
     named = [package for package in packages if _mentions(text, package)]
     if not named:
         return ()  # a text can name without saying so: by escapes, by files that it includes
-    what = f"{project.address(path)} was not made in this project"
-    what += f" and names your package {', '.join(named)}"
+    address = project.address(path)
+    what = f"{address} was not made in this project and names your package {', '.join(named)}"
     if not _agreed(f"{what}: what it names is called with its arguments"):
         remedy = f"if you know who made it, add: --trust {project.address(_folder(place))}"
         raise RecordError(Problem(what, remedy=remedy))
@@ -104,7 +104,8 @@ def require(path: str | os.PathLike[str], why: str) -> None:
     place = pathlib.Path(path).resolve()
     if is_trusted(place) or _is_same_project(place):
         return
-    what = f"{project.address(path)} was not made in this project, and {why}"
+    address = project.address(path)
+    what = f"{address} was not made in this project, and {why}"
     if not _agreed(what):
         remedy = f"if you know who made it, add: --trust {project.address(place)}"
         raise RecordError(Problem(what, remedy=remedy))
@@ -133,8 +134,8 @@ def packages_of_study(
     ours = {*_declared, *_project_packages()}
     strange = [name for name in recorded if name not in ours and _mentions(text, name)]
     if strange:
-        what = f"{project.address(path)} names {', '.join(strange)}, "
-        what += "outside the packages of this project"
+        address = project.address(path)
+        what = f"{address} names {', '.join(strange)}, outside the packages of this project"
         remedy = "add it to packages under [tool.luthier] in pyproject.toml, or, if you know who"
         remedy += f" made the study, add: --trust {project.address(_folder(place))}"
         raise RecordError(Problem(what, remedy=remedy))
