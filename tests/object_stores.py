@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import json
+import re
 import threading
 import time
 import urllib.parse
@@ -149,6 +150,32 @@ def serving(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class Lab:
+    """A bucket, and the machines that see it: each has a cache of its own, and nothing else."""
+
+    def __init__(self, monkeypatch, folder):
+        self.objects, self.refusals = {}, {}
+        self._monkeypatch, self.folder = monkeypatch, folder
+        self.move("first")
+
+    def move(self, machine):
+        """Work on a machine of this name from here on."""
+        self._monkeypatch.setenv("XDG_CACHE_HOME", str(self.folder / machine))
+
+    def refuse(self, key):
+        """Return with which status writing an object is refused; None where it is not."""
+        found = (status for pattern, status in self.refusals.items() if re.search(pattern, key))
+        return next(found, None)
+
+    @contextlib.contextmanager
+    def serving(self):
+        """Serve the bucket `lab`."""
+        with serving({"lab": self.objects}, before_write=self.refuse) as (address, _):
+            for name, value in environment(address).items():
+                self._monkeypatch.setenv(name, value)
+            yield self
 
 
 def environment(address):

@@ -194,6 +194,15 @@ def bucket_url(path: str | os.PathLike[str]) -> str:
     return ""
 
 
+def address(path: str | os.PathLike[str]) -> str:
+    """Return where a folder is kept: its path, or the URL that it is the working copy of.
+
+    Args:
+      path: A folder; see `working_copy`.
+    """
+    return bucket_url(path) or os.fspath(path)
+
+
 def _buckets() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(os.path.abspath(cache), "luthier", "buckets")

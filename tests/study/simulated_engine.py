@@ -143,8 +143,7 @@ def loss(values: Mapping[str, Any], step: int) -> float:
 
 def read_values(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the arguments in a trial's config.json, without importing what it names."""
-    config = json.loads(pathlib.Path(directory, "config.json").read_text())
-    return config["graph"]["arguments"]
+    return json.loads(protocol.read_text(directory, "config.json"))["graph"]["arguments"]
 
 
 def make_ended(slice: int, work: TrialWork, outcome: Any, series: list[Any]) -> TrialEnded:

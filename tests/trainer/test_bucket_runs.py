@@ -15,20 +15,8 @@ from tests.trainer.conftest import TINY
 FAST = 'checkpoints.fast=luthier.checkpoint.FastTier("{}", luthier.durations.Steps(2))'
 
 
-class Lab:
-    """A bucket, and the machines that see it: each has a cache of its own, and nothing else."""
-
-    def __init__(self, monkeypatch, tmp_path):
-        self.objects, self.refusals = {}, {}
-        self._monkeypatch, self._folder = monkeypatch, tmp_path
-        self.move("first")
-
-    def move(self, machine):
-        self._monkeypatch.setenv("XDG_CACHE_HOME", str(self._folder / machine))
-
-    def refuse(self, key):
-        found = (status for pattern, status in self.refusals.items() if re.search(pattern, key))
-        return next(found, None)
+class Lab(object_stores.Lab):
+    """The machines of a bucket with runs."""
 
     def committed(self):
         keys = (re.search(r"checkpoints/(\d+)\..*/commit.json$", key) for key in self.objects)
@@ -37,10 +25,7 @@ class Lab:
 
 @pytest.fixture
 def lab(monkeypatch, tmp_path):
-    lab = Lab(monkeypatch, tmp_path)
-    with object_stores.serving({"lab": lab.objects}, before_write=lab.refuse) as (address, _):
-        for name, value in object_stores.environment(address).items():
-            monkeypatch.setenv(name, value)
+    with Lab(monkeypatch, tmp_path).serving() as lab:
         yield lab
 
 
@@ -229,9 +214,7 @@ def test_commands_take_urls_of_runs_and_of_folders_of_runs(lab, corpus, capsys, 
 
 
 @pytest.mark.full
-def test_a_fast_tier_and_studies_need_a_disk(lab, tiny, capfd):
+def test_a_fast_tier_needs_a_disk(lab, tiny):
     with pytest.raises(CheckpointError, match="a fast tier needs a run on a disk, and this one"):
         trainer.run(tiny("gs://lab/runs", FAST.format("fast")))
     assert lab.objects == {}
-    assert main(["sweep", "sweeps.lm_learning_rate", "directory=gs://lab/studies"]) == 2
-    assert "gs://lab/studies is not a directory of a disk" in capfd.readouterr().err

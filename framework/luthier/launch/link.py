@@ -1,7 +1,8 @@
 """TCP connections between a driver and the workers of its device groups, with a shared secret.
 
-The driver listens, and says where in a file that only its user can read, in the study's folder. A
-worker reads the file and connects. Both prove that they know the secret without sending it: each
+The driver listens, and says where in a file that only its user can read, in the study's folder (or
+in the object store that is the study's home, for all who can read that). A worker reads the file
+and connects. Both prove that they know the secret without sending it: each
 answers the other's random number with a keyed hash. After that both send JSON lines.
 """
 
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from luthier.errors import Problem, RunError
+from luthier.storage.bucket import Bucket, is_url
 
 HELLO_SECONDS = 10.0
 DEAD_SECONDS = 45
@@ -59,13 +61,23 @@ class Address:
         os.replace(building, path)
 
     @classmethod
-    def read(cls, path: pathlib.Path) -> Address:
+    def read(cls, place: str | os.PathLike[str]) -> Address:
         """Read the file that `write` wrote.
 
         Args:
-          path: The file.
+          place: The file, or its URL in an object store.
+
+        Raises:
+          FileNotFoundError: There is no such file.
         """
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        text = os.fspath(place)
+        if not is_url(text):
+            return cls(**json.loads(pathlib.Path(text).read_text(encoding="utf-8")))
+        folder, _, name = text.rpartition("/")
+        data = Bucket(folder).read(name).data
+        if data is None:
+            raise FileNotFoundError(text)
+        return cls(**json.loads(data))
 
 
 def listen(host: str | None = None) -> tuple[socket.socket, Address]:
@@ -152,11 +164,13 @@ def greet(connection: socket.socket, secret: str) -> tuple[Connection, dict[str,
         return None
 
 
-def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connection | None:
+def connect(
+    place: str | os.PathLike[str], about: dict[str, Any], seconds: float
+) -> Connection | None:
     """Connect a worker to its driver; None where none answers that knows the secret.
 
     Args:
-      path: The file with the driver's address.
+      place: The file with the driver's address, or its URL.
       about: The description of the worker.
       seconds: How long to try.
 
@@ -169,7 +183,7 @@ def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connec
     deadline = time.monotonic() + seconds
     while True:
         try:
-            address = Address.read(path)
+            address = Address.read(place)
         except FileNotFoundError:
             return None
         # Final, unlike a refused connection: the file is renamed into place whole (`write`), so one

@@ -18,10 +18,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from luthier import project
 from luthier.errors import BadInput, Problem, RunError
 from luthier.launch import jobs, link
 from luthier.launch.engine import LIVE, LOGS, Engine, Job, ProcessGroup, Standing
-from luthier.records import crash
+from luthier.records import crash, object_storage
 from luthier.storage import read_json
 from luthier.study.engines.local import LocalSlice, environment
 from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, read_messages
@@ -35,6 +36,7 @@ RESTARTS = 1000
 CLOSED = "closed"
 DRIVER = "driver.json"
 _WORKER = "luthier.launch.worker"
+_BOOTSTRAP = "luthier.launch.bootstrap"
 
 
 @dataclasses.dataclass
@@ -132,11 +134,12 @@ class Slices:
         # Before the jobs are submitted: a job may start at once.
         self._listening, address = link.listen(self._host)
         address.write(place / DRIVER)
+        self._upload_address()
         self._groups = [self._group(index, place) for index in range(self._num_slices)]
         self._begin(self._accept, self._listening, address.secret)
         try:
             self._jobs = self._engine.submit(self._groups, str(place))
-            command = f"luthier sweep --resume {directory}"
+            command = f"luthier sweep --resume {project.address(directory)}"
             jobs.make_launch(place, self._engine, command, (), self._jobs)
             self._begin(self._watch)
             while not any(seat.line for seat in self._seats):
@@ -246,6 +249,13 @@ class Slices:
                 seat.line.cut()
         self._end_jobs()
 
+    def _upload_address(self) -> None:
+        """Make the driver's address known to machines that share only the study's object store."""
+        assert self._place is not None
+        study = self._place.parents[1]
+        if (home := object_storage.held(study)) is not None:
+            home.push((self._place / DRIVER).relative_to(study).as_posix())
+
     def _end_jobs(self) -> None:
         """Cancel jobs that are still in the queue, and those that do not end."""
         deadline = time.monotonic() + END_SECONDS
@@ -271,7 +281,10 @@ class Slices:
         name = f"{study.name}-{index}"
         # `-P` keeps the working directory off `sys.path`, where an edited package would win over
         # the study's copy; `-u`, because the last lines of a worker that dies are wanted.
-        words = ["-P", "-u", "-m", self.worker, "--driver", str(place / DRIVER)]
+        words = ["-P", "-u", "-m", self.worker, "--driver", project.address(place / DRIVER)]
+        if url := project.bucket_url(study):
+            search = []  # that folder may not exist on the machine of the worker
+            words = ["-P", "-u", "-m", _BOOTSTRAP, url, *words]
         words += ["--slice", str(index), "--name", name]
         words += [word for package in packages for word in ("--package", package)]
         if layout.devices is not None:

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import pathlib
 import signal
 import sys
 import threading
@@ -312,7 +311,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     environment.report_native_crashes()
     parser = argparse.ArgumentParser(prog="luthier.launch.worker")
-    parser.add_argument("--driver", type=pathlib.Path, required=True)
+    parser.add_argument("--driver", required=True)
     parser.add_argument("--slice", type=int, required=True)
     parser.add_argument("--name", default="")
     parser.add_argument("--devices")

@@ -49,7 +49,6 @@ from luthier.storage import (
     Holder,
     Lock,
     fence,
-    holder,
     json_text,
     read_json,
     require_known_format,
@@ -307,7 +306,7 @@ class RunDirectory:
     @property
     def address(self) -> str:
         """Where the run is kept: its path, or the URL where an object store is its home."""
-        return project.bucket_url(self.path) or str(self.path)
+        return project.address(self.path)
 
     @property
     def tokenizer_path(self) -> pathlib.Path:
@@ -518,14 +517,7 @@ class RunDirectory:
         Returns:
           The process, or None.
         """
-        found = holder(self.lock_path)
-        if found is not None or object_storage.home_of(self.path) is None:
-            return found
-        # Of another machine, as of the last time that the working copy was brought up to date.
-        writer = object_storage.recorded_writer(self.path)
-        if writer is None or writer.process is None or not writer.seems_alive:
-            return None
-        return Holder(**dataclasses.asdict(writer.process), since=writer.renewed)
+        return object_storage.writer(self.path)
 
     def lock(self, is_new: bool = False) -> Lock | object_storage.HomeLock:
         """Become the one writer of this run; release it, or use it in a `with`.

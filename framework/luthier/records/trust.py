@@ -22,6 +22,9 @@ from luthier.errors import BadInput, Problem, RecordError
 VARIABLE = "LUTHIER_TRUST"
 """Paths that are trusted, for this process and those that it starts."""
 
+_SEPARATOR = re.compile(rf"{os.pathsep}(?!//)")
+"""Between paths; the colon of a URL is none."""
+
 _declared: set[str] = set()
 _noted: set[pathlib.Path] = set()
 
@@ -30,17 +33,18 @@ def trust(path: str | os.PathLike[str]) -> None:
     """Let the records at or below a path name the user's packages, here and in child processes.
 
     Args:
-      path: A folder or a file.
+      path: A folder or a file, or the URL of a folder in an object store.
 
     Raises:
       RecordError: There is nothing at this path.
     """
-    full = pathlib.Path(path).resolve()
-    if not full.exists():
+    is_url = "://" in os.fspath(path)
+    full = (project.working_copy(os.fspath(path)) if is_url else pathlib.Path(path)).resolve()
+    if not full.exists() and not is_url:  # that of a URL is made when the store is read
         raise RecordError(Problem(f"--trust {path}: there is no such file or folder"))
     # In the environment, so that workers, mirrors and launched processes inherit the user's answer
     # and do not ask again.
-    known = os.environ.get(VARIABLE, "").split(os.pathsep)
+    known = _SEPARATOR.split(os.environ.get(VARIABLE, ""))
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(filter(None, [*known, str(full)])))
 
 
@@ -78,9 +82,10 @@ def packages_for(
     named = [package for package in packages if _mentions(text, package)]
     if not named:
         return ()  # a text can name without saying so: by escapes, by files that it includes
-    what = f"{path} was not made in this project and names your package {', '.join(named)}"
+    address = project.address(path)
+    what = f"{address} was not made in this project and names your package {', '.join(named)}"
     if not _agreed(f"{what}: what it names is called with its arguments"):
-        remedy = f"if you know who made it, add: --trust {_folder(place)}"
+        remedy = f"if you know who made it, add: --trust {project.address(_folder(place))}"
         raise RecordError(Problem(what, remedy=remedy))
     trust(place)
     return tuple(packages)
@@ -99,9 +104,11 @@ def require(path: str | os.PathLike[str], why: str) -> None:
     place = pathlib.Path(path).resolve()
     if is_trusted(place) or _is_same_project(place):
         return
-    what = f"{path} was not made in this project, and {why}"
+    address = project.address(path)
+    what = f"{address} was not made in this project, and {why}"
     if not _agreed(what):
-        raise RecordError(Problem(what, remedy=f"if you know who made it, add: --trust {place}"))
+        remedy = f"if you know who made it, add: --trust {project.address(place)}"
+        raise RecordError(Problem(what, remedy=remedy))
     trust(place)
 
 
@@ -127,9 +134,10 @@ def packages_of_study(
     ours = {*_declared, *_project_packages()}
     strange = [name for name in recorded if name not in ours and _mentions(text, name)]
     if strange:
-        what = f"{path} names {', '.join(strange)}, outside the packages of this project"
+        address = project.address(path)
+        what = f"{address} names {', '.join(strange)}, outside the packages of this project"
         remedy = "add it to packages under [tool.luthier] in pyproject.toml, or, if you know who"
-        remedy += f" made the study, add: --trust {_folder(place)}"
+        remedy += f" made the study, add: --trust {project.address(_folder(place))}"
         raise RecordError(Problem(what, remedy=remedy))
     own = [name for name in recorded if name in ours]
     # Packages that this very program named need no consent; those of the project go through the
@@ -146,7 +154,11 @@ def is_trusted(path: pathlib.Path) -> bool:
       path: The resolved path.
     """
     # The environment and not a global: workers and launched processes inherit it.
-    known = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
+    known = [
+        project.working_copy(place).resolve() if "://" in place else pathlib.Path(place)
+        for place in _SEPARATOR.split(os.environ.get(VARIABLE, ""))
+        if place
+    ]
     # Paths are resolved on both sides: a link inside of a trusted folder does not lead out of it.
     return any(path.is_relative_to(folder) for folder in known)
 

@@ -592,7 +592,12 @@ def judge(
     if needed:
         # Read here, and only where it is needed: a result with every step of training would be as
         # large as the run's record.
-        steps = _training_steps(pathlib.Path(folder, "run", "metrics.jsonl"), needed)
+        from luthier.records import object_storage
+
+        run = pathlib.Path(folder, "run")
+        if (home := object_storage.home_of(run)) is not None:
+            object_storage.refresh(run, home)  # the trial may have run on another machine
+        steps = _training_steps(run / "metrics.jsonl", needed)
         result = {**result, "training": steps}
     values = [objective.value(result) for objective in objectives]
     bounded = [quantity.value(result) for quantity in quantities]

@@ -8,15 +8,18 @@ an old fence is from a worker that was given up, and is dropped.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from luthier import project
 from luthier.errors import Problem, RunError
-from luthier.records.redaction import write_json
-from luthier.storage import read_json
+from luthier.records.redaction import redact, write_json
+from luthier.storage import json_text, require_format, run_error
+from luthier.storage.bucket import Bucket, is_url
 
 Outcome = Literal["complete", "pruned", "infeasible", "failed"]
 Verdict = Literal["continue", "prune", "pause"]
@@ -52,7 +55,8 @@ class TrialWork:
     Args:
       trial: Its number in the study.
       fence: The fence of the lease.
-      directory: Its directory; `config.json` in it is the whole graph, `run/` its run.
+      directory: Its directory, or the URL of that of a study in an object store; `config.json` in
+        it is the whole graph (`read_text`), `run/` its run.
       is_to_rung: Whether it is a run of its own to a rung below the full length. Its last
         evaluation is bounded by `num_batches`, as those before: rungs rank trials, and whole sets
         are for those that complete.
@@ -288,6 +292,11 @@ TRACEBACK = "traceback.txt"
 FORMAT = 1
 """The format of result.json; a file without one is of format 1."""
 
+
+class UnreadableResult(RunError):
+    """A file of a trial is damaged, or a disk cannot read it; an object store is only away."""
+
+
 _FIELDS = {field.name for field in dataclasses.fields(TrialEnded)}
 
 
@@ -306,9 +315,11 @@ def write_result(directory: str | os.PathLike[str], ended: TrialEnded) -> None:
     """
     # Whole or not at all, and on the disk: the driver may read it at any moment, and goes by it
     # after a crash.
-    write_json(
-        pathlib.Path(directory, NAME), {"format": FORMAT, **_encode(dataclasses.asdict(ended))}
-    )
+    fields = {"format": FORMAT, **_encode(dataclasses.asdict(ended))}
+    if (bucket := _bucket_of(directory)) is not None:
+        bucket.write(NAME, redact(json_text(fields)).encode())
+    else:
+        write_json(pathlib.Path(directory, NAME), fields)
 
 
 def read_result(directory: str | os.PathLike[str]) -> TrialEnded | None:
@@ -321,7 +332,8 @@ def read_result(directory: str | os.PathLike[str]) -> TrialEnded | None:
       The event, as `write_result` got it.
 
     Raises:
-      RunError: The file is damaged, or cannot be read.
+      UnreadableResult: The file is damaged, or the disk refuses.
+      RunError: The object store refuses.
       VersionError: It was written by a later luthier.
 
     Example:
@@ -329,17 +341,87 @@ def read_result(directory: str | os.PathLike[str]) -> TrialEnded | None:
       >>> print(study.read_result("."))
       None
     """
-    path = pathlib.Path(directory, NAME)
-    found = read_json(path, newest=FORMAT)
-    if found is None:
+    text = read_text(directory, NAME)
+    if text is None:
         return None
+    path = f"{project.address(directory)}/{NAME}"
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableResult(Problem(f"{path} is damaged: {error}")) from error
+    require_format(path, found, FORMAT)
     if not isinstance(found, dict):
-        raise RunError(Problem(f"{path} is damaged: it holds no result"))
+        raise UnreadableResult(Problem(f"{path} is damaged: it holds no result"))
     try:
         # What a later version adds is not known here, and harmless.
         return TrialEnded(**{k: v for k, v in _decode(found).items() if k in _FIELDS})
     except (TypeError, ValueError) as error:
-        raise RunError(Problem(f"{path} is damaged: {error}")) from error
+        raise UnreadableResult(Problem(f"{path} is damaged: {error}")) from error
+
+
+def read_text(directory: str | os.PathLike[str], name: str) -> str | None:
+    """Return the text of a file in a trial's directory; None where there is no such file.
+
+    Args:
+      directory: `TrialWork.directory`.
+      name: Its name, such as `config.json`.
+
+    Raises:
+      UnreadableResult: It is not text, or the disk refuses.
+      RunError: The object store refuses.
+    """
+    try:
+        if (bucket := _bucket_of(directory)) is not None:
+            data = bucket.read(name).data
+            return None if data is None else data.decode("utf-8")
+        return pathlib.Path(directory, name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        refused = run_error("read", pathlib.Path(directory, name), error)
+        raise UnreadableResult(refused.problems) from error
+    except UnicodeDecodeError as error:
+        where = f"{project.address(directory)}/{name}"
+        raise UnreadableResult(Problem(f"{where} is damaged: {error}")) from None
+
+
+def write_text(directory: str | os.PathLike[str], name: str, text: str) -> None:
+    """Write a file in a trial's directory, without secrets.
+
+    Args:
+      directory: `TrialWork.directory`.
+      name: Its name.
+      text: Its text.
+
+    Raises:
+      OSError: The disk refuses.
+      RunError: The object store refuses.
+    """
+    if (bucket := _bucket_of(directory)) is not None:
+        bucket.write(name, redact(text).encode())
+    else:
+        pathlib.Path(directory, name).write_text(redact(text), encoding="utf-8")
+
+
+def local_folder(directory: str | os.PathLike[str]) -> pathlib.Path:
+    """Return the folder of this machine in which a trial is run.
+
+    Args:
+      directory: `TrialWork.directory`.
+
+    Returns:
+      The directory, or the working copy of its URL.
+    """
+    text = os.fspath(directory)
+    return project.working_copy(text) if is_url(text) else pathlib.Path(text)
+
+
+# Workers read and write there and not in the working copy of the study, which the driver has on
+# another machine. The driver itself names a trial by its folder in that copy.
+def _bucket_of(directory: str | os.PathLike[str]) -> Bucket | None:
+    text = os.fspath(directory)
+    url = text if is_url(text) else project.bucket_url(text)
+    return Bucket(url) if url else None
 
 
 def _encode(value: Any) -> Any:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from luthier import environment, project
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, RunError
 from luthier.graph import Graph
-from luthier.records import trust
+from luthier.records import object_storage, trust
 from luthier.records.redaction import write_json
-from luthier.storage import Lock, holder, run_error
+from luthier.storage import holder, run_error
 from luthier.study import protocol
 from luthier.study import study as studies
 from luthier.study.checks import check_study
@@ -44,7 +46,7 @@ class Outcome:
     """The outcome of one call that starts or resumes a study.
 
     Args:
-      directory: The study's folder.
+      directory: The study's folder, or the working copy of its URL.
       is_over: Whether the study is complete; otherwise it can be resumed.
       ledger: The state of every trial.
       is_late: Whether `budget.wall_seconds` ended this call.
@@ -64,6 +66,11 @@ class Outcome:
     stopped_by: Literal["", "failures", "place"] = ""
 
     @property
+    def address(self) -> str:
+        """Where the study is kept: its folder, or its URL."""
+        return project.address(self.directory)
+
+    @property
     def best(self) -> list[str] | None:
         """The overrides of the best complete trial; None where none is complete.
 
@@ -81,7 +88,7 @@ class Outcome:
         try:
             standing = read_status(self.directory)
         except LuthierError:  # deleted or damaged since
-            return f"<Outcome in {self.directory}: {len(self.ledger.trials)} trials>"
+            return f"<Outcome in {self.address}: {len(self.ledger.trials)} trials>"
         parts = [headline(standing)]
         # Of several objectives, as `best`: the first trial that no other beats.
         if best := standing.best():
@@ -121,14 +128,15 @@ def run(
     # Checks come before anything is written: a study with a mistake leaves no folder behind.
     editing = Editing(tuple(shelves), tuple(packages))
     study = check_study(graph, editing)
-    directory = StudyDirectory(project.records_folder(study.directory, on_disk=True) / study.name)
+    directory = StudyDirectory(project.records_folder(study.directory) / study.name)
+    directory.fetch(is_writer=True)
     _set_aside(directory)
     if directory.exists:
         remedy = (
-            f"resume it (--resume {directory.path}; resume=True in Python), "
+            f"resume it (--resume {directory.address}; resume=True in Python), "
             "or give this one another name (--name)"
         )
-        raise BadInput(Problem(f"there is a study in {directory.path}", remedy=remedy))
+        raise BadInput(Problem(f"there is a study in {directory.address}", remedy=remedy))
     return _drive(_StudyRequest(graph, study, editing, directory, is_new=True), view, engine)
 
 
@@ -148,6 +156,8 @@ def _set_aside(directory: StudyDirectory) -> None:
     # Never a study that somebody drives: its folder is in use although no trial is complete yet.
     if not directory.exists or holder(directory.path / "lock") is not None:
         return
+    if object_storage.home_of(directory.path) is not None:
+        return  # objects cannot be renamed
     ledger = _ledger_of(directory)
     if ledger.stopped_by != "failures" or ledger.count("complete", "pruned"):
         return
@@ -173,7 +183,7 @@ def resume(
     """Resume a study; one that is over is left as it is.
 
     Args:
-      name: The study's folder, or its name.
+      name: The study's folder, its URL, or its name.
       graph: The study as it is described now; None for what was recorded. Only what does not make
         it another study may have changed: budget, engine, packing, gate, storage.
       retry: Run failed trials again, under their numbers: `failed` for all of them, or
@@ -201,10 +211,10 @@ def resume(
     editing = Editing(_union(old_shelves, shelves), _union(old_packages, packages))
     recorded = directory.read_study()
     if graph is not None:
-        _refuse_changes(recorded, graph, directory.path)
+        _refuse_changes(recorded, graph, directory.address)
     graph = recorded if graph is None else graph
     study = check_study(graph, editing)
-    _refuse_used_up(recorded, study, _ledger_of(directory), directory.path)
+    _refuse_used_up(recorded, study, _ledger_of(directory), directory.address)
     request = _StudyRequest(graph, study, editing, directory, is_new=False, retry=pattern)
     return _drive(request, view, engine)
 
@@ -239,7 +249,7 @@ def _retry(request: _StudyRequest, journal: Journal) -> None:
     if not again:
         reasons = sorted({t.reason for t in ledger.trials if t.state == "failed"})
         remedy = f"there are {'; '.join(reasons[:3])}" if reasons else "no trial failed"
-        what = f"no failed trial of {request.directory.path} matches {request.retry.pattern!r}"
+        what = f"no failed trial of {request.directory.address} matches {request.retry.pattern!r}"
         raise BadInput(Problem(what, "--retry", remedy=remedy))
     edited = directories.edited_packages(request.directory.path)
     # Failed trials are usually tried again because the code was mended, hence the new copy of the
@@ -272,13 +282,17 @@ def _reopen(study: studies.Study, directory: StudyDirectory, journal: Journal) -
     journal.commit()
 
 
+def _nothing() -> None:
+    """Upload nothing."""
+
+
 def _union(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
 
 # The study's own graph must be the same, or trials before and after would belong to different
 # questions. `FREE` are the fields that only say how long and where trials run.
-def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
+def _refuse_changes(recorded: Any, graph: Graph, address: str) -> None:
     """Raise where the config on resuming describes another study than the recorded one."""
     changes = [
         change
@@ -288,7 +302,7 @@ def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
     if changes:
         remedy = "resume without the change, or give the changed study another name (--name)"
         problems = [
-            Problem(f"differs from the study in {path}: {change}", change.path, remedy=remedy)
+            Problem(f"differs from the study in {address}: {change}", change.path, remedy=remedy)
             for change in changes
         ]
         raise BadInput(problems)
@@ -317,10 +331,10 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
     # Both may refuse, and come before the folder is made, so that nothing is left of such a start.
     recorded, storage = without_secrets(request.graph), mirror.storage_of(study)
     directory.create()
-    with Lock(directory.path / "lock", patience_seconds=2.0) as lock:
+    with directory.lock() as lock:
         # Looked at once more within the lock: two starts may have passed the first look together.
         if request.is_new and directory.exists:
-            raise BadInput(Problem(f"another process has just started {directory.path}"))
+            raise BadInput(Problem(f"another process has just started {directory.address}"))
         # The order within the lock: what is there is checked, then the source is copied, then the
         # study is recorded. `exists` looks for study.json, so that a start that was killed before
         # that is no study.
@@ -335,7 +349,11 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
             # Recorded outside of the study's folder, which may be copied to another machine or come
             # from one.
             trust.record_place(directory.path)
-        journal = Journal(directory.journal_path, lock.check)
+        home = object_storage.held(directory.path)
+        upload: Callable[[], None] = _nothing
+        if home is not None:
+            upload = functools.partial(home.push, directory.journal_path.name)
+        journal = Journal(directory.journal_path, lock.check, upload)
         with contextlib.closing(journal):
             if request.retry is not None:
                 _retry(request, journal)
@@ -366,6 +384,12 @@ def _drive(request: _StudyRequest, view: View | None, engine: TrialEngine | None
             driver = Driver(parts, engine, waiting, baseline)
             if journal.mended:
                 journal.add("noted", notice=f"{journal.mended} torn bytes were cut off the journal")
+            if home is not None:
+                if home.notice:
+                    journal.add("noted", notice=home.notice)
+                home.start(lambda line: print(f"luthier: {line}", file=sys.stderr))
+                # From here on another machine can resume the study.
+                home.push()
             driver.note_edits()
             driver.note_cut_grid()
             mirrored = _mirrored(study, storage, directory, ledger)
@@ -407,9 +431,7 @@ def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
     return ledger.is_over and (is_full or is_spent)
 
 
-def _refuse_used_up(
-    recorded: Graph, study: studies.Study, ledger: Ledger, directory: pathlib.Path
-) -> None:
+def _refuse_used_up(recorded: Graph, study: studies.Study, ledger: Ledger, address: str) -> None:
     """Raise where a study cannot go on within the budget that it is resumed with."""
     budget, known = study.budget, len(ledger.trials)
     before = graphs.build(graphs.get(recorded, "budget"))
@@ -421,7 +443,7 @@ def _refuse_used_up(
     limit, seconds = budget.wall_seconds, ledger.driven_seconds
     if limit is not None and seconds >= limit and not _has_nothing_left(study, ledger):
         remedy = f"give it more time: --budget wall_seconds={max(1, math.ceil(2 * seconds))}"
-        what = f"{limit:g} is used up: {directory} was driven for {seconds:.3g} s"
+        what = f"{limit:g} is used up: {address} was driven for {seconds:.3g} s"
         raise BadInput(Problem(what, "budget.wall_seconds", remedy=remedy))
 
 
@@ -532,13 +554,13 @@ def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
     # The report is made while the process imports wandb: both take about a second.
     with views.summary_process(directory.path, graph) as write_summary:
         path = report.write(directory.path)
-        lines = [f"report: {path}"]
+        lines = [f"report: {project.address(path)}"]
         if write_summary is None:
             return lines
         try:
             mirrored = write_summary(read_status(directory.path), {"report": str(path)})
         except LuthierError as error:
-            again = f"luthier sweep show {directory.path} --sync wandb"
+            again = f"luthier sweep show {directory.address} --sync wandb"
             return [*lines, f"{error}; again by `{again}`"]
         upload = mirrored.url or f"offline; to upload it: wandb sync {mirrored.path}"
         lines.append(f"W&B: the study's summary is {upload}")

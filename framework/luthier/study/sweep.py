@@ -13,6 +13,7 @@ from luthier.errors import BadInput, Problem
 from luthier.facade import root_function
 from luthier.graph import Graph
 from luthier.records import trust
+from luthier.storage.bucket import is_url
 from luthier.study import objective_grammar, samplers, start
 from luthier.study import study as studies
 from luthier.study.checks import evaluations_of
@@ -76,7 +77,7 @@ def sweep(
 
     Args:
       study: An `fdl.Config` of `Study`, or a reference to one; with `space`, of an `Experiment`.
-        With `resume`, the name or the folder of a study as well.
+        With `resume`, the name, the folder or the URL of a study as well.
       space: The search space of an experiment, as `--space` of `luthier sweep` takes it:
         `PATH=log(1e-4,1e-2)`.
       objective: The metric to optimize, or several, as `--objective` takes it: `held_out/loss`,
@@ -143,9 +144,7 @@ def sweep(
     if space and not objectives and (note := samplers.objective_note(study)):
         print(note)
     built = studies.build(study, own)
-    folder = (
-        recorded.path if recorded else project.records_folder(built.directory, True) / built.name
-    )
+    folder = recorded.path if recorded else project.records_folder(built.directory) / built.name
     if text := project.described(folder):
         print(f"project: {text}")
     with LiveView.of(built) as view:
@@ -156,5 +155,7 @@ def sweep(
 
 def _is_recorded(name: str) -> bool:
     """Return whether a study of this name, or in this folder, is recorded."""
-    paths = (pathlib.Path(name), project.records_folder(STUDIES, on_disk=True) / name)
+    if is_url(name):
+        return StudyDirectory(project.working_copy(name)).fetch()
+    paths = (pathlib.Path(name), project.records_folder(STUDIES) / name)
     return any(StudyDirectory(path).exists for path in paths)

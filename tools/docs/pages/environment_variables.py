@@ -35,8 +35,8 @@ VARIABLES = {
         "of a folder in an object store, such as `gs://lab/runs`.",
         "LUTHIER_STORAGE": "The URL of a study's Optuna storage, including its password. A study "
         "does not record this URL.",
-        "LUTHIER_TRUST": "Files and folders, separated by `:`, whose records may use your own "
-        "packages, as with `--trust`. Processes that luthier starts inherit the variable.",
+        "LUTHIER_TRUST": "Files, folders and URLs, separated by `:`, whose records may use your "
+        "own packages, as with `--trust`. Processes that luthier starts inherit the variable.",
         "LUTHIER_JOIN_SECONDS": "The maximum time, in seconds, that a process waits for the other "
         "processes of its run.",
     },

@@ -75,8 +75,8 @@ ACTIONS = {
         """\
 Print the status of a study: its best trials, and how the others ended.
 
-STUDY is the folder of a study, or its name. STUDY/7 prints trial 7, with its
-config and, if it failed, its traceback.
+STUDY is the folder, the name or the URL of a study. STUDY/7 prints trial 7,
+with its config and, if it failed, its traceback.
 
 examples:
   luthier sweep show lm_learning_rate
@@ -90,7 +90,7 @@ examples:
         """\
 Print the best trial of a study, or the Pareto front of several objectives.
 
-STUDY is the folder of a study, or its name.
+STUDY is the folder, the name or the URL of a study.
 
 examples:
   luthier sweep best lm_learning_rate
@@ -115,7 +115,7 @@ examples:
         """\
 Rebuild the damaged journal of a study from the folders of its trials.
 
-STUDY is the folder of a study, or its name. The damaged journal is kept.
+STUDY is the folder, the name or the URL of a study. The damaged journal is kept.
 
 examples:
   luthier sweep repair lm_learning_rate
@@ -358,9 +358,7 @@ def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Proj
     is_wrapped = bool(arguments.space or arguments.sweep)
     if is_wrapped and not arguments.objective and (note := samplers.objective_note(graph)):
         print(note)
-    root = (
-        directory.path if directory else project.records_folder(study.directory, True) / study.name
-    )
+    root = directory.path if directory else project.records_folder(study.directory) / study.name
     if text := project.described(root):
         print(f"project: {text}")
     with view:
@@ -381,8 +379,8 @@ def _end(outcome: Any) -> int:
     # was preempted and should be started again; 130 after Ctrl-C; 2 or 1 if it gave up.
     standing = read_status(outcome.directory)
     print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
-    show = f"`luthier sweep show {outcome.directory}` lists the trials"
-    resume = f"luthier sweep --resume {outcome.directory}"
+    show = f"`luthier sweep show {outcome.address}` lists the trials"
+    resume = f"luthier sweep --resume {outcome.address}"
     has_complete = bool(standing.ledger.count("complete"))
     if outcome.is_over:
         print(show if has_complete else f"no trial is complete; {show}")
@@ -406,12 +404,12 @@ def _stop_lines(outcome: Any, ledger: Any, resume: str) -> Iterator[str]:
         yield f"luthier: {outcome.stopped}; {remedy}"
         return
     remedy = f"`{resume} --retry failed` reruns failed trials with the source as it is then"
-    if not ledger.count("complete", "pruned"):
+    if not ledger.count("complete", "pruned") and not project.bucket_url(outcome.directory):
         remedy += "; the same command as before restarts the study"
     yield f"luthier: {outcome.stopped}; {remedy}"
     failed = [trial.number for trial in ledger.trials if trial.state == "failed"]
     if failed:
-        yield f"`luthier sweep show {outcome.directory}/{failed[-1]}` prints its traceback"
+        yield f"`luthier sweep show {outcome.address}/{failed[-1]}` prints its traceback"
 
 
 def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence[str]) -> Any:
@@ -597,7 +595,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     directory = find_study(name if is_trial else arguments.words[0])
     standing = read_status(directory.path)
     for problem in standing.problems:
-        print(f"{problem}; `luthier sweep repair {directory.path}` repairs it", file=sys.stderr)
+        print(f"{problem}; `luthier sweep repair {directory.address}` repairs it", file=sys.stderr)
     if is_trial:
         trials = standing.ledger.trials
         if int(number) >= len(trials):
@@ -619,9 +617,9 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     best = standing.best()
     if not best:
         if not standing.ledger.count("complete"):
-            raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
+            raise BadInput(Problem(f"no trial of {directory.address} is complete yet"))
         remedy = f"`luthier sweep show {arguments.words[0]}` lists its trials"
-        raise BadInput(Problem(f"{directory.path}: {standing.why_no_best()}", remedy=remedy))
+        raise BadInput(Problem(f"{directory.address}: {standing.why_no_best()}", remedy=remedy))
     # With --as the output goes into other commands and files, and needs no explanation. That of a
     # baseline without overrides is below.
     if arguments.form is None and any(standing.ledger.settings[t.setting].words for t in best):
@@ -679,7 +677,8 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
 
     repaired = repair_journal(arguments.words[0])
     if not repaired.problems:
-        print(f"{repaired.directory / 'journal.jsonl'} is not damaged; nothing to repair")
+        journal = project.address(repaired.directory / "journal.jsonl")
+        print(f"{journal} is not damaged; nothing to repair")
         return EXIT_DONE
     print("\n".join(repaired.problems))
     print(
@@ -687,7 +686,7 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
         f"of the trials, {repaired.num_left_out} dropped"
         + (f"; the damaged journal is {repaired.old}" if repaired.old is not None else "")
     )
-    print(f"resume with `luthier sweep --resume {repaired.directory}`")
+    print(f"resume with `luthier sweep --resume {project.address(repaired.directory)}`")
     return EXIT_DONE
 
 
@@ -734,7 +733,7 @@ def _rerun(arguments: argparse.Namespace, problems: Problems) -> int:
     into = (
         Path(arguments.into)
         if arguments.into
-        else _free_folder(directory.path / "reruns", own_folder)
+        else _free_folder(_folder_of_reruns(directory), own_folder)
     )
     from luthier.study import rerun
 
@@ -747,6 +746,15 @@ def _devices(shape: Any) -> Any:
     import jax
 
     return jax.devices()[: shape["devices"]]
+
+
+def _folder_of_reruns(directory: Any) -> Path:
+    from luthier.study.driver.directory import STUDIES
+
+    # That of a study in an object store is not part of it: the driver alone writes there.
+    if project.bucket_url(directory.path):
+        return project.records_folder(STUDIES) / directory.path.name / "reruns"
+    return directory.path / "reruns"
 
 
 def _free_folder(root: Path, trial: Path) -> Path:

@@ -284,7 +284,12 @@ def describe(folder: Path) -> dict[str, Any]:
     detail = " ".join(map(str, overrides)) or "the base"
     with contextlib.suppress(RunError, OSError, ValueError, KeyError, TypeError):
         state, objectives = _outcome(folder)
-    metrics = folder / "run" / "metrics.jsonl"
+    from luthier.records import object_storage
+
+    run = folder / "run"
+    if (home := object_storage.home_of(run)) is not None:
+        object_storage.refresh(run, home)
+    metrics = run / "metrics.jsonl"
     return {
         "detail": f"{detail}, {state}" if state else detail,
         "metrics_path": metrics if metrics.is_file() else None,
@@ -325,8 +330,8 @@ def _numbers(study: Path) -> list[int]:
 
 
 def _find_study(name: str) -> Path:
-    for path in (Path(name), project.records_folder(STUDIES, on_disk=True) / name):
-        if (path / "study.json").is_file():
+    for path in (Path(name), project.records_folder(STUDIES) / name):
+        if "://" not in name and (path / "study.json").is_file():
             return path
     from luthier.study.driver.directory import find_study  # which knows the nearest names
 

@@ -4,13 +4,15 @@ from luthier.records.object_storage.home import (
     HomeLock,
     held,
     home_of,
-    recorded_writer,
     refresh,
     refresh_all,
+    writer,
 )
 from luthier.records.object_storage.lease import KEY, LEASE_SECONDS, Lease, LeaseWriter
 from luthier.records.object_storage.mirror import (
+    LOCAL,
     VARIABLE,
+    HomeKind,
     Mirror,
     bring_back,
     fetch,
@@ -22,8 +24,10 @@ from luthier.storage.segments import Segment, Segments
 __all__ = [
     "KEY",
     "LEASE_SECONDS",
+    "LOCAL",
     "VARIABLE",
     "Bucket",
+    "HomeKind",
     "HomeLock",
     "Lease",
     "LeaseWriter",
@@ -37,7 +41,7 @@ __all__ = [
     "home_of",
     "of_environment",
     "open_below",
-    "recorded_writer",
     "refresh",
     "refresh_all",
+    "writer",
 ]

@@ -1,9 +1,12 @@
-"""Runs whose home is an object store: their working copy, and the right to write them.
+"""Runs and studies whose home is an object store: their working copy, and the right to write them.
 
 `records.directory=gs://lab/runs` keeps a run in the bucket. Records are appended, replaced and
 locked, which objects cannot be. So a run has a working copy of them on the machine of process 0,
 in the user's cache (`project.working_copy`), and the bucket gets what changes there, as a mirror
 does. Checkpoints are not part of it: every process writes its own shards into the bucket.
+
+A study (`directory=gs://lab/studies`) is kept in the same way on the machine of its driver. The
+runs and the results of its trials are not part of it: workers write them into the bucket.
 
 The bucket counts, and the working copy is disposable:
 
@@ -17,12 +20,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import os
 import pathlib
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import project
@@ -34,15 +38,9 @@ from luthier.records.object_storage.lease import (
     TakenOver,
     read_writer,
 )
-from luthier.records.object_storage.mirror import (
-    CHECKPOINTS,
-    CONFIG,
-    LOCAL,
-    Mirror,
-    Uploader,
-    check_name,
-)
+from luthier.records.object_storage.mirror import RUN, HomeKind, Mirror, Uploader, check_name
 from luthier.storage import (
+    Holder,
     Lock,
     ProcessIdentity,
     holder,
@@ -73,15 +71,18 @@ def home_of(path: str | os.PathLike[str]) -> Bucket | None:
     return Bucket(url) if url else None
 
 
-def refresh(path: pathlib.Path, bucket: Bucket, is_writer: bool = False) -> bool:
-    """Bring the working copy of a run up to date; return whether there is such a run.
+def refresh(
+    path: pathlib.Path, bucket: Bucket, is_writer: bool = False, kind: HomeKind = RUN
+) -> bool:
+    """Bring the working copy of a run or a study up to date; return whether there is such a one.
 
-    Nothing is done while a process of this machine writes the run: its copy is newer.
+    Nothing is done while a process of this machine writes it: its copy is newer.
 
     Args:
       path: The working copy, which need not exist.
-      bucket: The folder of the run.
-      is_writer: Whether the caller will make the run if there is none.
+      bucket: The folder of the run or the study.
+      is_writer: Whether the caller will make it if there is none.
+      kind: Which of them it is.
 
     Raises:
       RunError: The store or the disk refuses, or an object has a name that leads elsewhere.
@@ -89,10 +90,10 @@ def refresh(path: pathlib.Path, bucket: Bucket, is_writer: bool = False) -> bool
     if holder(path / _LOCK) is not None:
         return True
     lease = bucket.read(KEY)
-    if _is_current(path, lease):
+    if _is_current(path, lease, kind):
         return True
-    names = bucket.list(skipped=f"{CHECKPOINTS}/")
-    if not {CONFIG, CONFIG + segments.INDEX}.intersection(names):
+    names = kind.objects(bucket)
+    if not kind.is_in(names):
         # Not a run, or not any more. What is here is of a run that was deleted; or, without the
         # state of a copy, of one that is being made at this moment, or was killed while it was.
         if is_writer or (path / STATE).is_file():
@@ -102,7 +103,7 @@ def refresh(path: pathlib.Path, bucket: Bucket, is_writer: bool = False) -> bool
     with Lock(path / _COPY_LOCK, patience_seconds=_COPY_SECONDS):
         # A process of this machine may have begun to write meanwhile: it has brought it up to date.
         if holder(path / _LOCK) is None:
-            _download(path, bucket, names, lease)
+            _download(path, bucket, names, lease, kind)
     return True
 
 
@@ -121,7 +122,7 @@ def refresh_all(root: pathlib.Path) -> None:
     runs = {
         "/".join(parts[:2])
         for name in bucket.list()
-        if len(parts := name.split("/")) > 2 and name.split("/", 2)[2].startswith(CONFIG)
+        if len(parts := name.split("/")) > 2 and name.split("/", 2)[2].startswith(RUN.record)
     }
     for state in root.glob(f"*/*/{STATE}"):  # deleted from the bucket
         own = state.parent.relative_to(root).as_posix()
@@ -131,19 +132,26 @@ def refresh_all(root: pathlib.Path) -> None:
         list(pool.map(lambda run: refresh(root / run, bucket / run), sorted(runs)))
 
 
-def recorded_writer(path: pathlib.Path) -> LeaseWriter | None:
-    """Return the process that wrote the run when its working copy was last brought up to date.
+def writer(path: pathlib.Path) -> Holder | None:
+    """Return the live process that writes a run or a study, if any.
 
     Args:
-      path: The working copy.
+      path: Its directory, on a disk or as the working copy of an object store.
     """
+    found = holder(path / _LOCK)
+    if found is not None or home_of(path) is None:
+        return found
+    # Of another machine, as of the last time that the working copy was brought up to date.
     data = read_json(path / STATE, default={}).get("lease")
-    return None if data is None else read_writer(Object(data.encode(), b""))
+    other = None if data is None else read_writer(Object(data.encode(), b""))
+    if other is None or other.process is None or not other.seems_alive:
+        return None
+    return Holder(**dataclasses.asdict(other.process), since=other.renewed)
 
 
-def _is_current(path: pathlib.Path, lease: Object) -> bool:
+def _is_current(path: pathlib.Path, lease: Object, kind: HomeKind) -> bool:
     """Return whether a working copy holds all that the bucket does."""
-    if not (path / CONFIG).is_file():
+    if not (path / kind.record).is_file():
         return False
     state, writer = _state(path), read_writer(lease)
     if writer is None:
@@ -168,37 +176,45 @@ def _write_state(path: pathlib.Path, lease: Object, token: str = "") -> None:
     write_json(path / STATE, {"version": lease.version.hex(), "token": token, "lease": text})
 
 
-def _download(path: pathlib.Path, bucket: Bucket, names: Sequence[str], lease: Object) -> None:
+def _download(
+    path: pathlib.Path, bucket: Bucket, names: Sequence[str], lease: Object, kind: HomeKind
+) -> None:
     """Make the working copy what the bucket holds, also while its writer replaces segments."""
     for _ in range(_NUM_TRIES - 1):
         try:
-            return _download_once(path, bucket, names, lease)
+            return _download_once(path, bucket, names, lease, kind)
         except RunError:
-            before, names = names, bucket.list(skipped=f"{CHECKPOINTS}/")
+            before, names = names, kind.objects(bucket)
             if names == before:
                 raise
-    return _download_once(path, bucket, names, lease)
+    return _download_once(path, bucket, names, lease, kind)
 
 
-def _download_once(path: pathlib.Path, bucket: Bucket, names: Sequence[str], lease: Object) -> None:
+def _download_once(
+    path: pathlib.Path, bucket: Bucket, names: Sequence[str], lease: Object, kind: HomeKind
+) -> None:
     for name in names:
-        check_name(bucket, name)
+        check_name(bucket, name, kind)
     building = path / f".{os.urandom(8).hex()}.fetched"
     try:
         # Whatever it was before, it is in between now.
         (path / STATE).unlink(missing_ok=True)
         building.mkdir()
-        fetched = set()
-        for name, content in segments.files_in(bucket, [name for name in names if name != KEY]):
+
+        def fetch(file_and_content: tuple[str, Iterator[bytes]]) -> str:
+            name, content = file_and_content
             with open_below(building, name) as file:
                 file.writelines(content)
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(building / name, path / name)
-            fetched.add(name)
-        for place in sorted(path.rglob("*")):
-            parts = place.relative_to(path).parts
-            is_own = parts[0] in LOCAL or any(part.startswith(".") for part in parts)
-            if place.is_file() and not is_own and "/".join(parts) not in fetched:
+            return name
+
+        files = segments.files_in(bucket, [name for name in names if name != KEY])
+        # Side by side: a study has several small files for each trial.
+        with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+            fetched = set(pool.map(fetch, files))
+        for place in sorted(kind.files(path)):
+            if place.relative_to(path).as_posix() not in fetched:
                 place.unlink()
     except OSError as error:
         raise run_error("write", path, error) from error
@@ -211,37 +227,47 @@ _held: dict[str, HomeLock] = {}
 
 
 def held(path: str | os.PathLike[str]) -> HomeLock | None:
-    """Return the right to write a run that this process holds; None where it holds none.
+    """Return the right to write a run or a study that this process holds; None where it has none.
 
     Args:
-      path: The run's directory.
+      path: The directory of the run or the study.
     """
     return _held.get(os.path.abspath(path))
 
 
 class HomeLock:
-    """The right to write a run whose home is a bucket: the lock of its working copy, and a lease.
+    """The right to write what has its home in a bucket: the lock of its working copy, and a lease.
 
     It is used as `luthier.storage.Lock` is. The working copy is brought up to date by it, and what
     was written there is in the bucket when it is released.
 
     Args:
       path: The working copy.
-      bucket: The folder of the run.
+      bucket: The folder of the run or the study.
       is_new: Whether the run was made just now: there must be none in the bucket.
+      kind: Whether it is of a run or of a study.
+      patience_seconds: Time to wait for a process of this machine to release it.
 
     Raises:
-      RunError: Another process writes the run, or the store refuses.
+      RunError: Another process writes there, or the store refuses.
     """
 
-    def __init__(self, path: pathlib.Path, bucket: Bucket, is_new: bool = False):
-        self._path, self._bucket = path, bucket
+    def __init__(
+        self,
+        path: pathlib.Path,
+        bucket: Bucket,
+        is_new: bool = False,
+        kind: HomeKind = RUN,
+        patience_seconds: float = 0.3,
+    ):
+        self._path, self._bucket, self._kind = path, bucket, kind
         self._mirror: Mirror | None = None
         self._lost = ""
         self._released = threading.Event()
-        self._lock = Lock(path / _LOCK)
+        self._lock = Lock(path / _LOCK, patience_seconds)
         try:
-            self._lease = Lease(bucket, str(path.absolute()), ProcessIdentity.current())
+            process = ProcessIdentity.current()
+            self._lease = Lease(bucket, str(path.absolute()), process, kind.remedy)
             self._take_in(is_new)
         except BaseException:
             self._lock.release()
@@ -253,16 +279,14 @@ class HomeLock:
     def _take_in(self, is_new: bool) -> None:
         lease = self._lease.found
         try:
-            is_current = _is_current(self._path, lease)
-            names: Sequence[str] = (
-                () if is_current else self._bucket.list(skipped=f"{CHECKPOINTS}/")
-            )
-            if CONFIG in names or CONFIG + segments.INDEX in names:
+            is_current = _is_current(self._path, lease, self._kind)
+            names = () if is_current else self._kind.objects(self._bucket)
+            if self._kind.is_in(names):
                 if is_new:
                     what = f"{self._bucket.url} was made by another process just now"
                     raise RunError(Problem(what, remedy="rerun the command to continue it"))
                 with Lock(self._path / _COPY_LOCK, patience_seconds=_COPY_SECONDS):
-                    _download(self._path, self._bucket, names, lease)
+                    _download(self._path, self._bucket, names, lease, self._kind)
             # From here on the bucket has nothing that is not here.
             _write_state(self._path, lease, self._lease.token)
             if is_new:
@@ -302,10 +326,14 @@ class HomeLock:
         Args:
           report: Is given one line about trouble, and one when it is over; from any thread.
         """
-        self._mirror = Mirror(self._path, self._bucket, report, self._lease)
+        self._mirror = Mirror(self._path, self._bucket, report, self._lease, self._kind)
 
-    def push(self) -> None:
+    def push(self, *names: str) -> None:
         """Upload what is new, and prove that the lease is held.
+
+        Args:
+          *names: The files that are looked at; all where there is none. For these, a lease that
+            was renewed a short time ago is proof enough.
 
         Raises:
           LockLost: Another process has taken over.
@@ -313,7 +341,7 @@ class HomeLock:
         """
         self.check()
         try:
-            (self._mirror or self._uploader()).push()
+            (self._mirror or self._uploader()).push(*names)
         except TakenOver as error:
             self._lost = str(error)
             raise LockLost(self._lost) from error
@@ -322,7 +350,7 @@ class HomeLock:
         # A new one each time: it remembers what it has uploaded of files that only grow, and until
         # `start` they may be cut back.
         report = lambda line: print(f"luthier: {line}", file=sys.stderr)  # noqa: E731
-        return Uploader(self._path, self._bucket, self._lease, report, is_home=True)
+        return Uploader(self._path, self._bucket, self._lease, report, self._kind)
 
     def release(self) -> None:
         """Upload what is left, and let others write; a second call does nothing.
@@ -338,6 +366,8 @@ class HomeLock:
         try:
             if not self._lost:
                 self._leave()
+            elif self._mirror is not None:
+                self._mirror.abandon()
         finally:
             self._lock.release()
 

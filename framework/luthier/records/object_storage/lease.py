@@ -75,12 +75,19 @@ class Lease:
       bucket: The folder of the run.
       directory: The run's directory here.
       process: This process, where the store is the run's home.
+      remedy: What to do about another process that writes there.
 
     Raises:
       RunError: Another process writes there, or the store refuses.
     """
 
-    def __init__(self, bucket: Bucket, directory: str, process: ProcessIdentity | None = None):
+    def __init__(
+        self,
+        bucket: Bucket,
+        directory: str,
+        process: ProcessIdentity | None = None,
+        remedy: str = "end it, or start a separate run with --new",
+    ):
         self._bucket = bucket
         token = "" if process is None else secrets.token_hex(8)
         self._me = LeaseWriter(socket.gethostname(), directory, 0.0, process, token)
@@ -92,7 +99,7 @@ class Lease:
         """Random; names this writer in the object."""
         if former is not None and (process := former.process) and _writes_here(former, directory):
             what = f"{bucket.url} is written by process {process.pid} of this machine"
-            raise RunError(Problem(what, remedy="end it, or start a separate run with --new"))
+            raise RunError(Problem(what, remedy=remedy))
         if former is not None and not self._is_mine(former) and not _has_ended(former, directory):
             # Clamped, because the two clocks may differ by anything: at worst the whole lease is
             # waited for once more, or a live writer is taken over and stops at its next renewal.
@@ -105,7 +112,7 @@ class Lease:
             if found.version != first.version:
                 where = f"on {former.host} in {former.directory}"
                 what = f"{bucket.url} is written by another process, {where}"
-                raise RunError(Problem(what, remedy="end it, or start a separate run with --new"))
+                raise RunError(Problem(what, remedy=remedy))
         self.found = found
         """The object of the lease as it was found."""
         # Only where the object still is what was read: of two that waited for the same lapsed lease

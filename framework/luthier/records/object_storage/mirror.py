@@ -12,13 +12,15 @@ renames nor appends. Three rules provide for that:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
+import re
 import shutil
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from luthier.errors import Problem, RunError
 from luthier.records.events import Event, Saved
@@ -42,6 +44,77 @@ CHECKPOINTS = "checkpoints"
 COMMIT = "commit.json"
 LOCAL = ("lock", "wandb", "profile", "stacks")
 """Files of this machine only: the lock, traces, and the files of W&B itself."""
+
+CONFIG = "config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class HomeKind:
+    """A kind of folder that can have its home in an object store.
+
+    Args:
+      record: The file that makes it one; it is uploaded last.
+      apart: Matches the names of objects and files, from the folder's own, that are no part of the
+        working copy: others write them.
+      skipped: What all names begin with that `apart` matches; empty where there is no such text.
+      local: Files and folders in it that stay on the machine of the writer.
+      remedy: What to do about another process that writes there.
+      once: Matches the names of files that are uploaded by name whenever they are written
+        (`Uploader.push`), and are otherwise known to be in the bucket; None matches no file.
+    """
+
+    record: str
+    apart: re.Pattern[str]
+    skipped: str
+    local: Collection[str]
+    remedy: str
+    once: re.Pattern[str] | None = None
+
+    def objects(self, bucket: Bucket) -> Sequence[str]:
+        """Return the names of the objects that the working copy is a copy of.
+
+        Args:
+          bucket: The folder in the object store.
+
+        Raises:
+          RunError: The store does not answer, or refuses.
+        """
+        return [name for name in bucket.list(skipped=self.skipped) if not self.apart.match(name)]
+
+    def is_in(self, names: Collection[str]) -> bool:
+        """Return whether objects of these names are a run or a study.
+
+        Args:
+          names: As `objects` returns them.
+        """
+        return self.record in names or self.record + segments.INDEX in names
+
+    def files(self, path: pathlib.Path) -> list[pathlib.Path]:
+        """Return the files of a working copy that belong into the bucket, `record` as the last.
+
+        Args:
+          path: The working copy.
+
+        Raises:
+          OSError: A folder cannot be listed.
+        """
+
+        def is_skipped(name: str) -> bool:
+            parts = name.rstrip("/").split("/")
+            is_local = parts[0] in self.local or parts[-1].startswith(".")
+            return is_local or self.apart.match(name) is not None
+
+        found = _files(path, is_skipped)
+        return sorted(found, key=lambda file: (file == path / self.record, file))
+
+
+RUN = HomeKind(
+    CONFIG,
+    re.compile(f"{CHECKPOINTS}/"),
+    f"{CHECKPOINTS}/",
+    LOCAL,
+    "end it, or start a separate run with --new",
+)
 
 _GROWING = (".jsonl", ".log")
 _TRIALS = "trials"
@@ -75,8 +148,9 @@ class Uploader:
       bucket: Where it goes.
       lease: The lease of it.
       report: Is given one line about files that cannot be copied.
-      is_home: Whether the bucket is the run's home: its checkpoints are written there by the
-        processes themselves, and files that are deleted here are deleted there.
+      home: The kind of folder whose home the bucket is: what belongs into it is decided there, and
+        files that are deleted here are deleted there. None for a copy of a run, with its
+        checkpoints, which are otherwise written into the bucket by the processes themselves.
     """
 
     def __init__(
@@ -85,11 +159,11 @@ class Uploader:
         bucket: Bucket,
         lease: Lease,
         report: Callable[[str], None],
-        is_home: bool = False,
+        home: HomeKind | None = None,
     ):
         self._path, self._report, self._lease = path, report, lease
         self._bucket = Leased(bucket.url, lease, bucket.stall_seconds)
-        self._is_home = is_home
+        self._home = home
         self._copied: dict[str, tuple[int, int]] = {}
         self._segments: dict[str, Segments] = {}
         self._unnamable: set[str] = set()
@@ -97,40 +171,62 @@ class Uploader:
         # By step the checksum of the file that commits it: a checkpoint that was saved again after
         # its run was cut back is another one.
         self._checkpoints: dict[str, int] = {}
-        if not is_home:
+        if home is None:
             self._checkpoints = {
                 step: zlib.crc32(bucket.read(f"{CHECKPOINTS}/{step}/{COMMIT}").data or b"")
                 for step in _committed(bucket.list(f"{CHECKPOINTS}/"))
             }
         self._there: set[str] | None = None
+        self._in_pieces: set[str] = set()
 
-    def push(self) -> None:
+    def push(self, *names: str) -> None:
         """Copy what is new.
+
+        Args:
+          *names: The files that are looked at; all where there is none.
 
         Raises:
           RunError: The store does not answer or refuses, another process has taken over, or a
             file cannot be read.
         """
         with self._pushing:
-            self._lease.renew()
+            if self._home is not None and self._there is None:
+                found = self._home.objects(self._bucket)
+                self._there = {segments.whole_name(name) for name in found} - {KEY}
+                in_pieces = [name for name in found if segments.PIECES_FOLDER in name]
+                self._in_pieces = {segments.whole_name(name) for name in in_pieces}
             try:
-                if self._is_home:
-                    self._delete_all_but(self._push_files())
+                if names:
+                    # Not renewed each time: a study does this for each trial, and stores limit how
+                    # often an object may be written.
+                    self._lease.keep()
+                    here = self._push_files([self._path / name for name in names])
+                    self._there = here | (self._there or set())
+                    return
+                self._lease.renew()
+                if self._home is not None:
+                    # A study has several such files for each trial: a new driver would upload
+                    # thousands again.
+                    once = self._home.once
+                    known = {name for name in self._there or () if once and once.match(name)}
+                    self._delete_all_but(self._push_files(self._home.files(self._path), known))
                     return
                 # Listed first: what is committed from here on waits for the metrics before it.
                 committed = _committed_here(self._path / CHECKPOINTS)
-                self._push_files()
+                self._push_files(RUN.files(self._path))
                 self._push_checkpoints(committed)
             except OSError as error:
                 raise run_error("read", error.filename or self._path, error) from error
 
-    def _push_files(self) -> set[str]:
-        """Copy the files that changed; return the names of all that are here."""
+    def _push_files(self, paths: Sequence[pathlib.Path], known: Collection[str] = ()) -> set[str]:
+        """Copy the files that changed, but those that are known; return the names of all."""
         here = set()
-        for path in _files(self._path, skipped=(*LOCAL, CHECKPOINTS)):
-            parts = path.relative_to(self._path).parts
-            name = "/".join(parts)
-            if any(part.startswith(".") for part in parts) or not self._can_name(name):
+        for path in paths:
+            name = path.relative_to(self._path).as_posix()
+            if name in known:
+                here.add(name)
+                continue
+            if not self._can_name(name):
                 continue
             with contextlib.suppress(FileNotFoundError), _named(path):
                 if name.endswith(_GROWING):
@@ -142,10 +238,7 @@ class Uploader:
 
     def _delete_all_but(self, here: set[str]) -> None:
         """Delete files from the store that were cut off or deleted here."""
-        if self._there is None:
-            names = self._bucket.list(skipped=f"{CHECKPOINTS}/")
-            self._there = {segments.whole_name(name) for name in names} - {KEY}
-        for name in self._there - here:
+        for name in (self._there or set()) - here:
             self._bucket.delete(name)
             for kind in (f"{FOLDER}/", segments.PIECES_FOLDER):
                 for piece in self._bucket.list(f"{name}{kind}"):
@@ -160,8 +253,12 @@ class Uploader:
         before = self._copied.get(name)
         if before != stamp:
             # A file that was and is one object has no pieces to look for, which saves a listing for
-            # each of the small files that change often (status.json).
-            is_small = before is not None and max(before[1], stamp[1]) <= segments.WHOLE_BYTES
+            # each of the small files that change often (status.json), and that a study has many of.
+            if before is not None:
+                was_small = before[1] <= segments.WHOLE_BYTES
+            else:
+                was_small = self._home is not None and name not in self._in_pieces
+            is_small = was_small and stamp[1] <= segments.WHOLE_BYTES
             there = () if is_small else self._bucket.list(f"{name}{segments.PIECES_FOLDER}")
             written = segments.upload(self._bucket, name, path, there)
             for old in {*there, name}.difference(written):  # it was larger, or smaller
@@ -226,7 +323,8 @@ class Mirror:
       path: The run's directory, locked by the caller.
       bucket: Where it goes.
       report: Is given one line about trouble, and one when it is over; called from any thread.
-      lease: The lease of the bucket, which is the run's home; None takes one for a copy.
+      lease: The lease of the bucket, which is the home; None takes one for a copy.
+      home: Of which kind the folder is; None for a copy.
 
     Raises:
       RunError: Another machine writes there, or the store refuses.
@@ -241,6 +339,7 @@ class Mirror:
         bucket: Bucket,
         report: Callable[[str], None],
         lease: Lease | None = None,
+        home: HomeKind | None = None,
     ):
         self._report, self._url = report, bucket.url
         # Taken in the constructor, so that a start fails before it trains where another machine is
@@ -248,7 +347,7 @@ class Mirror:
         self._own_lease = Lease(bucket, str(path.absolute())) if lease is None else None
         lease = lease or self._own_lease
         assert lease is not None
-        self._uploader = Uploader(path, bucket, lease, report, is_home=self._own_lease is None)
+        self._uploader = Uploader(path, bucket, lease, report, home)
         self._trouble = ""
         self._due, self._closing, self._closed = (threading.Event() for _ in range(3))
         self._thread = threading.Thread(target=self._run, name="luthier-mirror", daemon=True)
@@ -268,9 +367,9 @@ class Mirror:
     def flush(self) -> None:
         """Do nothing: nobody waits for the store."""
 
-    def push(self) -> None:
+    def push(self, *names: str) -> None:
         """Copy what is new; see `Uploader.push`."""
-        self._uploader.push()
+        self._uploader.push(*names)
 
     def close(self) -> None:
         """Copy what is left, and let go of the copy; a second call does nothing.
@@ -290,6 +389,12 @@ class Mirror:
         if self._keeper is not None and self._own_lease is not None:
             self._keeper.join()  # what it renewed after the release would not be free
             self._own_lease.release()
+
+    def abandon(self) -> None:
+        """Copy nothing more, because another process writes there now."""
+        self._closing.set()
+        self._due.set()
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -323,12 +428,14 @@ def _named(path: pathlib.Path) -> Iterator[None]:
         raise
 
 
-def _files(folder: pathlib.Path, skipped: Collection[str] = ()) -> list[pathlib.Path]:
+def _files(
+    folder: pathlib.Path, is_skipped: Callable[[str], bool] = lambda name: False
+) -> list[pathlib.Path]:
     """Return the files in a folder and below, sorted.
 
     Args:
       folder: Where.
-      skipped: Names in the folder itself that are left out.
+      is_skipped: Whether a path from the folder is left out; those of folders end with a slash.
 
     Raises:
       OSError: It cannot be listed; `rglob` would leave out, silently, what it cannot read.
@@ -342,10 +449,9 @@ def _files(folder: pathlib.Path, skipped: Collection[str] = ()) -> list[pathlib.
     # the copy of its content would be deleted as if the files were gone.
     found = []
     for place, folders, names in os.walk(folder, onerror=refuse):
-        if place == str(folder):
-            folders[:] = [name for name in folders if name not in skipped]
-            names = [name for name in names if name not in skipped]
-        found += [pathlib.Path(place, name) for name in names]
+        way = "" if place == str(folder) else f"{pathlib.Path(place).relative_to(folder)}/"
+        folders[:] = [name for name in folders if not is_skipped(f"{way}{name}/")]
+        found += [pathlib.Path(place, name) for name in names if not is_skipped(f"{way}{name}")]
     return sorted(path for path in found if _is_file(path))
 
 
@@ -375,8 +481,6 @@ def _committed(names) -> set[str]:
 
 
 # A run's directory from its copy, on a machine that has none.
-
-CONFIG = "config.json"
 
 
 def bring_back(path: pathlib.Path) -> bool:
@@ -431,10 +535,10 @@ def fetch(path: pathlib.Path, bucket: Bucket) -> bool:
     return True
 
 
-def check_name(bucket: Bucket, name: str) -> None:
+def check_name(bucket: Bucket, name: str, kind: HomeKind = RUN) -> None:
     """Refuse a copy with a name that no `Mirror` has written."""
     fault = fault_of(name)
-    if not fault and name.split("/")[0] in LOCAL:
+    if not fault and name.split("/")[0] in kind.local:
         fault = "it is of the machine that writes it only"
     if fault:
         what = f"{bucket.url} is not a copy of a run: it has an object {name!r}: {fault}"

@@ -2,6 +2,9 @@
 
 Workers import from the copy, so that an edit in the middle of a study changes nothing in its
 trials; the driver notes it.
+
+A study in an object store has a working copy of this folder on the machine of its driver. In the
+store, the copy of the source is one archive.
 """
 
 from __future__ import annotations
@@ -11,21 +14,35 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import graph as graphs
 from luthier import project
 from luthier.errors import Problem, RunError, UnknownReference, listed
 from luthier.graph import Graph, nearest
-from luthier.records import redaction, trust
+from luthier.records import object_storage, redaction, trust
 from luthier.records.redaction import write_json
 from luthier.records.source import hash_package
-from luthier.storage import fence, read_json, run_error, sync_directory, write_atomically
+from luthier.storage import (
+    Lock,
+    fence,
+    read_json,
+    replacing,
+    run_error,
+    sync_directory,
+    write_atomically,
+)
+from luthier.storage.bucket import is_url
 
 FOLDER = "source"
 HASHES = "hashes.json"
+ARCHIVE = "source.tar.gz"
+"""The copy of the source, where the study is kept in an object store."""
 # Caches of bytecode have the old paths in them; hidden folders are git's and editors'.
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "node_modules")
 
@@ -48,7 +65,10 @@ def copy_source(
     """
     root = pathlib.Path(directory)
     target, temporary = root / FOLDER, root / f".{FOLDER}.tmp"
-    if (target / HASHES).is_file() and not anew:
+    is_in_store = bool(project.bucket_url(root))
+    if not anew and is_in_store and (root / ARCHIVE).is_file():
+        return unpack_source(root / ARCHIVE, target)
+    if not anew and not is_in_store and (target / HASHES).is_file():
         return target
     # Whole top-level packages: a module may import its siblings.
     names = _top_level(packages)
@@ -71,6 +91,8 @@ def copy_source(
                 else:
                     shutil.copy2(place, copy)
         write_json(temporary / HASHES, hashes)
+        if is_in_store:
+            _pack(temporary, root / ARCHIVE)
         # The hashes are written last into the temporary folder: a copy that has them is complete,
         # and one that was interrupted is taken again. That holds for a process that is killed; the
         # files of the copy are not synced one by one, as a power cut would need.
@@ -79,6 +101,58 @@ def copy_source(
     except OSError as error:  # `shutil.Error` of `copytree` is one, too
         raise run_error("copy the source to", target, error) from error
     sync_directory(root)
+    return target
+
+
+def _pack(folder: pathlib.Path, archive: pathlib.Path) -> None:
+    """Write the archive of a copy; the hashes are its first member."""
+    with replacing(archive) as file, tarfile.open(fileobj=file, mode="w:gz") as packed:
+        packed.add(folder / HASHES, HASHES, filter=_without_owner)
+        for place in sorted(folder.iterdir()):
+            if place.name != HASHES:
+                packed.add(place, place.name, filter=_without_owner)
+
+
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def unpack_source(archive: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Unpack the source of a study, unless it is there; return its folder.
+
+    Args:
+      archive: The archive, which came from the study's object store.
+      target: The folder.
+
+    Raises:
+      RunError: The archive is damaged, or the folder cannot be written.
+    """
+    building = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        with tarfile.open(archive, "r:gz") as packed:
+            first = packed.next()
+            hashes = packed.extractfile(first) if first and first.name == HASHES else None
+            if hashes is None:
+                raise RunError(Problem(f"{archive} is damaged: it does not begin with {HASHES}"))
+            found = json.loads(hashes.read())
+            if found == read_json(target / HASHES):
+                return target
+            building.mkdir(parents=True)
+            # Whoever can write to the bucket chose the names: the filter refuses those that lead
+            # out of the folder, links that do, and devices.
+            packed.extractall(building, filter="data")
+        # Another process of this machine may have done the same meanwhile.
+        if found != read_json(target / HASHES):
+            shutil.rmtree(target, ignore_errors=True)
+            building.rename(target)
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        raise RunError(Problem(f"{archive} is damaged: {error}")) from error
+    except OSError as error:
+        raise run_error("copy the source to", target, error) from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
     return target
 
 
@@ -116,6 +190,17 @@ def _places(name: str) -> Iterator[pathlib.Path]:
 # result.json, run/ optuna.journal Optuna's copy, for its dashboard; optuna.log: what went wrong
 # with it lock who drives it
 
+KIND = object_storage.HomeKind(
+    record="study.json",
+    # Written by the workers of trials, on whichever machine they are (`protocol`, `HomeLock`).
+    apart=re.compile(r"trials/\d+/(rungs/\d+/)?(run/|result\.json$|traceback\.txt$)"),
+    skipped="",
+    local=(*object_storage.LOCAL, FOLDER, "optuna.lock", "optuna.journal.lock"),
+    remedy="end it, or give this study another name (--name)",
+    once=re.compile(r"trials/\d+/(rungs/\d+/)?(config|config\.history|assignment)\.json$"),
+)
+"""How a study is kept in an object store."""
+
 ASSIGNMENT_FORMAT = 1
 """The format of assignment.json; a file without one is of format 1."""
 
@@ -141,7 +226,51 @@ class StudyDirectory:
     @property
     def exists(self) -> bool:
         """Whether there is a study here."""
-        return (self.path / "study.json").is_file()
+        return (self.path / KIND.record).is_file()
+
+    @property
+    def address(self) -> str:
+        """Where the study is kept: its path, or the URL where an object store is its home."""
+        return project.address(self.path)
+
+    def fetch(self, is_writer: bool = False) -> bool:
+        """Bring the working copy of a study in an object store up to date.
+
+        Args:
+          is_writer: Whether the caller will make the study if there is none.
+
+        Returns:
+          Whether there is a study here, or in the object store.
+
+        Raises:
+          RunError: The store or the disk refuses.
+        """
+        home = object_storage.home_of(self.path)
+        if home is not None:
+            return object_storage.refresh(self.path, home, is_writer, KIND)
+        return self.exists
+
+    def lock(self) -> Lock | object_storage.HomeLock:
+        """Become the one driver of this study; to be used in a `with`.
+
+        Returns:
+          The lock, held.
+
+        Raises:
+          RunError: Another process is; the message names it. Or the object store refuses.
+        """
+        home = object_storage.home_of(self.path)
+        if home is None:
+            return Lock(self.path / "lock", patience_seconds=_PATIENCE_SECONDS)
+        return object_storage.HomeLock(
+            self.path, home, kind=KIND, patience_seconds=_PATIENCE_SECONDS
+        )
+
+    @property
+    def fence(self) -> Callable[[], None]:
+        """Raises `LockLost` where this process drove the study, and another one does now."""
+        home = object_storage.held(self.path)
+        return fence(self.path / "lock") if home is None else home.check
 
     def trial_path(self, trial: int) -> pathlib.Path:
         """Return the folder of a trial."""
@@ -235,7 +364,7 @@ class StudyDirectory:
     def _write_graph(self, path: pathlib.Path, graph: Graph, files: Mapping[str, str]) -> None:
         # Before the journal is asked: a driver that was paused must not write into the trials of
         # the one that has taken over.
-        fence(self.path / "lock")()
+        self.fence()
         history = json.dumps(graphs.history_record(graph), default=str)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -246,6 +375,10 @@ class StudyDirectory:
             raise run_error("write", path, error) from error
         # Last and atomically: a trial's folder with this file is complete (`read_trial`).
         write_atomically(path / "config.json", graphs.to_json(graph))
+        if (home := object_storage.held(self.path)) is not None:
+            # Before the trial is leased: its worker may be on another machine.
+            names = [*files, "config.history.json", "config.json"]
+            home.push(*((path / name).relative_to(self.path).as_posix() for name in names))
 
     def read_trial(self, trial: int) -> Graph:
         """Return the graph of a trial, with its history; None where it was not written.
@@ -281,6 +414,9 @@ def without_secrets(graph: Graph) -> Graph:
     return recorded
 
 
+_PATIENCE_SECONDS = 2.0  # for a driver of this machine that is about to end
+
+
 def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) -> Graph:
     try:
         text = path.read_text(encoding="utf-8")
@@ -295,36 +431,53 @@ def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) ->
     return graph
 
 
-def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyDirectory:
+def find_study(
+    name: str | os.PathLike[str], directory: str | os.PathLike[str] = STUDIES
+) -> StudyDirectory:
     """Return the directory of a study.
 
     Args:
-      name: Its name, or its folder.
-      directory: Root directory of the studies.
+      name: Its name, its folder, or its URL in an object store.
+      directory: Root directory of the studies, or its URL.
 
     Raises:
       UnknownReference: There is none; the problem holds the nearest names.
+      RunError: An object store refuses.
     """
-    root = project.records_folder(directory, on_disk=True)
-    for path in (pathlib.Path(name), root / name):
-        if name and StudyDirectory(path).exists:
+    name = os.fspath(name)
+    root = project.records_folder(directory)
+    places = [pathlib.Path(name), root / name]
+    if is_url(name):
+        places = [project.working_copy(name)]
+        root = places[0].parent
+    for path in places:
+        if name and StudyDirectory(path).fetch():
             return StudyDirectory(path)
-    found = [entry.name for entry in root.iterdir()] if root.is_dir() else []
-    # Folders without `study.json` are not offered: they are of starts that were interrupted, or of
-    # something else.
-    known = sorted(entry for entry in found if StudyDirectory(root / entry).exists)
-    near = nearest(name, known)
-    remedy = f"there are {listed(known)}" if known else f"{root}/ holds no studies"
+    known = _known_studies(root)
+    near = nearest(name if not is_url(name) else places[0].name, known)
+    remedy = f"{project.address(root)}/ holds no studies"
+    remedy = f"there are {listed(known)}" if known else remedy
     what = f"there is no study {name!r}"
     raise UnknownReference(Problem(what, nearest=near, remedy="" if near else remedy))
+
+
+def _known_studies(root: pathlib.Path) -> list[str]:
+    """Return the names of the studies in a folder, on a disk or in an object store."""
+    # Folders without `study.json` are not offered: they are of starts that were interrupted, or of
+    # something else.
+    if (home := object_storage.home_of(root)) is not None:
+        parts = [name.split("/") for name in home.list()]
+        return sorted(part[0] for part in parts if part[1:] == [KIND.record])
+    found = [entry.name for entry in root.iterdir()] if root.is_dir() else []
+    return sorted(entry for entry in found if StudyDirectory(root / entry).exists)
 
 
 def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> Graph:
     """Return the graph of a trial, from which it can be run again exactly.
 
     Args:
-      reference: `NAME/17`; for NAME, the folder of the study is right as well.
-      directory: Root directory of the studies.
+      reference: `NAME/17`; for NAME, the folder or the URL of the study is right as well.
+      directory: Root directory of the studies, or its URL.
 
     Returns:
       The graph of the experiment, with the overrides of the trial in it.

@@ -14,13 +14,16 @@ import json
 import math
 import os
 import pathlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from luthier import project
 from luthier.errors import Problem, RunError
 from luthier.records.redaction import redact
 from luthier.storage import LineReader, LineWriter, sync_directory
+from luthier.storage.bucket import Bucket
 from luthier.study.driver.trial_table import ENDED, Ledger
 
 NAME = "journal.jsonl"
@@ -37,13 +40,20 @@ class Journal:
     Args:
       path: The file; it is made where there is none, and mended where its last line is torn.
       fence: Raises `LockLost` where another process drives the study now.
+      upload: Brings the file into the object store that is the study's home.
 
     Raises:
       RunError: It cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], fence: Callable[[], None] = lambda: None):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fence: Callable[[], None] = lambda: None,
+        upload: Callable[[], None] = lambda: None,
+    ):
         self.path = pathlib.Path(path)
+        self._upload = upload
         self._file = LineWriter(self.path, fence)
         self.mended = self._file.mended
         # The file's own name must survive a power cut, too.
@@ -77,16 +87,20 @@ class Journal:
           RunError: The disk refuses; the file is as it was, and the next call tries again.
           LockLost: Another process drives the study now.
         """
-        # Workers keep training while the driver waits here, and most full disks are freed soon:
-        # giving up at once would stop a study of days.
-        deadline = time.monotonic() + patience_seconds
-        while True:
-            try:
-                return self._file.commit()
-            except RunError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_RETRY_SECONDS)
+        _persist(self._file.commit, patience_seconds)
+
+    def publish(self) -> None:
+        """Commit, and have the lines survive this machine: workers will act on them.
+
+        The driver that comes next may have an empty disk, and know only what is in the object
+        store. It must not lease a trial under a fence that a worker has already.
+
+        Raises:
+          RunError: The disk or the object store refuses; the next call tries again.
+          LockLost: Another process drives the study now.
+        """
+        self.commit()
+        _persist(self._upload, PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Commit, and close the file."""
@@ -94,6 +108,19 @@ class Journal:
             self.commit(patience_seconds=0.0)
         finally:
             self._file.close()
+
+
+# Workers keep training while the driver waits here, and most full disks are freed soon: giving up
+# at once would stop a study of days.
+def _persist(write: Callable[[], None], patience_seconds: float) -> None:
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            return write()
+        except RunError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
 
 
 def encode_line(line: Mapping[str, Any]) -> str:
@@ -196,15 +223,31 @@ def require_whole(path: str | os.PathLike[str]) -> None:
     problems = contents.problems
     # An empty journal is whole by itself. Only the trials' folders show that there was one, and
     # without this a resumed study would start from its first setting and run everything again.
-    if not contents.lines and any(folder.glob("trials/*/result.json")):
+    if not contents.lines and has_results(folder):
         problems = [f"{os.fspath(path)} is empty or missing, but trials have ended"]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         remedy = (
-            f"`luthier sweep repair {folder}` makes it again from the trials' folders, "
+            f"`luthier sweep repair {project.address(folder)}` makes it again from the trials' "
+            "folders, "
             "and keeps the damaged one"
         )
         raise RunError(Problem(problems[0] + more, remedy=remedy))
+
+
+def has_results(folder: pathlib.Path) -> bool:
+    """Return whether a trial of a study has ended, as its worker wrote it down.
+
+    Args:
+      folder: The study's folder.
+
+    Raises:
+      RunError: The object store that is the study's home refuses.
+    """
+    if url := project.bucket_url(folder):
+        names = Bucket(url).list("trials/")
+        return any(re.fullmatch(r"trials/\d+/result\.json", name) for name in names)
+    return any(folder.glob("trials/*/result.json"))
 
 
 _NUMBER = (int, float)

@@ -27,7 +27,8 @@ folded from the same lines that are written: what a resumed driver reads back is
 what this one knew. The rule for the order is: a line is on the disk (`commit`) before anybody
 outside of this process can see what follows from it. So work is sent to an engine only after its
 leases are committed, or a driver that is killed in between would lease the same trial again under
-the same fence.
+the same fence. The next driver of a study in an object store may have another disk: what workers
+act on is uploaded before it is sent (`publish`).
 
 Results arrive twice: as a message, and as `result.json`, which the worker writes first. The file is
 what counts where a worker or the driver dies between the two (`_take_result`). The fence of the
@@ -46,7 +47,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from luthier.errors import RecordError, RunError, VersionError
+from luthier import project
+from luthier.errors import RecordError
 from luthier.faults import Fault
 from luthier.graph import Graph
 from luthier.study import protocol
@@ -614,9 +616,7 @@ class _Trials:
         """End a trial by the result that its last worker wrote; return whether there is one."""
         try:
             ended = protocol.read_result(self._folder(trial))
-        except VersionError:
-            raise
-        except RunError as error:  # torn: of one trial, which runs again, and not of the study
+        except protocol.UnreadableResult as error:  # of one trial, which runs again
             self._note("noted", notice=f"trial {trial.number} runs again: {error}")
             return False
         # A result with another fence is of an earlier lease, whose trial was put back since.
@@ -758,7 +758,7 @@ class Driver(_Trials):
         """Write the result of a paused trial whose worker was killed before it could."""
         directory, series = self._parts.directory, trial.series or {}
         folder = directory.trial_path(trial.number)
-        with contextlib.suppress(RunError):  # a damaged one is replaced
+        with contextlib.suppress(protocol.UnreadableResult):  # a damaged one is replaced
             found = protocol.read_result(directory.work_path(trial.number, trial.rung))
             if found is not None and found.fence == trial.fence:
                 if self._restarts:  # of its run to the rung, which has ended
@@ -809,7 +809,7 @@ class Driver(_Trials):
             if more is None:
                 break
             work = self._lease(slice, more)
-            self._parts.journal.commit()
+            self._parts.journal.publish()
             # Committed before it is sent, as every lease is.
             self._engine.refill(slice.info.index, work)
 
@@ -827,7 +827,7 @@ class Driver(_Trials):
             if more is None:
                 break
             work.append(self._lease(slice, more))
-        self._parts.journal.commit()
+        self._parts.journal.publish()
         self._engine.start(
             slice.info.index,
             Work(
@@ -969,7 +969,7 @@ class Driver(_Trials):
         slice.lease(trial)
         folder = self._folder(self._ledger.trials[trial])
         is_to_rung = folder != self._parts.directory.trial_path(trial)
-        return TrialWork(trial, fence, str(folder), is_to_rung)
+        return TrialWork(trial, fence, project.address(folder), is_to_rung)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Back):
@@ -1096,7 +1096,7 @@ class Driver(_Trials):
         # Committed before they are sent: a trial saves after its answer, and one that resumes from
         # that step does not report it again. What it had reached must be in the journal by then.
         if self._verdicts:
-            self._parts.journal.commit()
+            self._parts.journal.publish()
         for verdict in self._verdicts:
             self._engine.answer(*verdict)
         self._verdicts.clear()

@@ -17,13 +17,13 @@ from typing import Any
 from luthier.errors import BadInput, Problem, RunError, VersionError
 from luthier.faults import Fault
 from luthier.records.redaction import redact
-from luthier.storage import Lock, copy_to_trash, read_json, replacing, run_error
+from luthier.storage import copy_to_trash, read_json, replacing, run_error
 from luthier.storage.json_lines import FORMAT, seal
 from luthier.study import protocol
 from luthier.study import study as studies
 from luthier.study.driver.admission import mark_of
 from luthier.study.driver.directory import ASSIGNMENT_FORMAT, StudyDirectory, find_study
-from luthier.study.driver.journal import encode_line, load_journal
+from luthier.study.driver.journal import encode_line, has_results, load_journal
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.objectives import judge
 from luthier.study.protocol import TrialEnded
@@ -62,11 +62,10 @@ def repair_journal(name: str) -> Repaired:
       VersionError: A later luthier wrote in the study; nothing was changed.
     """
     directory = find_study(name)
-    with Lock(directory.path / "lock", patience_seconds=2.0):
+    with directory.lock():
         contents = load_journal(directory.journal_path)
-        has_results = any(directory.path.glob("trials/*/result.json"))
         problems = contents.problems
-        if not contents.lines and has_results:
+        if not contents.lines and has_results(directory.path):
             problems = [f"{directory.journal_path} is empty or missing, but trials have ended"]
         if not problems:
             return Repaired(directory.path, [])
@@ -460,7 +459,7 @@ def results_of(directory: StudyDirectory, trial: int) -> TrialEnded | None:
     """
     try:
         return protocol.read_result(directory.trial_path(trial))
-    except RunError:
+    except protocol.UnreadableResult:
         return None
 
 

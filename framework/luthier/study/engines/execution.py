@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import queue
@@ -19,7 +20,14 @@ import jax
 
 from luthier import faults, planner, user_code
 from luthier import graph as graphs
-from luthier.errors import LockLost, LuthierError, ShardingError, ValidationError
+from luthier.errors import (
+    LockLost,
+    LuthierError,
+    Problem,
+    RunError,
+    ShardingError,
+    ValidationError,
+)
 from luthier.faults import Fault
 from luthier.graph import Graph
 from luthier.parallel import distributed
@@ -27,8 +35,6 @@ from luthier.planner import Plan
 from luthier.program import Program
 from luthier.records import events
 from luthier.records.metrics_file import read_events
-from luthier.records.redaction import redact
-from luthier.storage import read_json
 from luthier.study.engines.messages import Answer, Close, Refill, Stop, read_messages
 from luthier.study.gate import memory_problem, step_bytes
 from luthier.study.hoisting import Discoveries, program_key
@@ -43,7 +49,10 @@ from luthier.study.protocol import (
     TrialWork,
     Verdict,
     Work,
+    local_folder,
+    read_text,
     write_result,
+    write_text,
 )
 from luthier.trainer.evaluate import Evaluator
 from luthier.trainer.interrupt import INTERRUPTED, PAUSED, PRUNED, Watcher
@@ -170,16 +179,15 @@ def failed(
     outcome: Outcome = "failed" if reason is None else "infeasible"
     line = reason or _one_line(error)
     try:
-        found = summary(pathlib.Path(work.directory, RUN, "metrics.jsonl"), mode)
+        found = summary(local_folder(work.directory) / RUN / "metrics.jsonl", mode)
         if reason is None:
             found["fault"] = fault.value
             # The innermost frames of the user first, with what was called: they are what is looked
             # for among those of JAX and luthier.
             text = "".join(f"{one}\n" for one in (line, *user_code.details(error), ""))
             text += "".join(traceback.format_exception(error))
-            path = pathlib.Path(work.directory, TRACEBACK)
             # Before the result: whoever sees that the trial failed finds the traceback, too.
-            path.write_text(redact(text), encoding="utf-8")
+            write_text(work.directory, TRACEBACK, text)
         return _written(work, TrialEnded(slice, work.trial, work.fence, outcome, line, found))
     except (OSError, LuthierError) as refused:  # the disk does not even take that it failed
         return Faulted(slice, work.trial, work.fence, _one_line(refused))
@@ -502,11 +510,12 @@ class Execution:
         Raises:
           BadInput: It is not.
         """
-        path = pathlib.Path(work.directory, "config.json")
-        graph = graphs.from_json(path.read_text("utf-8"), packages=self._packages)
-        history = read_json(path.with_name("config.history.json"))
-        if history:
-            graphs.restore_history(graph, history)
+        text = read_text(work.directory, "config.json")
+        if text is None:
+            raise RunError(Problem(f"{work.directory} has no config.json"))
+        graph = graphs.from_json(text, packages=self._packages)
+        if history := read_text(work.directory, "config.history.json"):
+            graphs.restore_history(graph, json.loads(history))
         # Again, although the driver validated it: the file was read back, and user code may differ
         # between the driver and a worker elsewhere.
         graphs.validate(graph, self._packages)
@@ -534,7 +543,8 @@ class Execution:
     ) -> contextlib.AbstractContextManager[Session]:
         """Return the session of a trial, to be entered."""
         watcher.bounds_last = work.is_to_rung
-        request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
+        directory = local_folder(work.directory) / RUN
+        request = Request(packages=self._packages, directory=directory)
         return open_session(plan.program.graph, plan, step, request, watcher)
 
     def agree(self, make: Callable[[], _T]) -> _T:

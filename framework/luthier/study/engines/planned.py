@@ -9,7 +9,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import pathlib
 import queue
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -28,6 +27,7 @@ from luthier.study.protocol import (
     TrialWork,
     Verdict,
     Work,
+    read_text,
     write_result,
 )
 
@@ -156,7 +156,7 @@ class Planned:
 
     def _plan(self, slice: int, trial: TrialWork) -> None:
         try:
-            text = pathlib.Path(trial.directory, "config.json").read_text(encoding="utf-8")
+            text = read_text(trial.directory, "config.json") or ""
             graph = graphs.from_json(text, packages=self.packages)
             report = plan_apart(graph, self.slice, level=self.level, packages=self.packages)
             outcome, reason = _outcome(report)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
+from luthier import project
 from luthier.errors import LuthierError, Problem, RunError
 from luthier.storage import write_atomically
 from luthier.study.driver.directory import STUDIES
@@ -300,8 +301,9 @@ def _link(trial: Trial, way: str) -> str:
 def _reference(directory: pathlib.Path, name: str) -> str:
     """Return the study's reference for `luthier train`: its name, or its folder if elsewhere."""
     # A name is enough only where `luthier` looks for studies by itself, from the project's folder.
-    is_here = directory.name == name and directory.parent.name == STUDIES
-    return "study:" + shlex.quote(name if is_here else str(directory))
+    is_in_store = bool(project.bucket_url(directory))
+    is_here = directory.name == name and directory.parent.name == STUDIES and not is_in_store
+    return "study:" + shlex.quote(name if is_here else project.address(directory))
 
 
 MOST_CURVES = 300

@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from luthier import project
 from luthier.errors import BadInput, Problem, listed
 from luthier.records.run import data_frame
 from luthier.storage import json_text, replacing
@@ -175,8 +176,8 @@ def load(name: str, directory: str | os.PathLike[str] = STUDIES) -> TrialTable:
     """Return the trials of a study, also while it runs; nothing that it names is imported.
 
     Args:
-      name: The study's name, or its folder.
-      directory: Root directory of the studies.
+      name: The study's name, its folder, or its URL in an object store.
+      directory: Root directory of the studies, or its URL.
 
     Returns:
       A row for each trial, by number.
@@ -214,7 +215,7 @@ def _rows(directory: StudyDirectory, status: StudyStatus) -> Iterator[Row]:
             "device_seconds": trial.device_seconds,
             "copy_of": trial.copy_of,
             "reason": trial.reason,
-            "directory": str(directory.trial_path(trial.number)),
+            "directory": project.address(directory.trial_path(trial.number)),
         }
 
 

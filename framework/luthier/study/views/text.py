@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from luthier.storage import Holder, holder
+from luthier import project
+from luthier.records import object_storage
+from luthier.storage import Holder
 from luthier.study.driver.journal import NAME as JOURNAL
 from luthier.study.driver.journal import Contents, load_journal
 from luthier.study.driver.mirror import read_facts
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
-from luthier.study.protocol import TRACEBACK, SliceInfo
+from luthier.study.protocol import TRACEBACK, SliceInfo, read_text
 from luthier.terminal import Printable, cell, sparkline
 
 if TYPE_CHECKING:
@@ -157,7 +159,7 @@ def read_status(directory: pathlib.Path, contents: Contents | None = None) -> St
         facts.get("directions", ()),
         facts.get("trials"),
         ledger,
-        holder(directory / "lock"),
+        object_storage.writer(directory),
         contents.problems,
         facts.get("rungs"),
     )
@@ -215,10 +217,9 @@ def trial_lines(standing: StudyStatus, trial: Trial, directory: pathlib.Path) ->
     if trial.losses:
         times = "once" if trial.losses == 1 else f"{trial.losses} times"
         yield cell(f"its worker died {times} before; the last time: {trial.lost}")
-    yield f"folder: {folder}"
-    path = folder / TRACEBACK
-    if trial.state == "failed" and path.is_file():
-        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+    yield f"folder: {project.address(folder)}"
+    if trial.state == "failed" and (text := read_text(folder, TRACEBACK)) is not None:
+        yield from text.splitlines()
 
 
 def best_lines(standing: StudyStatus) -> Iterator[str]:
