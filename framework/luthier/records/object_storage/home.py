@@ -36,7 +36,6 @@ from luthier.records.object_storage.lease import (
 )
 from luthier.records.object_storage.mirror import (
     CHECKPOINTS,
-    CONFIG,
     LOCAL,
     Mirror,
     Uploader,
@@ -49,9 +48,11 @@ from luthier.storage import (
     read_json,
     run_error,
     segments,
+    write_bytes_atomically,
     write_json,
 )
 from luthier.storage.bucket import Bucket, Object, open_below
+from luthier.storage.moves import CONFIG, NOTE
 
 STATE = ".copy.json"
 """Which state of the bucket a working copy holds, and who wrote it there."""
@@ -87,6 +88,9 @@ def refresh(path: pathlib.Path, bucket: Bucket, is_writer: bool = False) -> bool
       RunError: The store or the disk refuses, or an object has a name that leads elsewhere.
     """
     if holder(path / _LOCK) is not None:
+        # But for a run that has just arrived from another place: it is in the bucket first.
+        if not (path / CONFIG).is_file() and (config := bucket.read(CONFIG).data) is not None:
+            write_bytes_atomically(path / CONFIG, config)
         return True
     lease = bucket.read(KEY)
     if _is_current(path, lease):
@@ -109,6 +113,8 @@ def refresh(path: pathlib.Path, bucket: Bucket, is_writer: bool = False) -> bool
 def refresh_all(root: pathlib.Path) -> None:
     """Bring the working copies of all runs of a bucket up to date.
 
+    Of a run that was moved elsewhere, the note is there and nothing else.
+
     Args:
       root: The working copy of the folder of runs; nothing is done for a folder of a disk.
 
@@ -118,17 +124,22 @@ def refresh_all(root: pathlib.Path) -> None:
     bucket = home_of(root)
     if bucket is None:
         return
-    runs = {
-        "/".join(parts[:2])
-        for name in bucket.list()
-        if len(parts := name.split("/")) > 2 and name.split("/", 2)[2].startswith(CONFIG)
-    }
+    runs, moved = set(), set()
+    for name in bucket.list():
+        if len(parts := name.split("/", 2)) > 2:
+            runs.update(["/".join(parts[:2])] if parts[2].startswith(CONFIG) else ())
+            moved.update(["/".join(parts[:2])] if parts[2] == NOTE else ())
     for state in root.glob(f"*/*/{STATE}"):  # deleted from the bucket
         own = state.parent.relative_to(root).as_posix()
         if own not in runs and holder(state.parent / _LOCK) is None:
             shutil.rmtree(state.parent, ignore_errors=True)
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
         list(pool.map(lambda run: refresh(root / run, bucket / run), sorted(runs)))
+    for run in sorted(moved - runs):
+        data = (bucket / run).read(NOTE).data
+        check_name(bucket, run)
+        (root / run).mkdir(parents=True, exist_ok=True)
+        write_bytes_atomically(root / run / NOTE, data or b"")
 
 
 def recorded_writer(path: pathlib.Path) -> LeaseWriter | None:

@@ -25,6 +25,7 @@ from luthier.records.events import Event, Saved
 from luthier.records.object_storage.lease import KEY, Lease, Leased
 from luthier.storage import run_error, segments, sync_directory
 from luthier.storage.bucket import Bucket, fault_of, open_below
+from luthier.storage.moves import CONFIG
 from luthier.storage.segments import FOLDER, Segments
 
 # The sink that copies a run's directory to an object store, while the run trains.
@@ -127,7 +128,7 @@ class Uploader:
     def _push_files(self) -> set[str]:
         """Copy the files that changed; return the names of all that are here."""
         here = set()
-        for path in _files(self._path, skipped=(*LOCAL, CHECKPOINTS)):
+        for path in files_below(self._path, skipped=(*LOCAL, CHECKPOINTS)):
             parts = path.relative_to(self._path).parts
             name = "/".join(parts)
             if any(part.startswith(".") for part in parts) or not self._can_name(name):
@@ -196,7 +197,7 @@ class Uploader:
         # is no checkpoint while its files are replaced one by one.
         if f"{place}{COMMIT}" in there:  # it commits another save
             self._bucket.delete(f"{place}{COMMIT}")
-        files = [path for path in _files(folder) if path != folder / COMMIT]
+        files = [path for path in files_below(folder) if path != folder / COMMIT]
         names = {path.relative_to(self._path).as_posix(): path for path in files}
         # What a killed process left stays where it is a piece of this save, however long that took.
         for name, path in names.items():
@@ -323,7 +324,7 @@ def _named(path: pathlib.Path) -> Iterator[None]:
         raise
 
 
-def _files(folder: pathlib.Path, skipped: Collection[str] = ()) -> list[pathlib.Path]:
+def files_below(folder: pathlib.Path, skipped: Collection[str] = ()) -> list[pathlib.Path]:
     """Return the files in a folder and below, sorted.
 
     Args:
@@ -375,8 +376,6 @@ def _committed(names) -> set[str]:
 
 
 # A run's directory from its copy, on a machine that has none.
-
-CONFIG = "config.json"
 
 
 def bring_back(path: pathlib.Path) -> bool:
