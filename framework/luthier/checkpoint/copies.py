@@ -41,7 +41,8 @@ class CheckpointCopy:
         self._destination = folder(destination)
         # Of two checkpoints of a step in an object store the newest counts, and is copied; the copy
         # has the step alone for a name, which every place knows.
-        self._folders = dict(sorted(open_directory(os.fspath(source)).committed().items()))
+        committed: dict[int, Folder] = dict(open_directory(os.fspath(source)).committed())
+        self._folders = dict(sorted(committed.items()))
         self._commits = {step: commit_lib.read(path) for step, path in self._folders.items()}
 
     @property

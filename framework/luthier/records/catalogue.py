@@ -205,14 +205,14 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
         home = object_storage.home_of(place)
         if home is not None:
             object_storage.refresh(place, home)
-            if found := _run_of(text, place):
-                return found
+            if run := _run_of(text, place):
+                return run
         folder = text.rpartition("/")[0]
         raise UnknownReference(
             Problem(f"{text} is not a run", remedy=f"`luthier runs {folder}` may list them")
         )
-    if text and (found := _run_of(text, pathlib.Path(text))):
-        return found
+    if text and (run := _run_of(text, pathlib.Path(text))):
+        return run
     root = project.records_folder(root)
     object_storage.refresh_all(root)
     runs = list(_directories(root))
@@ -236,8 +236,8 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     moved = [
         path for path in _folders_with(moves.NOTE, root) if _is_meant(RunDirectory(path), text)
     ]
-    if len(moved) == 1 and (found := _run_of(RunDirectory(moved[0]).address, moved[0])):
-        return found
+    if len(moved) == 1 and (run := _run_of(RunDirectory(moved[0]).address, moved[0])):
+        return run
     if not runs:
         raise UnknownReference(Problem(f"no run {text!r}: there are no runs in {os.fspath(root)}"))
     raise UnknownReference(

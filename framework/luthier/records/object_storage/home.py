@@ -124,11 +124,14 @@ def refresh_all(root: pathlib.Path) -> None:
     bucket = home_of(root)
     if bucket is None:
         return
-    runs, moved = set(), set()
+    runs: set[str] = set()
+    moved: set[str] = set()
     for name in bucket.list():
-        if len(parts := name.split("/", 2)) > 2:
-            runs.update(["/".join(parts[:2])] if parts[2].startswith(CONFIG) else ())
-            moved.update(["/".join(parts[:2])] if parts[2] == NOTE else ())
+        run, file = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:])
+        if file.startswith(CONFIG):
+            runs.add(run)
+        elif file == NOTE:
+            moved.add(run)
     for state in root.glob(f"*/*/{STATE}"):  # deleted from the bucket
         own = state.parent.relative_to(root).as_posix()
         if own not in runs and holder(state.parent / _LOCK) is None:
