@@ -181,14 +181,17 @@ def test_a_run_is_not_moved_where_it_could_be_lost(lab, capsys):
         ("--move", "hdfs://lab"): "'hdfs://lab' is not a place for records; write a directory",
         ("--move", f"{url}/a/b/"): f"is the place of one run, not a folder of runs; write {url}",
         ("--move", "runs"): "the run a/b is in runs already",
-        ("--move", ""): "--move needs a folder",
+        ("--move", ""): "--move needs a run and a folder",
         ("--move", url, "--log"): "--log and --move cannot be combined",
         ("--move", "file.txt"): "cannot",
     }.items():
         pathlib.Path("file.txt").write_text("")
         assert line in refusal(*arguments)
     assert main(["runs", "--move", url]) == 2
-    assert "--move needs a run; write `luthier runs ID --move DIR`" in capsys.readouterr().err
+    assert (
+        "--move needs a run and a folder; write `luthier runs ID --move DIR`"
+        in capsys.readouterr().err
+    )
     assert lab.objects == {}
     make(url, "another\n")
     assert f"there is a run at {url}/a/b; choose another folder" in refusal("--move", url)

@@ -391,7 +391,8 @@ class _BucketPlace:
         if size > segments.WHOLE_BYTES:
             segments.upload(self._bucket, CONFIG, config)
         elif not self._bucket.write(CONFIG, config.read_bytes(), over=self._bucket.read(CONFIG)):
-            raise RunError(Problem(f"a run was made at {self.address} just now"))
+            what = f"a run was made at {self.address} just now"
+            raise RunError(Problem(what, remedy="choose another folder"))
         _copy(config, self.path / CONFIG)
         (self.path / ARRIVING).unlink()
         self._push()

@@ -192,8 +192,8 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     for name in showing:
         if name == "plot" and any(getattr(arguments, one) is not None for one in _SELECTING):
             continue  # of the runs that are selected
-        if not arguments.runs and name != "diff":
-            value = {"sync": " wandb", "move": " DIR"}.get(name, "")
+        if not arguments.runs and name not in ("diff", "move"):
+            value = " wandb" if name == "sync" else ""
             remedy = f"write `luthier runs ID --{name}{value}`"
             problems.add(f"--{name} needs a run", remedy=remedy)
     if arguments.log and arguments.json:
@@ -205,8 +205,8 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     if arguments.best and not arguments.sort:
         remedy = "add --sort METRIC, as --sort held_out/loss"
         problems.add("--best needs a metric", remedy=remedy)
-    if arguments.move == "":
-        problems.add("--move needs a folder", remedy="write `luthier runs ID --move DIR`")
+    if arguments.move is not None and not (arguments.move and arguments.runs):
+        problems.add("--move needs a run and a folder", remedy="write `luthier runs ID --move DIR`")
     if arguments.diff and len(arguments.runs) < 2:
         problems.add("--diff needs two runs", remedy="write `luthier runs ID ID --diff`")
     if len(arguments.runs) > 1 and not (arguments.diff or arguments.plot):
