@@ -244,7 +244,13 @@ def test_a_moved_run_is_resumed_by_its_command_with_the_new_folder(lab, tiny, fi
     for source in (former, f"{former}/checkpoints", f"s3://lab/runs/quickstart/{run.id}"):
         warm = trainer.run(tiny("warm", f"restore=run:{source}", "training.steps=1", "seed=1"))
         assert url in (warm.directory / "restored.txt").read_text()
-    assert trainer.run(tiny(disk), new=True).directory.name == f"{run.id}-2"
+    separate = trainer.run(tiny(disk), new=True).directory
+    assert separate.name == f"{run.id}-2"
+    # A move that was killed before the run was at the new place is void once the run goes on here.
+    note = separate / moves.NOTE
+    moves.write(note, [moves.Move.between(str(separate), "gs://lab/never/quickstart/x")])
+    trainer.run(tiny(disk), run=separate.name)
+    assert not note.exists()
 
 
 KILLS = [
