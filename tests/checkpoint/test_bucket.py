@@ -72,6 +72,32 @@ def test_a_store_saves_restores_and_deletes_without_a_disk(lab, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []  # nothing went to a folder called `s3:`
 
 
+def test_every_rule_of_the_policy_keeps_its_checkpoints(lab):
+    url, objects = lab
+    loss = Selector("held_out", "loss")
+    policy = Checkpoints(keep_latest=1, keep_every=20, keep_best=loss)
+    with Store(url, policy) as store:
+        for step, value in ((10, 2.0), (20, 3.0), (30, 1.0), (40, 2.5), (50, 1.5), (70, 1.0)):
+            store.save(step, state(step), metrics={"held_out/loss": value})
+        store.wait()
+        assert (store.steps(), store.best()) == ([20, 30, 40, 70], 30)
+        # A restart from the best one sets aside what came later, for good or not.
+        store.cut_back(30)
+        assert store.steps() == [20, 30]
+        assert {key.split("/")[3].partition(".")[0] for key in objects} == {"20", "30", "40", "70"}
+        store.save(60, state(60), metrics={"held_out/loss": 0.5})
+        store.wait()
+        assert (store.steps(), store.best()) == ([20, 60], 60)
+        left = {name.partition(".")[0] for name in folders(objects)}
+        assert left == {"20", "60", "70"}, "what was set aside, until a later step is saved"
+        store.save(80, state(80))
+        store.wait()
+    with Store(url, policy) as store:
+        assert (store.steps(), store.newest_whole()) == ([20, 60, 80], (80, []))
+        assert is_state(store.restore(60, abstract()), 60)
+    assert {name.partition(".")[0] for name in folders(objects)} == {"20", "60", "80"}
+
+
 def test_a_save_without_its_commit_is_never_seen_and_removed(lab):
     url, objects = lab
     with Store(url) as store:

@@ -10,12 +10,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests import object_stores
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ["train", "configs.addition", "--wandb", "off", "checkpoints.every.count=10"]
@@ -161,3 +165,88 @@ def test_train_kill_resume_evaluate_generate(wheel, tmp_path):
     evaluated = json.loads(run("evaluate", "last", "--json"))
     assert evaluated["evaluations"]["held_out"]["answer_accuracy"] > 0.95
     assert run("generate", "last", "--prompt", "3+4=", "--temperature", "0").startswith("3+4=7")
+
+
+# Modules that hide those of the clients of object stores which other programs use.
+HIDDEN = 'raise ImportError(f"{__name__} is not installed")\n'
+
+
+@pytest.fixture
+def fresh(wheel, tmp_path):
+    """Return the command of a fresh environment with the wheel, and the libraries of this one."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    into = ["--python", str(tmp_path / "venv" / "bin" / "python")]
+    install = ["install", "-q", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", *into, *install], check=True)
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for name in ("gcsfs", "s3fs"):
+        (packages / f"{name}.py").write_text(HIDDEN)
+    return [str(tmp_path / "venv" / "bin" / "luthier")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_the_command_of_pax_trains_in_a_bucket_and_its_run_is_read_elsewhere(
+    fresh, tmp_path, scheme
+):
+    objects, process = {}, []
+
+    def kill(key):
+        if process and re.search(r"/checkpoints/6\..*/commit.json$", key):
+            process.pop().kill()
+            return 503
+        return None
+
+    with object_stores.serving({"lab": objects}, before_write=kill) as (address, _):
+
+        def start(machine, *words):
+            """Start a command on a machine that has nothing but the environment."""
+            folder = tmp_path / machine
+            folder.mkdir(exist_ok=True)
+            own = {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+            kept = {"PATH": os.environ["PATH"], **object_stores.environment(address), **own}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            return subprocess.Popen([*fresh, *words], cwd=folder, env=kept, **pipes)
+
+        def run(machine, *words):
+            done = start(machine, *words)
+            out, errors = done.communicate()
+            assert done.returncode == 0, errors
+            return out
+
+        python = [str(Path(fresh[0]).parent / "python"), "-m", "luthier.shipped.c4_shards"]
+        subprocess.run([*python, str(tmp_path / "c4")], check=True, cwd=tmp_path)
+        home = f"{scheme}://lab/run"
+        command = ["train", "--exp=C4Spmd1BAdam4Replicas", "--fiddler", "tiny"]
+        command += ["--fiddler", f'shared(folder="{tmp_path}/c4")', "--devices", "cpu:8"]
+        command += [f"--job_log_dir={home}", "checkpoints.every.count=2"]
+        training = start("first", *command)
+        process.append(training)
+        training.communicate()
+        assert training.returncode == -signal.SIGKILL
+        out = run("second", *command)
+        assert re.search(r"resumed at step +4\n", out), out
+        assert re.search(rf"run +{home}/pax-1b-tiny/", out)
+        assert "finished at step 10" in out
+        (key,) = (key for key in objects if key.endswith("/status.json"))
+        url = f"{scheme}://lab/{key.removesuffix('/status.json')}"
+        id = url.rpartition("/")[2]
+        (listed,) = json.loads(run("third", "runs", home, "--json"))
+        assert (listed["id"], listed["path"], listed["status"]) == (id, url, "finished")
+        assert "finished" in run("third", "runs", url)
+        assert "name = 'pax-1b-tiny'" in run("third", "show", f"run:{url}")
+        assert "parallelism" in run("third", "diff", f"run:{url}", "configs.pax.c4")
+        refused = start("third", "export", url)
+        assert "exports are written to a disk; name a folder" in refused.communicate()[1]
+        devices = ["--devices", "cpu:8"]
+        evaluated = json.loads(run("third", "evaluate", url, *devices, "--json"))
+        assert evaluated["evaluations"]["validation"]["loss"] > 0
+        assert run("third", "generate", url, "--prompt", "1 2 3", *devices)
+        run("third", "export", url, "--output", "exported", "--family", "luthier")
+        assert list((tmp_path / "third" / "exported").glob("*.safetensors"))
+        rows = b"".join(
+            objects[key] for key in sorted(objects) if "/metrics.jsonl.segments/" in key
+        ).splitlines()
+        steps = [row["step"] for row in map(json.loads, rows) if row["kind"] == "step"]
+        assert steps == list(range(1, 11))

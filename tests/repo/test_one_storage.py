@@ -18,6 +18,7 @@ RENAMES = {
     "records/directory.py": "a run's directory appears at once",
     "records/object_storage/home.py": "a file of a working copy, once all of it is here",
     "records/object_storage/mirror.py": "a run's directory appears at once",
+    "trainer/moving.py": "renames a whole run",
     "study/driver/directory.py": "a copy of the source appears at once",
     "study/start.py": "renames a whole study",
 }

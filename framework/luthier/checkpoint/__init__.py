@@ -5,6 +5,7 @@ Warm starts are here too, from other runs and from pretrained weights.
 
 from luthier.checkpoint import commit
 from luthier.checkpoint.commit import Commit
+from luthier.checkpoint.copies import CheckpointCopy
 from luthier.checkpoint.directory import Directory, require_space
 from luthier.checkpoint.policy import (
     Checkpoints,
@@ -33,6 +34,7 @@ from luthier.checkpoint.store import Store
 from luthier.checkpoint.tiers import Saves, Tiers, open_checkpoints
 
 __all__ = [
+    "CheckpointCopy",
     "Checkpoints",
     "Commit",
     "DeviceCopy",

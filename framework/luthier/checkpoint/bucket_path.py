@@ -184,11 +184,8 @@ class BucketFiles:
         # whole, since stores check it only where the client sends a checksum, and TensorStore sends
         # none. It happens in the background, a piece at a time.
         size, checksum = 0, 0
-        try:
-            for piece in self._bucket.read_pieces(name):
-                size, checksum = size + len(piece), zlib.crc32(piece, checksum)
-        except MissingObject:
-            raise FileNotFoundError(f"{self._bucket.url}{name} does not exist") from None
+        for piece in self.read(name):
+            size, checksum = size + len(piece), zlib.crc32(piece, checksum)
         return size, checksum
 
     def read_text(self, name: str) -> str:
@@ -205,6 +202,37 @@ class BucketFiles:
         if data is None:
             raise FileNotFoundError(f"{self._bucket.url}{name} does not exist")
         return data.decode("utf-8")
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file, piece by piece.
+
+        Args:
+          name: The file.
+
+        Raises:
+          FileNotFoundError: There is no such object.
+        """
+        try:
+            yield from self._bucket.read_pieces(name)
+        except MissingObject:
+            raise FileNotFoundError(f"{self._bucket.url}{name} does not exist") from None
+
+    def write(self, name: str, content: Iterable[bytes]) -> None:
+        """Write a file as one object, whole in memory: as Orbax, which reads it, writes its own.
+
+        Args:
+          name: The file.
+          content: Its blocks.
+        """
+        self._bucket.write(name, b"".join(content))
+
+    def delete(self, name: str) -> None:
+        """Delete a file.
+
+        Args:
+          name: The file.
+        """
+        self._bucket.delete(name)
 
     def write_last(self, name: str, text: str) -> None:
         """Write the file that makes the folder a checkpoint; there must be none.

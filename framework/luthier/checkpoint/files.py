@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from luthier.storage.bucket import is_url
@@ -31,6 +32,15 @@ class Files(Protocol):
 
     def read_text(self, name: str) -> str:
         """Return the text of a file."""
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file, block by block."""
+
+    def write(self, name: str, content: Iterable[bytes]) -> None:
+        """Write a file; `checksum` says whether it arrived."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file."""
 
     def write_last(self, name: str, text: str) -> None:
         """Write the file that makes the folder a checkpoint, when all others are durable."""
@@ -84,6 +94,42 @@ class DiskFiles:
           UnicodeDecodeError: It is not text.
         """
         return (self._path / name).read_text(encoding="utf-8")
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file, block by block.
+
+        Args:
+          name: The file.
+
+        Raises:
+          OSError: It cannot be read.
+        """
+        with open(self._path / name, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+
+    def write(self, name: str, content: Iterable[bytes]) -> None:
+        """Write a file, and the folders that it is in.
+
+        Args:
+          name: The file.
+          content: Its blocks.
+
+        Raises:
+          OSError: The disk refuses.
+        """
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb") as file:
+            file.writelines(content)
+
+    def delete(self, name: str) -> None:
+        """Delete a file.
+
+        Args:
+          name: The file.
+        """
+        (self._path / name).unlink(missing_ok=True)
 
     def write_last(self, name: str, text: str) -> None:
         """Write the file that makes the folder a checkpoint; all others are on the disk.

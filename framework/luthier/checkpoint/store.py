@@ -121,7 +121,7 @@ class Store:
     """
 
     def __init__(self, directory: str | os.PathLike[str], policy: Checkpoints | None = None):
-        self._directory = _open_directory(os.fspath(directory))
+        self._directory = open_directory(os.fspath(directory))
         self._policy = policy or Checkpoints()
         # One thread, so that saves finish in the order in which they began, and exchanges of the
         # processes stay in step.
@@ -567,8 +567,15 @@ class Store:
         return f"other checkpoints: {others}" if others else "there is no other checkpoint"
 
 
-def _open_directory(path: str) -> Directory | BucketDirectory:
-    """Return the folder of a run's checkpoints, on a disk or in an object store."""
+def open_directory(path: str) -> Directory | BucketDirectory:
+    """Return the folder of a run's checkpoints, on a disk or in an object store.
+
+    Args:
+      path: A path, or the URL of an object store.
+
+    Raises:
+      CheckpointError: It is another URL.
+    """
     if is_url(path):
         from luthier.checkpoint.bucket import BucketDirectory
 

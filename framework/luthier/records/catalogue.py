@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fnmatch
 import math
@@ -24,11 +25,19 @@ from luthier.records.directory import RunDirectory
 from luthier.records.events import MFU, STEPS_PER_SECOND, TOKENS_PER_SECOND, Evaluation
 from luthier.records.metrics_file import read_last
 from luthier.records.run import Run, summarize
+from luthier.storage import moves
 
 LAST = "last"
 
 
 def _directories(root: pathlib.Path) -> Iterator[RunDirectory]:
+    """Yield the runs below a folder."""
+    for path in _folders_with(moves.CONFIG, root):
+        if not ((path / moves.NOTE).is_file() and _new_place(path)):
+            yield RunDirectory(path)
+
+
+def _folders_with(file: str, root: pathlib.Path) -> Iterator[pathlib.Path]:
     try:
         # `scandir` and one look for config.json, but no reading: a root may hold thousands of runs.
         names = sorted(os.scandir(root), key=lambda entry: entry.name)
@@ -42,10 +51,16 @@ def _directories(root: pathlib.Path) -> Iterator[RunDirectory]:
         except OSError:
             continue
         for run in runs:
-            if not run.name.startswith(".") and os.path.isfile(
-                os.path.join(run.path, "config.json")
-            ):
-                yield RunDirectory(run.path)
+            if not run.name.startswith(".") and os.path.isfile(os.path.join(run.path, file)):
+                yield pathlib.Path(run.path)
+
+
+def _new_place(path: pathlib.Path) -> str:
+    """Return where a run is that has a note of a move; empty where it is here still."""
+    # The run is here for readers as long as nobody can know that it is elsewhere.
+    with contextlib.suppress(RunError):
+        return moves.moved_to(path)
+    return ""
 
 
 def _changed(directory: RunDirectory) -> float:
@@ -181,31 +196,30 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
     """
     # From the most explicit to the least: a folder, `last`, a whole id, the name of an experiment,
     # the beginning of either.
+    # A run that was moved elsewhere is found by the note that it left, where no other is meant.
     # Whatever is ambiguous is refused with all that it may mean. An empty path would be the current
     # folder, hence `text and`.
     text = os.fspath(reference).rstrip("/")
     if "://" in text:
         place = project.working_copy(text)
         home = object_storage.home_of(place)
-        if home is None or not object_storage.refresh(place, home):
-            folder = text.rpartition("/")[0]
-            raise UnknownReference(
-                Problem(f"{text} is not a run", remedy=f"`luthier runs {folder}` may list them")
-            )
-        return RunDirectory(place)
-    if text and (pathlib.Path(text) / "config.json").is_file():
-        return RunDirectory(text)
+        if home is not None:
+            object_storage.refresh(place, home)
+            if run := _run_of(text, place):
+                return run
+        folder = text.rpartition("/")[0]
+        raise UnknownReference(
+            Problem(f"{text} is not a run", remedy=f"`luthier runs {folder}` may list them")
+        )
+    if text and (run := _run_of(text, pathlib.Path(text))):
+        return run
     root = project.records_folder(root)
     object_storage.refresh_all(root)
     runs = list(_directories(root))
     if text == LAST and runs:
         return max(runs, key=_changed)
     exact = [run for run in runs if text in (run.id, f"{run.name}/{run.id}")]
-    begins = [
-        run
-        for run in runs
-        if text and (run.id.startswith(text) or f"{run.name}/{run.id}".startswith(text))
-    ]
+    begins = [run for run in runs if _is_meant(run, text)]
     named = [run for run in runs if text == run.name]
     # What is whole wins over what it is the beginning of (`1a2b3c4d` and `1a2b3c4d-2`, the
     # experiments `c4` and `c4_large`). An empty text would be the beginning of all.
@@ -219,6 +233,11 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
         is_one_id = len({run.id for run in found}) == 1
         remedy = "write NAME/ID" if is_one_id else "give more of the id, or `last`"
         raise RunError(Problem(f"{text!r} may mean {shown}", remedy=remedy))
+    moved = [
+        path for path in _folders_with(moves.NOTE, root) if _is_meant(RunDirectory(path), text)
+    ]
+    if len(moved) == 1 and (run := _run_of(RunDirectory(moved[0]).address, moved[0])):
+        return run
     if not runs:
         raise UnknownReference(Problem(f"no run {text!r}: there are no runs in {os.fspath(root)}"))
     raise UnknownReference(
@@ -228,6 +247,33 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
             remedy="`luthier runs` lists them",
         )
     )
+
+
+def _is_meant(run: RunDirectory, text: str) -> bool:
+    """Return whether a text is the beginning of an id, or of a name with an id."""
+    return bool(text) and (run.id.startswith(text) or f"{run.name}/{run.id}".startswith(text))
+
+
+def _run_of(place: str, folder: pathlib.Path) -> RunDirectory | None:
+    """Return the run of a place, wherever it was moved to; None if there was none.
+
+    Args:
+      place: A path or URL.
+      folder: The same, or the working copy of the URL.
+
+    Raises:
+      UnknownReference: It was moved, and is not at the new place any more.
+    """
+    is_there = (folder / moves.CONFIG).is_file()
+    note = moves.note_of(folder if is_there else place)
+    if note is None:
+        return RunDirectory(folder) if is_there else None
+    if new := _new_place(folder) if is_there else moves.moved_to(place):
+        return find(project.RECORDS[0], new)
+    if is_there:
+        return RunDirectory(folder)
+    what = f"{place} was moved to {note.destination}, which is not a run any more"
+    raise UnknownReference(Problem(what, remedy="`luthier runs` lists the runs"))
 
 
 def _nearest(text: str, runs: list[RunDirectory]) -> list[str]:

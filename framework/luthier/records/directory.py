@@ -50,6 +50,7 @@ from luthier.storage import (
     Lock,
     fence,
     json_text,
+    moves,
     read_json,
     require_known_format,
     run_error,
@@ -510,6 +511,38 @@ class RunDirectory:
         # Looked up anew each time: the lock is taken after this object was made, and a process that
         # only reads holds none.
         return fence(self.lock_path)
+
+    def require_here(self) -> None:
+        """Refuse a place whose run was moved elsewhere.
+
+        Raises:
+          RunError: It was, or the object store refuses that may have the run.
+        """
+        # A note without a config is of a run that was moved, wherever it is now. With a config it
+        # is of a move that was interrupted: before the run was at the new place, or after.
+        is_there = self.config_path.is_file()
+        note = moves.note_of(self.path if is_there else self.address)
+        if note is None or (is_there and not note.has_arrived):
+            return
+        place = moves.moved_to(self.path if is_there else self.address) or note.destination
+        folder = place.rsplit("/", 2)[0]
+        what = f"the run {self.name}/{self.id} was moved to {place}"
+        remedy = f"set records.directory={folder}, or start a separate run with --new"
+        raise RunError(Problem(what, remedy=remedy))
+
+    def forget_move(self) -> None:
+        """Forget a move that was interrupted before the run was at the new place.
+
+        Called by the writer: the run changes here from now on.
+
+        Raises:
+          RunError: It is there, or the disk or the store refuses.
+        """
+        self.require_here()
+        try:
+            (self.path / moves.NOTE).unlink(missing_ok=True)
+        except OSError as error:
+            raise run_error("remove", self.path / moves.NOTE, error) from error
 
     def writer(self) -> Holder | None:
         """Return the live process that writes here, if any.

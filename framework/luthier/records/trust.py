@@ -182,6 +182,18 @@ def record_place(path: str | os.PathLike[str]) -> None:
             opened.write(f"{place}\n")
 
 
+def record_move(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
+    """Remember that a run of this project, or one that is trusted, was moved to another folder.
+
+    Args:
+      source: The former folder of the run.
+      destination: The new one.
+    """
+    place = pathlib.Path(source).resolve()
+    if is_trusted(place) or _is_same_project(place):
+        record_place(destination)
+
+
 def _is_same_project(path: pathlib.Path) -> bool:
     """Return whether a record lies in this project, or in a folder that it began a run in.
 

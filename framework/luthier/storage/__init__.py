@@ -27,7 +27,14 @@ from luthier.storage.json_lines import (
 )
 from luthier.storage.lock import Holder, Lock, fence, holder, unfenced
 from luthier.storage.process import ProcessIdentity
-from luthier.storage.trash import Trashed, copy_to_trash, empty, list_trash, move_to_trash
+from luthier.storage.trash import (
+    Trashed,
+    copy_to_trash,
+    empty,
+    list_trash,
+    move_contents_to_trash,
+    move_to_trash,
+)
 
 __all__ = [
     "Damage",
@@ -46,6 +53,7 @@ __all__ = [
     "json_text",
     "list_trash",
     "looks_whole",
+    "move_contents_to_trash",
     "move_to_trash",
     "parse",
     "read_json",

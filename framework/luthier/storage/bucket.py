@@ -85,6 +85,7 @@ def open_below(folder: pathlib.Path, key: str) -> BinaryIO:
 REMOTE_SCHEMES = ("gs://", "s3://")
 SCHEMES = (*REMOTE_SCHEMES, "file://")
 _ABSENT = ".absent"
+_LEAST_BYTES_PER_SECOND = 1 << 20
 _REMEDY = "check the network and your credentials"
 
 
@@ -181,7 +182,9 @@ class Bucket:
         version = None if over is None else over.version
         # A conditional write. TensorStore reports a condition that failed not as an error, but by
         # an empty generation.
-        stamp = self._ask(key, lambda store: store.write(key, data, if_equal=version))
+        # An object is one request, however large it is: the time limit of a large one is a speed.
+        seconds = max(self.stall_seconds, len(data) / _LEAST_BYTES_PER_SECOND)
+        stamp = self._ask(key, lambda store: store.write(key, data, if_equal=version), seconds)
         if over is None or stamp.generation:
             return True
         # TensorStore sends a request again whose answer was lost. Where the first one was carried
@@ -227,17 +230,18 @@ class Bucket:
         keys = tensorstore.KvStore.KeyRange(start, end)
         return self._ask(folder, lambda store: store.list(keys))
 
-    def _ask(self, key: str, question: Callable[[Any], Any]) -> Any:
+    def _ask(self, key: str, question: Callable[[Any], Any], seconds: float | None = None) -> Any:
         answer: Any = None
+        seconds = self.stall_seconds if seconds is None else seconds
         try:
             answer = question(self._store())
-            return answer.result(timeout=self.stall_seconds)
+            return answer.result(timeout=seconds)
         except TimeoutError:
             # Cancelled, or the request would go on in TensorStore's threads and write after a later
             # one.
             if answer is not None:
                 answer.cancel()
-            why = f"no answer in {self.stall_seconds:g} s"
+            why = f"no answer in {seconds:g} s"
         except (ValueError, OSError, KeyError) as error:
             # TensorStore raises ValueError for it, as for all else; the status code is only in the
             # text.

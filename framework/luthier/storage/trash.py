@@ -79,6 +79,36 @@ def move_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
     return target
 
 
+def move_contents_to_trash(
+    directory: str | os.PathLike[str], reason: str, first: str, kept: Collection[str] = ()
+) -> pathlib.Path:
+    """Move everything in a folder into one entry of its own `.trash/`; the folder itself stays.
+
+    Args:
+      directory: The folder.
+      reason: The reason, in one line.
+      first: The name in it that goes before all others.
+      kept: Names in it that stay; the trash stays, too.
+
+    Returns:
+      The entry of the trash.
+
+    Raises:
+      RunError: The disk refuses; a part was moved then, and a second call moves the rest.
+    """
+    place = pathlib.Path(directory)
+    with one_line_errors("move to the trash", place):
+        entry = _new_entry(place / TRASH)
+        (entry / _REASON).write_text(" ".join(reason.split()) + "\n", encoding="utf-8")
+        names = sorted(os.listdir(place), key=lambda name: (name != first, name))
+        for name in names:
+            if name not in (*kept, TRASH):
+                os.rename(place / name, entry / name)
+    sync_directory(entry)
+    sync_directory(place)
+    return entry
+
+
 def copy_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
     """Keep a file in `.trash/` beside it, as it is now; it stays where it is.
 

@@ -21,6 +21,7 @@ from luthier.trainer.interrupt import (
 )
 from luthier.trainer.loop import CompiledStep, Loop, Position, Rates, TrainStep
 from luthier.trainer.media import Shows, check_shows, count_bins, tile
+from luthier.trainer.moving import MovedRun, move_run
 from luthier.trainer.opening import (
     OPERATIVE_GIN,
     Opened,
@@ -76,6 +77,7 @@ __all__ = [
     "Feed",
     "HostTimes",
     "Loop",
+    "MovedRun",
     "Opened",
     "Patience",
     "Position",
@@ -116,6 +118,7 @@ __all__ = [
     "load_weights",
     "misfits",
     "module_of",
+    "move_run",
     "next_steps",
     "open_run",
     "open_session",

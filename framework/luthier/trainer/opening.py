@@ -31,7 +31,7 @@ from luthier.records import (
     read_source,
 )
 from luthier.records.trust import record_place
-from luthier.storage import require_format, run_error, write_atomically
+from luthier.storage import moves, require_format, run_error, write_atomically
 from luthier.trainer.loop import POSITION_FORMAT
 from luthier.trainer.results import FINISHED
 from luthier.trainer.resume import check_code, check_continuation, compare, settle_defaults
@@ -196,6 +196,8 @@ def check_place(graph: Graph, plan: Plan, request: Request) -> str:
     configuration(graph).files()
     if (home := object_storage.home_of(path)) is not None:
         object_storage.refresh(path, home)
+    if request.run is None and not request.new:
+        RunDirectory(path).require_here()
     # Whether it could be written is asked of the nearest folder that exists; nothing is made.
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     refusal = 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
@@ -264,6 +266,7 @@ def _open(
         return
     # The lock before anything is compared: another process may be about to change the record.
     with existing.lock() as lock:
+        existing.forget_move()
         notices = _taken_over(lock)
         if existing.read_plan() is None:  # it was reserved, and never begun
             before_new()
@@ -379,14 +382,19 @@ def _bring_here(path: Path) -> None:
     """Bring the records of a run from its object store, or from its copy in one, if it has any."""
     home = object_storage.home_of(path)
     if home is None:
+        # First: a mirror may still have what was moved elsewhere.
+        RunDirectory(path).require_here()
         object_storage.bring_back(path)
     else:
         object_storage.refresh(path, home, is_writer=True)
+        RunDirectory(path).require_here()
 
 
 def _is_taken(path: Path) -> bool:
     home = object_storage.home_of(path)
-    return path.exists() if home is None else object_storage.refresh(path, home)
+    if home is None:
+        return path.exists()
+    return object_storage.refresh(path, home) or moves.note_of(home.url) is not None
 
 
 def _new_id(root: Path, name: str, graph: Graph) -> str:

@@ -868,7 +868,7 @@ def _header(plan: Plan, opened: Opened, position: Position, restored: _Restored)
     # devices that were meant, with room to spare, and that it is saved.
     return events.Header(
         experiment=experiment.name,
-        run_directory=str(opened.directory.path),
+        run_directory=opened.directory.address,
         step=position.progress.steps,
         total_steps=experiment.training.steps,
         parameters=plan.parameters,

@@ -26,7 +26,7 @@ from luthier.program.materialize import abstract_model, targets
 from luthier.program.program import Leaves, Values, users_errors
 from luthier.program.state import model_arrays, split
 from luthier.program.step import model_of
-from luthier.records import RunDirectory, find, trust
+from luthier.records import RunDirectory, find, object_storage, trust
 from luthier.tasks import LanguageModelling
 from luthier.trainer.evaluate import Evaluator
 from luthier.trainer.resume import settle_defaults
@@ -394,9 +394,12 @@ def _provenance(trained: Trained) -> dict[str, str]:
 
 def _export_place(trained: Trained) -> pathlib.Path:
     """Return the folder of an export of which nobody has named one: in the directory of the run."""
-    if trained.directory is not None:
+    home = None if trained.directory is None else object_storage.home_of(trained.directory.path)
+    if trained.directory is not None and home is None:
         return trained.directory.path / f"export-{trained.step}"
     what = f"{trained.title} is not a run, in whose directory its weights could be written"
+    if home is not None:  # its working copy is replaced by what the bucket holds
+        what = f"{trained.title} is in an object store, and exports are written to a disk"
     raise RunError(Problem(what, remedy="name a folder with --output"))
 
 

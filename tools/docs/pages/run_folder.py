@@ -77,9 +77,12 @@ FILES = {
         "processes/process-N-of-N.log": "The output of each process, if luthier started several.",
         "profile/": "The trace of `luthier train --profile`.",
     },
-    "Locks": {
+    "Locks and moves": {
         "lock": "The lock of the process that writes the run. The file also identifies this "
         "process.",
+        "moves.json": "The moves of the run by `luthier runs ID --move`, with the former places.",
+        "moved_to.json": "The new place of a run that was moved elsewhere. The former place has "
+        "only this file, and the former files in `.trash/`.",
     },
 }
 

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from luthier.checkpoint.restore.source import (
 )
 from luthier.checkpoint.store import Store
 from luthier.errors import CheckpointError, Problem
-from luthier.storage import segments
+from luthier.storage import moves, segments
 from luthier.storage.bucket import Bucket, fault_of, is_url, open_below
 
 if TYPE_CHECKING:
@@ -249,11 +250,12 @@ class FromRun(Restore):
         Raises:
           CheckpointError: It does not exist, or is damaged.
         """
-        if is_url(self.directory):
-            with self._open_remote() as opened:
+        directory = _present_place(self.directory)
+        if is_url(directory):
+            with self._open_remote(directory) as opened:
                 yield opened
             return
-        path = pathlib.Path(self.directory).expanduser()
+        path = pathlib.Path(directory)
         if not path.is_dir():
             near = sorted(str(found) for found in pathlib.Path().glob(f"*/*/{path.name}"))
             remedy = "give the directory of a run: that of its records, its name and its id"
@@ -264,9 +266,9 @@ class FromRun(Restore):
             yield self._checkpoint(store, path, str(path))
 
     @contextlib.contextmanager
-    def _open_remote(self) -> Iterator[OpenedSource]:
+    def _open_remote(self, url: str) -> Iterator[OpenedSource]:
         """Open the checkpoint of a run in an object store, with copies of its small files."""
-        bucket, url = Bucket(self.directory), self.directory.rstrip("/")
+        bucket = Bucket(url)
         with (
             tempfile.TemporaryDirectory(prefix="luthier-") as folder,
             contextlib.ExitStack() as held,
@@ -287,6 +289,24 @@ class FromRun(Restore):
         if step is None:
             raise CheckpointError(Problem(f"{name} holds no checkpoint", "restore"))
         return _Checkpoint(store, step, self.weights, path, name)
+
+
+def _present_place(directory: str) -> str:
+    """Return where the run, or the checkpoints, of a directory are now; a run may have been moved.
+
+    Raises:
+      CheckpointError: It was, and is not at the new place any more.
+    """
+    place = directory.rstrip("/") if is_url(directory) else os.path.expanduser(directory)
+    run, mark, inside = place, "", ""
+    if place.endswith("/checkpoints"):
+        run, mark, inside = place.rpartition("/")
+    if new := moves.moved_to(run):
+        return f"{new}{mark}{inside}"
+    if (note := moves.note_of(run)) is not None and not moves.has_config(run):
+        what = f"{run} was moved to {note.destination}, which is not a run any more"
+        raise CheckpointError(Problem(what, "restore"))
+    return place
 
 
 class _Checkpoint(OpenedSource):

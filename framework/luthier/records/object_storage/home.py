@@ -47,9 +47,11 @@ from luthier.storage import (
     read_json,
     run_error,
     segments,
+    write_bytes_atomically,
     write_json,
 )
 from luthier.storage.bucket import Bucket, Object, open_below
+from luthier.storage.moves import CONFIG, NOTE
 
 STATE = ".copy.json"
 """Which state of the bucket a working copy holds, and who wrote it there."""
@@ -88,6 +90,10 @@ def refresh(
       RunError: The store or the disk refuses, or an object has a name that leads elsewhere.
     """
     if holder(path / _LOCK) is not None:
+        # But for a run that has just arrived from another place: it is in the bucket first.
+        record = path / kind.record
+        if not record.is_file() and (data := bucket.read(kind.record).data) is not None:
+            write_bytes_atomically(record, data)
         return True
     lease = bucket.read(KEY)
     if _is_current(path, lease, kind):
@@ -110,6 +116,8 @@ def refresh(
 def refresh_all(root: pathlib.Path) -> None:
     """Bring the working copies of all runs of a bucket up to date.
 
+    Of a run that was moved elsewhere, the note is there and nothing else.
+
     Args:
       root: The working copy of the folder of runs; nothing is done for a folder of a disk.
 
@@ -119,17 +127,25 @@ def refresh_all(root: pathlib.Path) -> None:
     bucket = home_of(root)
     if bucket is None:
         return
-    runs = {
-        "/".join(parts[:2])
-        for name in bucket.list()
-        if len(parts := name.split("/")) > 2 and name.split("/", 2)[2].startswith(RUN.record)
-    }
+    runs: set[str] = set()
+    moved: set[str] = set()
+    for name in bucket.list():
+        run, file = "/".join(name.split("/")[:2]), "/".join(name.split("/")[2:])
+        if file.startswith(CONFIG):
+            runs.add(run)
+        elif file == NOTE:
+            moved.add(run)
     for state in root.glob(f"*/*/{STATE}"):  # deleted from the bucket
         own = state.parent.relative_to(root).as_posix()
         if own not in runs and holder(state.parent / _LOCK) is None:
             shutil.rmtree(state.parent, ignore_errors=True)
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
         list(pool.map(lambda run: refresh(root / run, bucket / run), sorted(runs)))
+    for run in sorted(moved - runs):
+        data = (bucket / run).read(NOTE).data
+        check_name(bucket, run)
+        (root / run).mkdir(parents=True, exist_ok=True)
+        write_bytes_atomically(root / run / NOTE, data or b"")
 
 
 def writer(path: pathlib.Path) -> Holder | None:

@@ -27,6 +27,7 @@ from luthier.records.events import Event, Saved
 from luthier.records.object_storage.lease import KEY, Lease, Leased
 from luthier.storage import run_error, segments, sync_directory
 from luthier.storage.bucket import Bucket, fault_of, open_below
+from luthier.storage.moves import CONFIG
 from luthier.storage.segments import FOLDER, Segments
 
 # The sink that copies a run's directory to an object store, while the run trains.
@@ -44,8 +45,6 @@ CHECKPOINTS = "checkpoints"
 COMMIT = "commit.json"
 LOCAL = ("lock", "wandb", "profile", "stacks")
 """Files of this machine only: the lock, traces, and the files of W&B itself."""
-
-CONFIG = "config.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +103,7 @@ class HomeKind:
             is_local = parts[0] in self.local or parts[-1].startswith(".")
             return is_local or self.apart.match(name) is not None
 
-        found = _files(path, is_skipped)
+        found = files_below(path, is_skipped)
         return sorted(found, key=lambda file: (file == path / self.record, file))
 
 
@@ -293,7 +292,7 @@ class Uploader:
         # is no checkpoint while its files are replaced one by one.
         if f"{place}{COMMIT}" in there:  # it commits another save
             self._bucket.delete(f"{place}{COMMIT}")
-        files = [path for path in _files(folder) if path != folder / COMMIT]
+        files = [path for path in files_below(folder) if path != folder / COMMIT]
         names = {path.relative_to(self._path).as_posix(): path for path in files}
         # What a killed process left stays where it is a piece of this save, however long that took.
         for name, path in names.items():
@@ -428,7 +427,7 @@ def _named(path: pathlib.Path) -> Iterator[None]:
         raise
 
 
-def _files(
+def files_below(
     folder: pathlib.Path, is_skipped: Callable[[str], bool] = lambda name: False
 ) -> list[pathlib.Path]:
     """Return the files in a folder and below, sorted.

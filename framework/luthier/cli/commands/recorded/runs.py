@@ -1,4 +1,4 @@
-"""List runs, show, plot or compare them, or sync one to Weights & Biases.
+"""List runs, show, plot or compare them, move one, or sync one to Weights & Biases.
 
 ID is the id of a run or the beginning of the id, NAME/ID, a folder, or `last`.
 METRIC is `loss` for a metric of the training steps, or `held_out/loss` for a
@@ -10,6 +10,7 @@ examples:
   luthier runs 3f2a 77c1 --plot held_out/loss
   luthier runs last --goodput
   luthier runs 3f2a 77c1 --diff
+  luthier runs 3f2a --move gs://lab/runs
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ STATUSES = (
 )
 # Options that select among the runs, and options that show one or more; the latter exclude another.
 _SELECTING = ("name", "status", "sort", "best", "last")
-_SHOWING = ("goodput", "log", "plot", "sync", "diff")
+_SHOWING = ("goodput", "log", "plot", "sync", "diff", "move")
 QUEUE_SECONDS = 3.0
 """Time limit for the answers of queues: a list of runs should not wait for a cluster."""
 
@@ -108,6 +109,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show how the run spent its time, over all restarts",
     )
+    shown.add_argument(
+        "--move",
+        metavar="DIR",
+        help="move a run to another folder of runs, or to the URL of one",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_directory(parser)
 
@@ -140,6 +146,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         return _list(records.list_runs(arguments.directory, **selected), arguments)
     if arguments.diff:
         return _diff(arguments)
+    if arguments.move:
+        return _move(arguments)
     directory = records.find(arguments.directory, arguments.runs[0])
     if arguments.sync:
         mirrored = records.rebuild(directory)
@@ -184,7 +192,7 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     for name in showing:
         if name == "plot" and any(getattr(arguments, one) is not None for one in _SELECTING):
             continue  # of the runs that are selected
-        if not arguments.runs and name != "diff":
+        if not arguments.runs and name not in ("diff", "move"):
             value = " wandb" if name == "sync" else ""
             remedy = f"write `luthier runs ID --{name}{value}`"
             problems.add(f"--{name} needs a run", remedy=remedy)
@@ -197,6 +205,8 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     if arguments.best and not arguments.sort:
         remedy = "add --sort METRIC, as --sort held_out/loss"
         problems.add("--best needs a metric", remedy=remedy)
+    if arguments.move is not None and not (arguments.move and arguments.runs):
+        problems.add("--move needs a run and a folder", remedy="write `luthier runs ID --move DIR`")
     if arguments.diff and len(arguments.runs) < 2:
         problems.add("--diff needs two runs", remedy="write `luthier runs ID ID --diff`")
     if len(arguments.runs) > 1 and not (arguments.diff or arguments.plot):
@@ -276,6 +286,48 @@ def _goodput(directory: RunDirectory, as_json: bool) -> int:
         print_json(goodput.as_json(account))
     else:
         print("\n".join(goodput.lines_of(account, cell(f"{directory.name}/{directory.id}"))))
+    return EXIT_DONE
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    """Move a run to another folder of runs."""
+    from luthier import trainer
+    from luthier.records import object_storage
+    from luthier.terminal import clear_stage, show_stage
+
+    try:
+        moved = trainer.move_run(
+            arguments.runs[0], arguments.move, root=arguments.directory, report=show_stage
+        )
+    finally:
+        clear_stage()
+    directory, steps = moved.directory, moved.steps
+    if arguments.json:
+        print_json(
+            {
+                "id": directory.id,
+                "name": directory.name,
+                "path": directory.address,
+                "former_path": moved.source,
+                "set_aside": moved.set_aside,
+                "checkpoints": [*steps],
+                "size_bytes": moved.num_bytes,
+            }
+        )
+        return EXIT_DONE
+    folder = directory.address.rsplit("/", 2)[0]
+    kept = f"{len(steps)} {'checkpoint' if len(steps) == 1 else 'checkpoints'}"
+    print(f"moved {cell(f'{directory.name}/{directory.id}')} to {cell(directory.address)}")
+    if moved.num_files:
+        what = f"{moved.num_files} files and {kept}, {_size(moved.num_bytes)}"
+        print(f"copied and compared {what}")
+    if moved.left:
+        print(f"not copied, since they are files of this machine: {', '.join(moved.left)}")
+    print(f"to resume it, use the same command with records.directory={cell(folder)}")
+    print(f"the former files are in {cell(moved.set_aside)} until you delete them")
+    mirror = None if is_url(moved.source) else object_storage.of_environment(Path(moved.source))
+    if mirror is not None:
+        notice(f"the mirror of the run at {mirror.url} was not moved or deleted")
     return EXIT_DONE
 
 
