@@ -129,6 +129,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    # A client that sends 32 requests at once would wait for a second to connect once more.
+    request_queue_size = 128
+
+
 @contextlib.contextmanager
 def serving(
     buckets,
@@ -148,7 +153,7 @@ def serving(
       before_read: Called with each object that is read and the number of its bytes that are asked
         for; returns None, or the status of a refusal.
     """
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = _Server(("127.0.0.1", 0), _Handler)
     server.buckets, server.requests, server.versions = buckets, [], {}
     server.bytes_per_second, server.stalls = bytes_per_second, stalls
     server.before_write, server.before_read = before_write, before_read

@@ -66,6 +66,8 @@ def test_a_run_on_a_bucket_has_the_losses_of_one_on_a_disk(tmp_path, monkeypatch
                 return 503  # TensorStore repeats the request
         return None
 
+    path = os.pathsep.join((str(processes.REPOSITORY / "framework"), str(processes.REPOSITORY)))
+    monkeypatch.setattr(processes, "environment", lambda: os.environ | {"PYTHONPATH": path})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LUTHIER_DATA_CACHE_BYTES", str(CACHE_BYTES))
     with object_stores.serving({"lab": objects}, before_read=before_read) as (address, _):

@@ -116,7 +116,6 @@ def test_batches_are_those_of_a_disk(store, tmp_path, packing):
     assert "shard-00000/targets.npy" not in dict(store.reads)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("count", [1, 2])
 def test_several_processes_and_a_resume_have_the_rows_of_a_disk(store, tales, count):
     copy(tales, store)
@@ -150,7 +149,6 @@ def test_a_mixture_of_a_disk_and_a_bucket(store, tales, tmp_path):
     np.testing.assert_array_equal(rows(streamed, 20), rows(disk, 20))
 
 
-@pytest.mark.full
 def test_only_the_pieces_of_the_rows_are_read(store, tales):
     copy(tales, store)
     data = Prepared(store.url, 4096, Concatenate())
@@ -171,7 +169,6 @@ def test_only_the_pieces_of_the_rows_are_read(store, tales):
     assert len(store.token_reads) < data.num_rows / 4
 
 
-@pytest.mark.full
 def test_the_cache_is_bounded_shared_and_survives(store, tales, tmp_path, monkeypatch):
     copy(tales, store)
     wanted = rows(Prepared(tales, 1024, Concatenate()), 100)
@@ -320,7 +317,6 @@ def test_processes_prepare_together(store):
 # Last: TensorStore still repeats the requests of this one for a while.
 
 
-@pytest.mark.full
 def test_a_store_that_stays_away_is_one_line_and_asks_for_a_restart(store, tales, monkeypatch):
     copy(tales, store)
     monkeypatch.setattr(streaming, "PATIENCE_SECONDS", 0.3)

@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol, TypeVar, cast
 
@@ -142,7 +142,7 @@ def _describe_pieces(tokens: np.ndarray) -> dict[str, Any]:
     """Return the checksums of the pieces of a shard's tokens, JSON-able; see `parse_pieces`."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(tokens))
-    data = np.ascontiguousarray(tokens).view(np.uint8)
+    data = memoryview(np.ascontiguousarray(tokens).view(np.uint8))
     sums = [zlib.crc32(data[at : at + PIECE_BYTES]) for at in range(0, len(data), PIECE_BYTES)]
     # One text and not a list: there are 64 of them in a megabyte of tokens.
     text = "".join(f"{number:08x}" for number in sums)
@@ -231,6 +231,7 @@ def load_all(directory: str, names: Sequence[str], kind: str) -> Iterator[np.nda
     paths = [os.path.join(directory, name, f"{kind}.npy") for name in names]
     # Only bytes are read in threads: NumPy parses headers by `ast`, whose recursion counter threads
     # confuse (CPython 3.11, issue 106905).
+    contents: Iterable[str | io.BytesIO]
     contents = in_threads(_content, paths) if is_url(directory) else paths
     for path, content in zip(paths, contents, strict=True):
         yield _parse_array(path, content, 2 if kind == "pairs" else 1, "r")
