@@ -33,8 +33,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(200, json.dumps({"items": items}).encode())
         elif key not in objects:
             self._answer(404, b"{}")
+        elif refused := self.server.before_read(key, self._num_wanted(len(objects[key]))):
+            self._answer(refused, b'{"error": {"message": "refused by the test"}}')
         else:
             self._content(objects[key], self.server.versions.get((bucket, key), 7))
+
+    def _num_wanted(self, size):
+        """Return the bytes of an object of a size that a request is for."""
+        first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+        return max(0, min(size, int(last) + 1 if last else size) - int(first))
 
     def do_POST(self):
         """Write an object of a store like Google's."""
@@ -123,9 +130,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    # A client that sends 32 requests at once would wait for a second to connect once more.
+    request_queue_size = 128
+
+
 @contextlib.contextmanager
 def serving(
-    buckets, bytes_per_second=None, stalls=lambda key: False, before_write=lambda key: None
+    buckets,
+    bytes_per_second=None,
+    stalls=lambda key: False,
+    before_write=lambda key: None,
+    before_read=lambda key, num_bytes: None,
 ):
     """Serve objects, by bucket and key; yield the address, and the list of what is asked for.
 
@@ -135,11 +151,13 @@ def serving(
       stalls: Returns whether writing an object is never answered.
       before_write: Called with each object that arrived, before it is stored; returns None, or the
         status of a refusal.
+      before_read: Called with each object that is read and the number of its bytes that are asked
+        for; returns None, or the status of a refusal.
     """
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = _Server(("127.0.0.1", 0), _Handler)
     server.buckets, server.requests, server.versions = buckets, [], {}
     server.bytes_per_second, server.stalls = bytes_per_second, stalls
-    server.before_write = before_write
+    server.before_write, server.before_read = before_write, before_read
     server.closing, server.daemon_threads = threading.Event(), True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

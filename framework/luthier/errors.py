@@ -127,6 +127,13 @@ class DataError(BadInput):
     """Data is missing, unreadable or too small."""
 
 
+class StoreUnavailable(DataError):
+    """An object store that answered before has not answered for a long time."""
+
+    # Nothing about the input is wrong: the same command may succeed later.
+    exit_code = EXIT_REQUEUE
+
+
 class CheckpointError(BadInput):
     """A checkpoint is missing, damaged, or does not fit the experiment."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from luthier.errors import BadInput
+from luthier.errors import BadInput, StoreUnavailable
 from luthier.parallel import Mesh, Share, distributed, make_mesh
 from luthier.trainer import Agreed, Agreeing, Feed, Times
 
@@ -125,7 +125,7 @@ def test_no_thread_is_left():
 
 def test_every_batch_brings_what_all_processes_agreed_on(monkeypatch, tmp_path):
     def exchange(self, mine, decide, give_up):
-        return decide([mine, (3, "preempted", None)])
+        return decide([mine, (3, "preempted", None, "")])
 
     agreeing = Agreeing(lambda: None, Times(tmp_path / "hosts.jsonl"))
     monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
@@ -133,6 +133,34 @@ def test_every_batch_brings_what_all_processes_agreed_on(monkeypatch, tmp_path):
     fed = feed.next()
     assert fed.agreed == Agreed((ROWS - 1) * 2 + 3, 0.0, "preempted")
     assert fed.tokens == fed.agreed.tokens
+    feed.close()
+
+
+@pytest.mark.parametrize("is_mine", [True, False])
+def test_where_one_process_cannot_read_its_rows_all_leave_at_that_batch(
+    monkeypatch, tmp_path, is_mine
+):
+    class Away(Counting):
+        def __next__(self):
+            if is_mine and self.index == 2:
+                raise StoreUnavailable("gs://lab/corpus: no answer")
+            return super().__next__()
+
+    rounds = []
+
+    def exchange(self, mine, decide, give_up):
+        rounds.append(mine)
+        is_missing = len(rounds) == 3 and not is_mine
+        return decide([mine, (3, None, None, "gs://lab/corpus: no answer" if is_missing else "")])
+
+    agreeing = Agreeing(lambda: None, Times(tmp_path / "hosts.jsonl"))
+    monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
+    feed = _feed(Away(), agreeing=agreeing)
+    assert [_number(feed.next()), _number(feed.next())] == [1, 2]
+    with pytest.raises(StoreUnavailable, match="gs://lab/corpus: no answer"):
+        feed.next()
+    assert rounds[2][-1] == ("gs://lab/corpus: no answer" if is_mine else "")
+    assert len(rounds) == 3
     feed.close()
 
 

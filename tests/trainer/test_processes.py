@@ -41,7 +41,7 @@ def test_alone_it_says_what_it_knows(times):
 def test_tokens_are_added_the_clock_is_the_primarys_and_any_process_may_stop(monkeypatch, times):
     def exchange(self, mine, decide, give_up):
         assert not give_up()
-        others = [(5, None, None), (6, "preempted", None), (7, "interrupted", None)]
+        others = [(5, None, None, ""), (6, "preempted", None, ""), (7, "interrupted", None, "")]
         return decide([mine, *others])
 
     agreeing = Agreeing(lambda: None, times)
@@ -52,7 +52,7 @@ def test_tokens_are_added_the_clock_is_the_primarys_and_any_process_may_stop(mon
 
 def test_times_travel_with_the_batches(monkeypatch, times):
     def exchange(self, mine, decide, give_up):
-        return decide([mine, (5, None, None if mine[2] is None else {"process": 1})])
+        return decide([mine, (5, None, None if mine[2] is None else {"process": 1}, "")])
 
     taken = []
     agreeing = Agreeing(lambda: None, times)

@@ -10,6 +10,7 @@ This is the only module that imports Grain, and it is imported at the first batc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Awaitable, Iterator
@@ -22,6 +23,9 @@ from luthier.data.order import Order, Rows, Visit
 from luthier.errors import DataError, Problem
 
 Batch = dict[str, np.ndarray]
+READ_AHEAD_BATCHES = 8
+"""Batches after those that are assembled whose pieces are requested from an object store."""
+
 _REMEDY = "restore the data that the run began with, or start a new run"
 
 
@@ -32,6 +36,31 @@ class _Batches:
         self._rows = rows
         self._global_batch_size = global_batch_size
         self._places = places
+        # Rows of an object store can be requested before they are wanted (`PackedRows.prefetch`).
+        self._reader: Any = rows if getattr(rows, "reads_ahead", False) else None
+        self._ahead = 0
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _rows_of(self, step: int) -> np.ndarray:
+        """Return the rows of a batch; -1 for padding."""
+        raise NotImplementedError
+
+    def _read_ahead(self, step: int) -> None:
+        """Request the rows of the batches after this one, as far as that was not done yet."""
+        if self._reader is None:
+            return
+        end = min(step + 1 + READ_AHEAD_BATCHES, len(self))
+        # At the start and after a jump (`set_state`) all of them are new, and this batch itself is
+        # the first that is requested. Grain's threads may come here together,
+        # or in another order: a batch that is requested twice is on its way already.
+        start = self._ahead if step < self._ahead <= end else step
+        self._ahead = end
+        # A mixture may end within these batches; that is reported when the batch is wanted.
+        with contextlib.suppress(DataError):
+            for later in range(start, end):
+                self._reader.prefetch(self._rows_of(later))
 
     def _positions(self, step: int) -> np.ndarray:
         # `_places` are this process's rows within the global batch: with another number of
@@ -48,8 +77,12 @@ class _Ordered(_Batches):
         # Grain wants a length; positions must stay below 2**63.
         return sys.maxsize // self._global_batch_size
 
+    def _rows_of(self, step: int) -> np.ndarray:
+        return self._order(self._positions(step))[0]
+
     # A pure function of the step: Grain's threads call it in any order.
     def __getitem__(self, step: int) -> Batch:
+        self._read_ahead(step)
         rows, epochs = self._order(self._positions(step))
         return self._rows.gather(rows, Visit(epochs, self._order.seed))
 
@@ -60,9 +93,13 @@ class _Once(_Batches):
     def __len__(self) -> int:
         return -(-self._rows.num_rows // self._global_batch_size)
 
-    def __getitem__(self, step: int) -> Batch:
+    def _rows_of(self, step: int) -> np.ndarray:
         rows = self._positions(step)
-        return self._rows.gather(np.where(rows < self._rows.num_rows, rows, -1))
+        return np.where(rows < self._rows.num_rows, rows, -1)
+
+    def __getitem__(self, step: int) -> Batch:
+        self._read_ahead(step)
+        return self._rows.gather(self._rows_of(step))
 
 
 class ShuffledIterator(grain.DatasetIterator):

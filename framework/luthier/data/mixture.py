@@ -293,6 +293,24 @@ class MixedRows:
         parts = [(name, rows.num_rows, rows.digest) for name, rows in self.components.items()]
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `prefetch` has an effect on a component."""
+        return any(getattr(rows, "reads_ahead", False) for rows in self.components.values())
+
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Begin to read rows that will be wanted soon, of the components in object stores.
+
+        Args:
+          rows: As of `gather`.
+        """
+        numbers = np.where(rows >= 0, np.searchsorted(self._ends, rows, side="right"), -1)
+        for number, component in enumerate(self.components.values()):
+            here = rows[numbers == number]
+            if here.size and getattr(component, "reads_ahead", False):
+                reader: Any = component
+                reader.prefetch(here - (self._ends[number] - component.num_rows))
+
     def gather(self, rows: np.ndarray, visit: Visit | None = None) -> Batch:
         """Assemble rows; `documents` and `examples` are numbered through all components.
 

@@ -15,7 +15,7 @@ import functools
 import hashlib
 import heapq
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -502,6 +502,24 @@ class PackedRows:
         """
         return np.cumsum(num_targets + 1) - num_targets - 1
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `prefetch` has an effect: the tokens are in an object store."""
+        return hasattr(self.stream.tokens, "prefetch")
+
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Begin to read the tokens of rows that will be wanted soon.
+
+        Args:
+          rows: As of `gather`.
+        """
+        _, _, chunk_E = self._chunks(rows)
+        first_E = self.plan.starts[chunk_E]
+        # The last target is one place further than the last input.
+        last_E = first_E + self.plan.lengths[chunk_E]
+        tokens: Any = self.stream.tokens
+        tokens.prefetch(first_E, last_E)
+
     def gather(self, rows: np.ndarray, visit: Visit | None = None) -> dict[str, np.ndarray]:
         """Assemble rows.
 
@@ -544,18 +562,22 @@ class PackedRows:
             batch[name].reshape(-1)[at.place_N] = values_N
         return batch
 
-    def _places(self, rows: np.ndarray) -> Places:
-        """Return the places of the chunks of rows in the batch of these rows."""
+    def _chunks(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the number of chunks of each row, and row and number in the plan of each chunk."""
         # Chunks of the wanted rows, flattened: repeat each row by its number of chunks, then count
         # up within it. The same trick gives the targets of chunks. A row of padding (-1) has no
         # chunks; `row_starts[-1]` is a valid look-up whose result is multiplied away by its count
         # of 0.
-        plan, length = self.plan, self.length
-        first = plan.row_starts[rows]
-        counts = np.where(rows >= 0, plan.row_starts[rows + 1] - first, 0)
+        first = self.plan.row_starts[rows]
+        counts = np.where(rows >= 0, self.plan.row_starts[rows + 1] - first, 0)
         row_E = np.repeat(np.arange(len(rows)), counts)
+        return counts, row_E, first[row_E] + _count_up(counts)
+
+    def _places(self, rows: np.ndarray) -> Places:
+        """Return the places of the chunks of rows in the batch of these rows."""
+        plan, length = self.plan, self.length
+        counts, row_E, chunk_E = self._chunks(rows)
         segment_E = _count_up(counts)
-        chunk_E = first[row_E] + segment_E
         length_E = plan.lengths[chunk_E].astype(np.int64)
         before_E = np.cumsum(length_E) - length_E
         # The 0 is for trailing rows without chunks, whose first index would be one past the end.

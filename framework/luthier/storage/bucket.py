@@ -106,6 +106,47 @@ class MissingObject(RunError):
     """An object that is to be read is not there."""
 
 
+class PendingRead:
+    """A read of a store that has begun; `Bucket.start_read` returns it.
+
+    Args:
+      bucket: The folder of the object.
+      key: Its name there.
+      answer: TensorStore's future.
+    """
+
+    def __init__(self, bucket: Bucket, key: str, answer: Any):
+        self._bucket, self._key, self._answer = bucket, key, answer
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `result` returns, or raises, without waiting."""
+        return self._answer.done()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a while; return `is_done`.
+
+        Args:
+          seconds: The most time.
+        """
+        # Whatever it raises, `result` raises again.
+        with contextlib.suppress(Exception):
+            self._answer.result(timeout=seconds)
+        return self.is_done
+
+    def result(self) -> Object:
+        """Return the object, or the range of it that was wanted; may be called repeatedly.
+
+        Raises:
+          RunError: The store does not answer, or refuses.
+          OutOfRange: The object ends before the range does.
+        """
+        # Not cancelled after a time-out, as a write is: another thread may wait for it, and
+        # TensorStore cancels what nobody refers to any more.
+        with self._bucket.in_one_line(self._key):
+            return _object_of(self._answer.result(timeout=self._bucket.stall_seconds))
+
+
 class Bucket:
     """A folder of an object store.
 
@@ -140,9 +181,26 @@ class Bucket:
         Raises:
           RunError: The store does not answer, or refuses.
         """
-        found = self._ask(key, lambda store: store.read(key))
-        data = None if found.state == "missing" else found.value
-        return Object(data, found.stamp.generation)
+        return _object_of(self._ask(key, lambda store: store.read(key)))
+
+    def start_read(self, key: str, start: int = 0, stop: int | None = None) -> PendingRead:
+        """Begin to read an object or a range of it, and do not wait for the answer.
+
+        Many reads may be on their way at a time; TensorStore limits how many requests are sent at
+        once, and repeats those that fail for a reason that may pass.
+
+        Args:
+          key: Its name in this folder.
+          start: The first byte.
+          stop: The byte after the last one; None for the end of the object.
+
+        Raises:
+          RunError: The store cannot be opened.
+        """
+        # Without a range for a whole object: of an empty one there is no first byte.
+        wanted = {} if (start, stop) == (0, None) else {"byte_range": slice(start, stop)}
+        with self.in_one_line(key):
+            return PendingRead(self, key, self._store().read(key, **wanted))
 
     def read_pieces(self, key: str) -> Iterator[bytes]:
         """Yield the content of an object of any size, piece by piece.
@@ -231,17 +289,30 @@ class Bucket:
         return self._ask(folder, lambda store: store.list(keys))
 
     def _ask(self, key: str, question: Callable[[Any], Any], seconds: float | None = None) -> Any:
-        answer: Any = None
         seconds = self.stall_seconds if seconds is None else seconds
-        try:
+        with self.in_one_line(key, seconds):
             answer = question(self._store())
-            return answer.result(timeout=seconds)
-        except TimeoutError:
-            # Cancelled, or the request would go on in TensorStore's threads and write after a later
-            # one.
-            if answer is not None:
+            try:
+                return answer.result(timeout=seconds)
+            except TimeoutError:
+                # Cancelled, or the request would go on in TensorStore's threads and write after a
+                # later one.
                 answer.cancel()
-            why = f"no answer in {seconds:g} s"
+                raise
+
+    @contextlib.contextmanager
+    def in_one_line(self, key: str, seconds: float | None = None) -> Iterator[None]:
+        """Turn the errors of TensorStore in a block into those of this class.
+
+        Args:
+          key: The object that is asked for.
+          seconds: How long an answer is waited for in the block; None means `stall_seconds`.
+        """
+        try:
+            yield
+            return
+        except TimeoutError:
+            why = f"no answer in {self.stall_seconds if seconds is None else seconds:g} s"
         except (ValueError, OSError, KeyError) as error:
             # TensorStore raises ValueError for it, as for all else; the status code is only in the
             # text.
@@ -257,6 +328,12 @@ class Bucket:
             spec = tensorstore_spec(self.url)
             self._opened = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
         return self._opened
+
+
+def _object_of(found: Any) -> Object:
+    """Return TensorStore's `ReadResult` as an object."""
+    data = None if found.state == "missing" else found.value
+    return Object(data, found.stamp.generation)
 
 
 def _after(prefix: str) -> str:

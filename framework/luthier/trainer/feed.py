@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from luthier import user_code
+from luthier.errors import StoreUnavailable
 from luthier.parallel import Share, distributed
 from luthier.trainer.checks import check_token_ids
 from luthier.trainer.processes import Agreed, Agreeing
@@ -104,6 +105,9 @@ class Feed:
 
         Returns:
           Arrays by name, on the devices unless they stay on the host.
+
+        Raises:
+          StoreUnavailable: The store of the data does not answer a process; in all of them.
         """
         if self._thread is None:
             self._start()
@@ -164,9 +168,16 @@ class Feed:
         try:
             while not stop.is_set():
                 start = time.perf_counter()
+                try:
+                    batch = self._next()
+                except StoreUnavailable as error:
+                    if self.agreeing is not None:
+                        # All processes leave at this batch, in order: one that left alone would
+                        # break the next collective of the others, which could then save nothing.
+                        self.agreeing(0, stop.is_set, missing=f"{error}")
+                    raise
                 # The checks look at host arrays, before they are moved: on a device an id outside
                 # the vocabulary is no error, but a NaN or another row of the table.
-                batch = self._next()
                 if self._check is not None:
                     self._check(batch)
                 check_token_ids(batch, self._vocab_size)
@@ -177,6 +188,8 @@ class Feed:
                     # wait: otherwise a process that leaves the loop could hang in an exchange that
                     # the others never join.
                     agreed = self.agreeing(tokens, stop.is_set, seconds)
+                    if agreed.missing:
+                        raise StoreUnavailable(agreed.missing)
                     tokens = agreed.tokens
                 # Right after the batch was drawn, and before anything else can draw from the
                 # iterator.

@@ -16,7 +16,7 @@ import numpy as np
 
 from luthier.checkpoint.policy import LOSS
 from luthier.durations import Progress
-from luthier.errors import TrainingStopped
+from luthier.errors import StoreUnavailable, TrainingStopped
 from luthier.metrics import Metric
 from luthier.planner import Plan
 from luthier.program import Program
@@ -27,7 +27,7 @@ from luthier.trainer.cadence import is_due, is_over
 from luthier.trainer.divergence import Rise
 from luthier.trainer.evaluate import Evaluator, Patience
 from luthier.trainer.feed import Batch, Feed
-from luthier.trainer.interrupt import Watcher
+from luthier.trainer.interrupt import PREEMPTED, Watcher
 from luthier.trainer.media import Shows
 from luthier.trainer.profile import Profiler
 from luthier.trainer.results import FINISHED
@@ -379,7 +379,14 @@ class Loop:
             self._end(reason)
             return None
         self._profiler.before(self.position.progress.steps)
-        batch = self._feed.next()
+        try:
+            batch = self._feed.next()
+        except StoreUnavailable as error:
+            # As if the machine were taken away: nothing is wrong with the run, which is saved at
+            # this step (the same in all processes) and may be started again.
+            self._emit(events.Notice(f"{error}"))
+            self._end(PREEMPTED)
+            return None
         self._goodput.add("data_wait", batch.wait_seconds)
         return batch
 

@@ -43,11 +43,13 @@ class Agreed:
       tokens: Targets that count, over all hosts.
       seconds: Seconds that the run has trained, by the clock of the primary.
       stop: Reason to save and leave the run after this batch, or None.
+      missing: Why a process has no rows of this batch, so that no process trains on it; or empty.
     """
 
     tokens: int
     seconds: float
     stop: str | None
+    missing: str = ""
 
 
 class Agreeing:
@@ -70,7 +72,11 @@ class Agreeing:
         self.batches = 0
 
     def __call__(
-        self, tokens: int, give_up: Callable[[], bool], batch_seconds: float = 0.0
+        self,
+        tokens: int,
+        give_up: Callable[[], bool],
+        batch_seconds: float = 0.0,
+        missing: str = "",
     ) -> Agreed:
         """Agree on the next batch. Raises as `luthier.parallel.distributed.Rounds`.
 
@@ -78,29 +84,31 @@ class Agreeing:
           tokens: Targets that count in the rows of this process.
           give_up: Whether nobody waits for the batch any more.
           batch_seconds: Seconds taken to make these rows.
+          missing: Why this process has no rows; empty if it has them.
 
         Returns:
           The result of all processes, the same in each.
         """
 
         def decide(
-            messages: Sequence[tuple[int, str | None, dict[str, Any] | None]],
-        ) -> tuple[int, float, str | None]:
+            messages: Sequence[tuple[int, str | None, dict[str, Any] | None, str]],
+        ) -> tuple[int, float, str | None, str]:
             # One process that was asked to stop stops all.
-            stop = next((reason for _, reason, _ in messages if reason), None)
+            stop = next((reason for _, reason, *_ in messages if reason), None)
+            missing = next((why for *_, why in messages if why), "")
             # `decide` runs in the primary only, with the messages of all processes in their order;
             # its result is what every process returns. So the decision cannot differ, even where
             # clocks and signals do.
-            if times := [own for *_, own in messages if own is not None]:
+            if times := [own for *_, own, _ in messages if own is not None]:
                 self.times.take_in(times)
             # The seconds are the primary's: intervals in seconds are due at the same step
             # everywhere.
-            return sum(count for count, *_ in messages), self.seconds, stop
+            return sum(count for count, *_ in messages), self.seconds, stop, missing
 
         self.batches += 1
         # JSON values, because they travel through the key-value store of JAX's coordination
         # service.
-        mine = (tokens, self._requested(), self.times.mine(batch_seconds))
+        mine = (tokens, self._requested(), self.times.mine(batch_seconds), missing)
         return Agreed(*self._rounds.exchange(mine, decide, give_up))
 
 

@@ -31,6 +31,9 @@ VARIABLES = {
         "LUTHIER_MIRROR": "A URL such as `gs://lab/runs`. luthier copies runs and trials of "
         "studies to this place while they train, and fetches them from it if they are missing "
         "locally ([Choose where to store runs](../how_to/storage.md)).",
+        "LUTHIER_DATA_CACHE_BYTES": "The most bytes that pieces of prepared corpora in object "
+        "stores take in the cache folder of a machine, by default 10 GiB "
+        "([Prepare a corpus](../how_to/prepare_data.md)).",
         "LUTHIER_RUNS": "The default folder of runs, instead of `runs`. It is a path, or the URL "
         "of a folder in an object store, such as `gs://lab/runs`.",
         "LUTHIER_STORAGE": "The URL of a study's Optuna storage, including its password. A study "

@@ -309,10 +309,12 @@ Tokenize a corpus into DIR, for `luthier.data.Prepared`.
 The corpus and the tokenizer are those of an experiment (--experiment), which
 OVERRIDEs change, or files (--text, --json-lines) and a vocabulary
 (--tokenizer; default: bytes). Several processes work at once; the same command
-resumes a preparation that was interrupted.
+resumes a preparation that was interrupted. If DIR is the URL of a folder in an
+object store, shards are uploaded from memory when they are finished.
 
 examples:
   luthier data prepare corpus --text 'books/*.txt' --tokenizer bpe.json
+  luthier data prepare gs://lab/corpus --text 'books/*.txt'
   luthier data prepare corpus --experiment configs.lm.quickstart --dry-run
 """,
     ),
@@ -351,7 +353,7 @@ ONLY_FOR = {
     "--json": ("prepare", "inspect"),
 }
 _PLACES = {
-    "prepare": ("DIR", "the folder to write"),
+    "prepare": ("DIR", "the folder to write, or its URL (gs://... or s3://...)"),
     "inspect": ("REF", "the experiment, as configs.lm.quickstart"),
     "train-tokenizer": ("FILE", "the file to write"),
 }

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from luthier.data.packing import PackedRows, Packing, RowPlan
-from luthier.data.prepared.shards import write_json
+from luthier.data.prepared.shards import TokenArray, write_json
+from luthier.storage.bucket import is_url
 
 FORMAT = 1
 FOLDER, HEADER = "plans", "plan.json"
@@ -87,13 +88,13 @@ def is_kept(packing: Packing) -> bool:
 
 
 def identity(
-    manifest: Mapping[str, Any], shards: Sequence[np.ndarray], length: int, packing: Packing
+    manifest: Mapping[str, Any], shards: Sequence[TokenArray], length: int, packing: Packing
 ) -> dict[str, Any]:
     """Return the identity of a plan, JSON-able: equal identities, equal plans.
 
     Args:
       manifest: The manifest of the corpus.
-      shards: The tokens of each shard.
+      shards: The tokens of each shard, or their length and dtype alone.
       length: The number of targets in a row.
       packing: Assigns documents to rows.
     """
@@ -128,7 +129,8 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
     """Write the plan of rows whole or not at all.
 
     Args:
-      directory: The folder of the shards; where it cannot be written, the user's cache folder is.
+      directory: The folder of the shards; where it cannot be written, or is in an object store,
+        the user's cache folder is.
       of: The result of `identity`.
       rows: The rows of the plan.
       documents: All documents.
@@ -155,9 +157,15 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
 
 # A corpus may lie on a disk that is read-only or belongs to others; then the user's cache serves.
 def _roots(directory: str) -> Iterator[str]:
-    yield os.path.join(directory, FOLDER)
+    if not is_url(directory):
+        yield os.path.join(directory, FOLDER)
+    yield cache_folder(FOLDER)
+
+
+def cache_folder(name: str) -> str:
+    """Return a folder in luthier's cache of the user, which need not exist."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    yield os.path.join(cache, "luthier", FOLDER)
+    return os.path.join(cache, "luthier", name)
 
 
 def _write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import hashlib
 import multiprocessing
@@ -21,16 +22,21 @@ from luthier.data.prepared.shards import (
     LAYOUT,
     LENGTHS,
     MANIFEST,
-    load,
-    read_json,
+    find_json,
+    finished_shards,
+    in_threads,
+    load_all,
+    place,
     read_shard,
     shard_name,
+    write_array,
     write_json,
     write_shard,
 )
 from luthier.data.sources.source import Part, Source
 from luthier.data.tokenizers.tokenizer import Tokenizer
-from luthier.errors import DataError, Problem
+from luthier.errors import DataError, Problem, RunError
+from luthier.storage.bucket import Bucket, is_url
 
 SAMPLES = 64
 SHARD_BYTES = 64 << 20
@@ -98,7 +104,8 @@ class PreparedLayout:
         """
         ours: dict[str, Any] = {"bounds": list(self.bounds), "digest": self.digest}
         # What a tokenizer is called depends on paths, which may differ for one vocabulary.
-        ours["tokenizer"] = {**self.tokenizer, "name": other["tokenizer"]["name"]}
+        theirs = other.get("tokenizer", {})
+        ours["tokenizer"] = {**self.tokenizer, "name": theirs.get("name")}
         words = {
             "tokenizer": "another tokenizer",
             "digest": "another corpus",
@@ -222,10 +229,13 @@ def prepare(
 ) -> dict[str, Any]:
     """Tokenize a corpus into a folder; what an earlier call has written there is kept.
 
+    In an object store each shard is uploaded as it is finished, from memory, and the manifest is
+    written last, only if there is none: readers never see a part of a corpus.
+
     Args:
       source: The documents; it is sent to the other processes.
       tokenizer: Turns them into tokens; it is sent to the other processes.
-      directory: The folder to write.
+      directory: The folder to write, or its URL (`gs://...`, `s3://...`).
       layout: The assignment of documents to shards.
       num_processes: Number of shards made at a time; the shards are the same for any number.
       report: Called with each shard that is ready, and whether it existed already.
@@ -245,7 +255,7 @@ def prepare(
       >>> len(manifest["shards"])
       2
     """
-    directory = os.path.expanduser(directory)
+    directory = place(directory)
     try:
         # The layout is written before the first shard. An interrupted call continues with the same
         # cuts, and one with another corpus, tokenizer or number of shards is refused.
@@ -255,15 +265,16 @@ def prepare(
         # A shard that has its `shard.json` is complete (`write_shard`): an interrupted call loses
         # the shards in progress only. Errors of a shard do not stop the others, so that one call
         # reports all documents at fault; the manifest is written only when every shard is there.
-        entries, waiting = {}, []
-        for number in range(layout.num_shards):
-            entry = read_shard(directory, shard_name(number))
-            if entry is None:
-                waiting.append(number)
-            else:
+        entries: dict[int, dict[str, Any]] = {}
+        done = finished_shards(directory, layout.num_shards)
+        names = [shard_name(number) for number in done]
+        shards = in_threads(functools.partial(read_shard, directory), names)
+        for number, entry in zip(done, shards, strict=True):
+            if entry is not None:
                 entries[number] = entry
                 if report:
                     report(entry, True)
+        waiting = [number for number in range(layout.num_shards) if number not in entries]
         problems: list[Problem] = []
         jobs = [(directory, n, layout.bounds[n], layout.bounds[n + 1]) for n in waiting]
         for number, result in _run(source, tokenizer, jobs, num_processes):
@@ -280,25 +291,37 @@ def prepare(
         what = f"{directory}: cannot be written: {error.strerror or error}"
         remedy = "make room, or choose another folder; what is ready is kept"
         raise DataError(Problem(what, remedy=remedy)) from None
+    except RunError as error:
+        remedy = "check the network and your credentials, and rerun the command: it continues"
+        raise DataError(Problem(error.problems[0].what, remedy=remedy)) from None
 
 
 def _begin(directory: str, layout: PreparedLayout, tokenizer: Tokenizer) -> None:
-    os.makedirs(directory, exist_ok=True)
+    if not is_url(directory):
+        os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, LAYOUT)
-    if os.path.exists(path):
-        if different := layout.differences(read_json(path)):
-            what = f"{directory} holds shards of {' and '.join(different)}"
-            raise DataError(Problem(what, remedy="choose another folder, or delete this one"))
-        return
-    if others := sorted(os.listdir(directory)):
-        what = f"{directory} is not empty: {', '.join(others[:3])}"
-        raise DataError(Problem(what, remedy="choose a new folder"))
-    np.save(os.path.join(directory, LENGTHS), np.asarray(tokenizer.byte_lengths, np.int32))
-    write_json(path, {"format": FORMAT, **dataclasses.asdict(layout)})
+    there = find_json(path)
+    if there is None:
+        others = Bucket(directory).list() if is_url(directory) else sorted(os.listdir(directory))
+        # An earlier call may have been killed between the two files.
+        if others := [name for name in others if name != LENGTHS]:
+            what = f"{directory} is not empty: {', '.join(others[:3])}"
+            raise DataError(Problem(what, remedy="choose a new folder"))
+        lengths = np.asarray(tokenizer.byte_lengths, np.int32)
+        write_array(os.path.join(directory, LENGTHS), lengths)
+        if write_json(path, {"format": FORMAT, **dataclasses.asdict(layout)}, is_new=True):
+            return
+        # Another machine began at the same moment. Of one corpus both write equal shards.
+        there = find_json(path) or {}
+    if different := layout.differences(there):
+        what = f"{directory} holds shards of {' and '.join(different)}"
+        raise DataError(Problem(what, remedy="choose another folder, or delete this one"))
 
 
 # What killed calls left. Two calls on one folder at the same time are not supported.
 def _remove_partial(directory: str) -> None:
+    if is_url(directory):
+        return  # objects appear whole
     for path in glob.glob(os.path.join(glob.escape(directory), ".partial-*")):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -310,11 +333,11 @@ def _finish(
     # it. An existing one is kept as it is, byte by byte, because plans and checkpoints are bound to
     # it.
     path = os.path.join(directory, MANIFEST)
-    if os.path.exists(path):
-        return read_json(path)
+    if (there := find_json(path)) is not None:
+        return there
     counts = ByteCounts()
-    for entry in entries:
-        counts.merge(load(directory, entry["name"], "pairs"))
+    for pairs in load_all(directory, [entry["name"] for entry in entries], "pairs"):
+        counts.merge(pairs)
     # Of the digests of the shards, so that no tokens are read once more.
     digests = "".join(entry["digest"] for entry in entries)
     manifest = {
@@ -329,8 +352,9 @@ def _finish(
         "digest": hashlib.blake2b(digests.encode(), digest_size=16).hexdigest(),
         "shards": list(entries),
     }
-    write_json(path, manifest)
-    return manifest
+    if write_json(path, manifest, is_new=True):
+        return manifest
+    return find_json(path) or manifest
 
 
 _Job = tuple[str, int, int, int]

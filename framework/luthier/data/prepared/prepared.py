@@ -1,7 +1,9 @@
-"""Prepared corpora: rows over token arrays on disk, and their verification while a run trains.
+"""Prepared corpora: rows over token arrays, and their verification while a run trains.
 
-A prepared corpus is plain NumPy arrays that are mapped into memory: any run of tokens is read
-without decoding, and the page cache is shared by all processes of a host.
+A prepared corpus is plain NumPy arrays. On a disk they are mapped into memory: any run of tokens is
+read without decoding, and the page cache is shared by all processes of a host. In an object store
+they are read piece by piece, and each piece is verified when it arrives (`streaming`); what follows
+is about disks.
 
 A start cannot read a corpus of terabytes. So a thread reads one shard after another, slowly, and
 compares it with its digest; what was found right is remembered in the run by inode, time and size
@@ -21,26 +23,31 @@ import pathlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from luthier.data.filters import nodes_of
 from luthier.data.packed import TokenNode
-from luthier.data.packing import PackedRows, Packing
+from luthier.data.packing import PackedRows, Packing, token_dtype
 from luthier.data.prepared import plans
 from luthier.data.prepared.prepare import tokenizer_facts
 from luthier.data.prepared.shards import (
     LENGTHS,
     ShardedStream,
     ShardedTokens,
+    TokenArray,
     load,
+    load_all,
+    place,
     read_array,
     read_manifest,
 )
+from luthier.data.prepared.streaming import StreamedShard, StreamedTokens
 from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem, RunError
 from luthier.storage import write_json
+from luthier.storage.bucket import is_url
 
 FILE = "verified.json"
 """The file in which a run remembers its shards."""
@@ -232,12 +239,14 @@ def _shards(data: Any) -> Iterator[_Shard]:
     # A corpus may appear several times in a mixture, or in training and evaluation: once is enough.
     seen: set[str] = set()
     for node in nodes_of(data, Prepared):
+        if is_url(node.directory):
+            continue  # each piece is compared with its checksum when it is read
         folder = os.path.abspath(os.path.expanduser(node.directory))
         for entry in node.manifest["shards"]:
-            place = os.path.join(folder, entry["name"])
-            if place not in seen:
-                seen.add(place)
-                yield _Shard(place, entry["digest"])
+            shard = os.path.join(folder, entry["name"])
+            if shard not in seen:
+                seen.add(shard)
+                yield _Shard(shard, entry["digest"])
 
 
 def _changed(shard: _Shard) -> Problem:
@@ -294,7 +303,7 @@ REPORTED_SECONDS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Prepared(TokenNode):
-    """A prepared corpus, packed into rows of one length; its tokens stay on disk.
+    """A prepared corpus, packed into rows of one length; its tokens stay where they are.
 
     The batches are those of `Packed` on the same corpus. The places of documents in the rows (about
     24 bytes a document) are computed at the first start and kept in the folder, or in the user's
@@ -302,8 +311,12 @@ class Prepared(TokenNode):
     corpus. A checkpoint of a run on `Packed` does not continue on `Prepared`, since the corpus is
     not read to compare it.
 
+    Of a corpus in an object store, only the pieces of tokens that batches need are read, ahead of
+    the step, and kept in a cache on this machine (`LUTHIER_DATA_CACHE_BYTES`). The batches are the
+    same.
+
     Args:
-      directory: The folder that `luthier data prepare` wrote.
+      directory: The folder that `luthier data prepare` wrote, or its URL (`gs://...`, `s3://...`).
       length: L, the number of targets in a row.
       packing: Assigns documents to rows.
       tokenizer: Turns tokens into text, for sampling say; None if that is not needed.
@@ -340,28 +353,39 @@ class Prepared(TokenNode):
 
     @property
     def _folder(self) -> str:
-        return os.path.expanduser(self.directory)
+        return place(self.directory)
 
     @functools.cached_property
-    def _shards(self) -> list[np.ndarray]:
+    def _shards(self) -> Sequence[TokenArray]:
         shards = self.manifest["shards"]
+        if is_url(self._folder):
+            # From the manifest: a look at each shard would be a request.
+            dtype = np.dtype(token_dtype(self.manifest["tokenizer"]["vocab_size"]))
+            return [StreamedShard(s["name"], s["digest"], s["tokens"], dtype) for s in shards]
         allow_open_files(len(shards))
         return [load(self._folder, shard["name"], "tokens") for shard in shards]
 
     @functools.cached_property
     def stream(self) -> ShardedStream:
-        """The tokens of the corpus, on disk."""
-        tokens = ShardedTokens(self._shards, len(self.byte_lengths), self.directory)
+        """The tokens of the corpus, on disk or in its object store."""
+        vocab_size = len(self.byte_lengths)
+        tokens: ShardedTokens
+        if is_url(self._folder):
+            shards = cast(Sequence[StreamedShard], self._shards)
+            tokens = StreamedTokens(self._folder, shards, vocab_size)
+        else:
+            tokens = ShardedTokens(self._shards, vocab_size, self.directory)
         return ShardedStream(tokens, self._targets, self.manifest["bytes"])
 
     def _targets(self) -> np.ndarray:
         """Read the targets of all documents, and compare them with the tokens."""
+        names = [shard["name"] for shard in self.manifest["shards"]]
         targets = []
-        for shard, part in zip(self.manifest["shards"], self._shards, strict=True):
-            counts = load(self._folder, shard["name"], "targets")
+        read = load_all(self._folder, names, "targets")
+        for name, part, counts in zip(names, self._shards, read, strict=True):
             # A document has its start token, and as many after it as it has targets.
             if (counts < 1).any() or int(counts.sum()) + len(counts) != len(part):
-                what = f"{os.path.join(self.directory, shard['name'])}: tokens and targets differ"
+                what = f"{os.path.join(self.directory, name)}: tokens and targets differ"
                 raise DataError(Problem(what, remedy="delete the folder, and prepare it again"))
             targets.append(np.array(counts))  # and not its file, which would stay open
         return np.concatenate(targets)
@@ -387,9 +411,11 @@ class Prepared(TokenNode):
     def _plan_notices(self) -> list[str]:
         return []
 
-    # From the headers of the files: no page of the arrays is read.
+    # From the headers of the files: no page of the arrays is read. Of objects from the manifest.
     def _count_documents(self) -> int:
         shards = self.manifest["shards"]
+        if is_url(self._folder):
+            return sum(shard["documents"] for shard in shards)
         return sum(len(load(self._folder, shard["name"], "targets")) for shard in shards)
 
     @property
