@@ -215,6 +215,9 @@ def test_pandas_is_asked_for_by_name_where_it_is_missing(tmp_path, monkeypatch):
 def test_a_sample_of_a_long_record_is_spread_over_it(tmp_path):
     directory = RunDirectory.create(tmp_path, "lm", "aa", configuration=Configuration("{}"))
     assert sample_steps(directory.metrics_path) == []
+    directory.metrics_path.write_text('{"kind": "header"}\n')  # before the first step
+    assert sample_steps(directory.metrics_path) == []
+    directory.metrics_path.unlink()
     sink = JsonLines(directory.metrics_path)
     for step in range(1, 4001):
         sink.emit(Step(step, {"loss": 1 / step}))

@@ -183,7 +183,7 @@ def test_a_run_is_not_moved_where_it_could_be_lost(lab, capsys):
         ("--move", "runs"): "the run a/b is in runs already",
         ("--move", ""): "--move needs a run and a folder",
         ("--move", url, "--log"): "--log and --move cannot be combined",
-        ("--move", "file.txt"): "cannot",
+        ("--move", "file.txt"): "/file.txt is not a folder; choose another folder",
     }.items():
         pathlib.Path("file.txt").write_text("")
         assert line in refusal(*arguments)

@@ -479,8 +479,9 @@ def sample_steps(
             if size <= most * window_bytes:
                 file.seek(0)
                 lines = [raw for raw in file.read().splitlines(keepends=True) if _is_step(raw)]
-                places = {round(i * (len(lines) - 1) / (most - 1)) for i in range(most)}
-                chosen = [lines[place] for place in sorted(places) if place >= 0]
+                last = len(lines) - 1  # -1 before the first step
+                places = {round(i * last / (most - 1)) for i in range(most)}
+                chosen = [lines[place] for place in sorted(places) if 0 <= place <= last]
             else:
                 chosen = []
                 for index in range(most):

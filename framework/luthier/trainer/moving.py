@@ -302,6 +302,9 @@ class _DiskPlace:
             yield lock.check
 
     def _require_free(self) -> None:
+        there = next(folder for folder in self.path.parents if folder.exists())
+        if not there.is_dir():
+            raise RunError(Problem(f"{there} is not a folder", remedy="choose another folder"))
         is_run = moves.has_config(self.path)
         # `rename` takes the place of an empty folder.
         is_other = self.path.exists() and (
