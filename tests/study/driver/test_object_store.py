@@ -124,6 +124,26 @@ def make_study_in_store(**settings):
     return make_study(directory="gs://lab/studies", engine=fdl.Config(InstantEngine), **settings)
 
 
+def test_paused_trials_are_promoted_on_another_machine(lab, kill, dead):
+    rungs = {"scheduler": fdl.Config(studies.Asha, num_rungs=3, reduction=2)}
+    graph = make_study_in_store(**rungs)
+    kill(lambda **given: start.run(graph, **given), 12)
+    before = json.loads("[" + ",".join(uploaded(lab).decode().splitlines()) + "]")
+    reached = {line["trial"] for line in before if line["kind"] == "reached"}
+    assert reached
+    lab.move("second")
+    dead()
+    outcome = start.resume(URL, engine=InstantEngine(), packages=PACKAGES)
+    assert outcome.is_over
+    assert len(lines(outcome.directory, "ended")) == 12
+    promoted = {line["trial"] for line in lines(outcome.directory, "promoted")}
+    reports = [(line["trial"], line["rung"]) for line in lines(outcome.directory, "reached")]
+    assert len(reports) == len(set(reports)), "each rung is reached once"
+    assert promoted & reached
+    states = {trial.state for trial in outcome.ledger.trials}
+    assert states == {"complete", "pruned"}
+
+
 def test_two_drivers_of_one_study_are_refused_but_one(lab, capfd, monkeypatch):
     start.run(make_study_in_store(), packages=PACKAGES)
     monkeypatch.setattr("luthier.records.object_storage.lease._LOOK_SECONDS", 0.1)

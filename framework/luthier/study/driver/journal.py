@@ -191,7 +191,7 @@ def load_journal(path: str | os.PathLike[str]) -> Contents:
         # After one lost line, each later line of its trial is a problem, too: a few of them say it
         # all.
         if problem and len(problems) < 8:
-            problems.append(f"{os.fspath(path)}: line {place}: {problem}")
+            problems.append(f"{project.address(path)}: line {place}: {problem}")
         lines += consistency.take(line)
     return Contents(lines, problems, [line for _, line in places])
 
@@ -224,7 +224,7 @@ def require_whole(path: str | os.PathLike[str]) -> None:
     # An empty journal is whole by itself. Only the trials' folders show that there was one, and
     # without this a resumed study would start from its first setting and run everything again.
     if not contents.lines and has_results(folder):
-        problems = [f"{os.fspath(path)} is empty or missing, but trials have ended"]
+        problems = [f"{project.address(path)} is empty or missing, but trials have ended"]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         remedy = (

@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from luthier import project
 from luthier.errors import BadInput, Problem, RunError, VersionError
 from luthier.faults import Fault
 from luthier.records.redaction import redact
@@ -66,7 +67,8 @@ def repair_journal(name: str) -> Repaired:
         contents = load_journal(directory.journal_path)
         problems = contents.problems
         if not contents.lines and has_results(directory.path):
-            problems = [f"{directory.journal_path} is empty or missing, but trials have ended"]
+            path = project.address(directory.journal_path)
+            problems = [f"{path} is empty or missing, but trials have ended"]
         if not problems:
             return Repaired(directory.path, [])
         # The whole lines are replayed in order. Before each one, the lines without which it could
