@@ -80,7 +80,7 @@ def test_a_run_on_a_bucket_has_the_losses_of_one_on_a_disk(tmp_path, monkeypatch
         on_disk = folders[0] / "corpus"
         for path in on_disk.rglob("*.*"):
             assert objects[f"corpus/{path.relative_to(on_disk).as_posix()}"] == path.read_bytes()
-        several = ("--processes", str(count), "--devices", "cpu:1") if count > 1 else ()
+        several = ("--processes", str(count), "--devices", f"cpu:{count}") if count > 1 else ()
         processes.train(folders[0], *data("corpus"), *several)
         streamed = (*data(f"{scheme}://lab/corpus"), *several)
         kill(folders[1], 12, *streamed)
