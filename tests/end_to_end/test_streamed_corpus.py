@@ -14,7 +14,7 @@ import processes
 
 from tests import object_stores
 
-STEPS = 60
+STEPS = 30
 CACHE_BYTES = 1 << 20
 
 
@@ -23,7 +23,7 @@ def data(place):
     return (
         f"data:=luthier.data.Prepared({place!r}, length=32, {packing})",
         f"training.steps={STEPS}",
-        "checkpoints.every.count=10",
+        "checkpoints.every.count=5",
         "evaluations={}",
     )
 
@@ -80,10 +80,10 @@ def test_a_run_on_a_bucket_has_the_losses_of_one_on_a_disk(tmp_path, monkeypatch
         on_disk = folders[0] / "corpus"
         for path in on_disk.rglob("*.*"):
             assert objects[f"corpus/{path.relative_to(on_disk).as_posix()}"] == path.read_bytes()
-        several = ("--processes", str(count), "--devices", "cpu:1") if count > 1 else ()
+        several = ("--processes", str(count), "--devices", f"cpu:{count}") if count > 1 else ()
         processes.train(folders[0], *data("corpus"), *several)
         streamed = (*data(f"{scheme}://lab/corpus"), *several)
-        kill(folders[1], 20, *streamed)
+        kill(folders[1], 12, *streamed)
         processes.train(folders[1], *streamed)
     wanted, found = (processes.losses(folder) for folder in folders)
     assert [step for step, _ in found] == list(range(1, STEPS + 1))

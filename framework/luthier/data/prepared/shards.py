@@ -142,7 +142,7 @@ def _describe_pieces(tokens: np.ndarray) -> dict[str, Any]:
     """Return the checksums of the pieces of a shard's tokens, JSON-able; see `parse_pieces`."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(tokens))
-    data = memoryview(np.ascontiguousarray(tokens).view(np.uint8))
+    data = np.ascontiguousarray(tokens).view(np.uint8).data
     sums = [zlib.crc32(data[at : at + PIECE_BYTES]) for at in range(0, len(data), PIECE_BYTES)]
     # One text and not a list: there are 64 of them in a megabyte of tokens.
     text = "".join(f"{number:08x}" for number in sums)
