@@ -127,7 +127,10 @@ class Uploader:
     def _push_files(self) -> set[str]:
         """Copy the files that changed; return the names of all that are here."""
         here = set()
-        for path in _files(self._path, skipped=(*LOCAL, CHECKPOINTS)):
+        files = _files(self._path, skipped=(*LOCAL, CHECKPOINTS))
+        # The file that makes it a run comes last: a first push that is killed leaves no run without
+        # its plan, or its status.
+        for path in sorted(files, key=lambda path: path == self._path / CONFIG):
             parts = path.relative_to(self._path).parts
             name = "/".join(parts)
             if any(part.startswith(".") for part in parts) or not self._can_name(name):
