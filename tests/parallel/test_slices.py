@@ -67,7 +67,8 @@ def test_processes_are_the_slices_of_cpus():
 
 
 def test_processes_may_be_the_hosts_of_slices_of_cpus():
-    devices = [Plain(i, "cpu", process_index=i // 2) for i in range(8)]
+    # JAX gives all CPUs of one machine the same index.
+    devices = [Chip(i, slice_index=0, platform="cpu", process_index=i // 2) for i in range(8)]
     found = arrange({"data": 4, "fsdp": 2}, AcrossSlices(fsdp=2), devices)
     assert ids(found).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
 

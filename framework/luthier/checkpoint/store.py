@@ -250,7 +250,9 @@ class Store:
             raise
         except CheckpointError as error:
             return list(error.problems)
-        path = self._directory.committed()[step]
+        path = self._directory.committed().get(step)
+        if path is None:  # the run deletes it just now
+            return [Problem(f"{self.directory} has no checkpoint of step {step}")]
         return [
             Problem(f"{path} is damaged: {damage}", remedy=self._others(step))
             for damage in self._retried(path, lambda: commit_lib.check_in_parallel(path, commit))

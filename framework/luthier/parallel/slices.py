@@ -115,12 +115,13 @@ def arrange(
 
 
 def _slice_numbers(devices: Sequence[Any], count: int) -> list[int]:
-    # TPUs and some GPU backends report a `slice_index`. CPUs have none: processes stand for the
-    # hosts of slices, and within one process equal groups of its devices for slices, so that tests
-    # can have several.
-    if all(hasattr(device, "slice_index") for device in devices):
+    # TPUs and some GPU backends report a `slice_index`. So do CPUs of several processes, the same for
+    # all processes of one machine. There processes stand for the hosts of slices, and within one
+    # process equal groups of its devices for slices, so that tests can have several.
+    is_cpu = all(device.platform == "cpu" for device in devices)
+    if not is_cpu and all(hasattr(device, "slice_index") for device in devices):
         return [device.slice_index for device in devices]
-    if any(device.platform != "cpu" for device in devices):
+    if not is_cpu:
         what = f"{devices[0].platform} devices do not report which slice they belong to"
         raise ShardingError(Problem(what, PATH, remedy=f"leave out {PATH}"))
     processes = [device.process_index for device in devices]
