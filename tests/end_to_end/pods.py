@@ -225,11 +225,13 @@ class Pod:
 
 
 def texts(started: Sequence[Started]) -> str:
-    """Return what machines printed, for the message of a test that fails."""
-    return "\n".join(
-        f"--- machine {index}: {each.code}\n{each.stdout[-1500:]}\n{each.stderr[-3000:]}"
-        for index, each in enumerate(started)
-    )
+    """Return what machines printed and logged, for the message of a test that fails."""
+    lines = []
+    for index, each in enumerate(started):
+        lines += [f"--- machine {index}: {each.code}", each.stdout[-500:], each.stderr[-3000:]]
+        logs = each.folder.rglob("processes/*.log")
+        lines += [f"{log.name}:\n{log.read_text(errors='replace')[:4000]}" for log in logs]
+    return "\n".join(lines)
 
 
 @contextlib.contextmanager
