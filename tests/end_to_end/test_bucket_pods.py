@@ -12,7 +12,7 @@ import pods
 from tests import object_stores
 from tests.fault_injection.machine import Machine
 
-STEPS, EVERY = 160, 10
+STEPS, EVERY = 70, 5
 OVERRIDES = (
     f"training.steps={STEPS}",
     f"checkpoints.every.count={EVERY}",

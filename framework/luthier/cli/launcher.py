@@ -31,8 +31,12 @@ _MESSAGE = re.compile(r"^luthier: (.*)$", re.MULTILINE)
 # exception reaches Python. So the lost process is read from the log; if the texts change in a later
 # version, the message names no process, and still shows the logs.
 _SILENT = re.compile(r"stopped sending heartbeats\):\n(.*?)The tasks? ha", re.DOTALL)
+# The same at the end, where all wait for each other before they leave.
+_TIMED_OUT = re.compile(r"Task (\d+) heartbeat timeout")
 _TASK = re.compile(r"(?:^|task:)(\d+)\s*$", re.MULTILINE)
 _NO_COORDINATOR = re.compile(r"Failed to send RPC to coordination service")
+# Gloo ends a process whose collective a peer has left, without a word about the peer.
+_CUT_OFF = re.compile(r"terminate called after throwing an instance of 'gloo::")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +73,14 @@ class End:
         # that the coordinator, process 0, is gone.
         text = self._text()
         silent = {int(task) for part in _SILENT.findall(text) for task in _TASK.findall(part)}
+        silent |= {int(task) for task in _TIMED_OUT.findall(text)}
         if silent:
             return sorted(silent)
         return [0] if _NO_COORDINATOR.search(text) else []
+
+    def is_cut_off(self) -> bool:
+        """Return whether a peer was lost in the middle of a collective, and not known which."""
+        return self.code == -signal.SIGABRT and bool(_CUT_OFF.search(self._text()))
 
     def _text(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
@@ -178,7 +187,7 @@ def _died(ends: Sequence[End]) -> list[str]:
     signals = {
         end.index(number): -end.code
         for number, end in enumerate(ends)
-        if end.code is not None and end.code < 0 and not end.blamed()
+        if end.code is not None and end.code < 0 and not (end.blamed() or end.is_cut_off())
     }
     causes = {i: number for i, number in signals.items() if number != signal.SIGABRT}
     reported = sorted({end.notes["lost"] for end in _given_up(ends) if "lost" in end.notes})
@@ -205,6 +214,8 @@ def _lost(ends: Sequence[End]) -> list[str]:
         f"process {index} of {count}" + (" (the coordinator)" if index == 0 else "")
         for index in blamed
     ]
+    if not named and any(end.is_cut_off() for end in ends):
+        named = [f"another process of {count}"]
     verb = "is" if len(named) == 1 else "are"
     line = f"{', '.join(named)} ended, {verb} stopped, or cannot be reached"
     return [line] if named else []

@@ -220,10 +220,11 @@ def test_without_the_coordinator_the_others_blame_it(end):
     [
         ("Fatal Python error: Aborted\n", {"silent": "process 2 of 3 is stopped"}),
         ("luthier: one of the 3 processes cannot be reached: gloo\n", {"unreachable": True}),
+        ("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n", {}),
     ],
 )
 def test_the_loss_of_another_machine_is_no_failure_of_this_one(end, log, notes):
-    code = -6 if "silent" in notes else 1
+    code = 1 if "unreachable" in notes else -6
     assert judge([end(0, code, log, count=3, **notes)]).code == 75
     assert judge([end(0, code, log, count=3, **notes), end(1, None, count=3)]).code == 75
     # Here all processes are of this machine, which is not lost; or one has reported why it ended.
@@ -231,6 +232,26 @@ def test_the_loss_of_another_machine_is_no_failure_of_this_one(end, log, notes):
     assert judge(everyone).code == 1
     notes["lost"] = "process 1 of 3 ended: no data"
     assert judge([end(0, -6, log, count=3, **notes)]).code == 1
+
+
+def test_who_is_lost_at_the_end_is_named(end):
+    log = (
+        "F1126 client.h:80] Terminating process. INTERNAL: Shutdown barrier has failed.\n"
+        "Barrier result: 'INTERNAL: Barrier failed because: task is set to ERROR: UNAVAILABLE: "
+        "Task 1 heartbeat timeout.'\n"
+    )
+    found = judge([end(0, -6, log)])
+    line = "process 1 of 2 ended, is stopped, or cannot be reached"
+    assert (found.code, found.reasons) == (75, [line])
+
+
+def test_who_is_lost_in_a_collective_may_be_unknown(end):
+    log = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    line = "another process of 2 ended, is stopped, or cannot be reached"
+    assert judge([end(1, -6, log)]).reasons == [line]
+    assert judge([end(1, -6, log + NO_COORDINATOR)]).reasons == [
+        "process 0 of 2 (the coordinator) ended, is stopped, or cannot be reached"
+    ]
 
 
 def test_a_store_that_cannot_be_asked_hides_no_reason(end, run, monkeypatch):
