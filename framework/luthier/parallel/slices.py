@@ -115,9 +115,9 @@ def arrange(
 
 
 def _slice_numbers(devices: Sequence[Any], count: int) -> list[int]:
-    # TPUs and some GPU backends report a `slice_index`. So do CPUs of several processes, the same for
-    # all processes of one machine. There processes stand for the hosts of slices, and within one
-    # process equal groups of its devices for slices, so that tests can have several.
+    # TPUs and some GPU backends report a `slice_index`. So do CPUs of several processes: the same
+    # for all processes of one machine. There processes stand for the hosts of slices, and within
+    # one process equal groups of its devices for slices, so that tests can have several.
     is_cpu = all(device.platform == "cpu" for device in devices)
     if not is_cpu and all(hasattr(device, "slice_index") for device in devices):
         return [device.slice_index for device in devices]
