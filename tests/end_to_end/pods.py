@@ -312,8 +312,9 @@ class Killer:
             lines = each.stderr.splitlines()
             assert len(lines) == 1, f"{lines}: one line, whatever JAX and Gloo have logged; {what}"
             line = lines[0]
-            # Gloo may notice it first, and does not know whom it has lost.
-            who = rf"(process {victim}|another process) of {count}( \(the coordinator\))?"
+            # Gloo, which connects CPUs, may notice it first. It ends the process, and does not know
+            # whom it has lost; where it ends process 0, the others have lost that one.
+            who = rf"(process ({victim}|0)|another process) of {count}( \(the coordinator\))?"
             how = "ended, is stopped, or cannot be reached"
             if index == victim:
                 who, how = f"process {victim} of {count}", r"ended \(signal 9\)"

@@ -20,6 +20,7 @@ from luthier import trainer
 from tests.compiling import QUICK_FLAGS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+PATH = os.pathsep.join((str(REPOSITORY / "framework"), str(REPOSITORY)))
 LINE = "To be, or not to be, that is the question.\n"
 
 TINY = (
@@ -66,7 +67,7 @@ def _start(place, *words, flags=""):
     return subprocess.Popen(
         [sys.executable, "-m", "luthier", "train", "configs.lm.quickstart", *words],
         cwd=place,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "XLA_FLAGS": flags},
+        env=os.environ | {"PYTHONPATH": PATH, "XLA_FLAGS": flags},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
