@@ -77,6 +77,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.server.requests.append(self.path)
         size = int(self.headers.get("Content-Length") or 0)
         content = b"".join(self.rfile.read(num_bytes) for num_bytes in self._slowly(size))
+        if len(content) < size:  # the client has ended in the middle of it
+            self.close_connection = True
+            return None
         if self.server.stalls(key):
             self.server.closing.wait()
             self.close_connection = True

@@ -20,6 +20,7 @@ from luthier import trainer
 from tests.compiling import QUICK_FLAGS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+PATH = os.pathsep.join((str(REPOSITORY / "framework"), str(REPOSITORY)))
 LINE = "To be, or not to be, that is the question.\n"
 
 TINY = (
@@ -66,7 +67,7 @@ def _start(place, *words, flags=""):
     return subprocess.Popen(
         [sys.executable, "-m", "luthier", "train", "configs.lm.quickstart", *words],
         cwd=place,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "XLA_FLAGS": flags},
+        env=os.environ | {"PYTHONPATH": PATH, "XLA_FLAGS": flags},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -236,7 +237,7 @@ def test_a_host_that_is_gone_ends_the_others_within_thirty_seconds(place, index)
     gone.communicate()
     (line,) = err.splitlines()
     who = f"process {index} of 2" + (" (the coordinator)" if index == 0 else "")
-    assert code == 1
+    assert code == 75
     assert line.startswith(f"luthier: {who} ended, is stopped, or cannot be reached; ")
     # Where the other is left to find out by its silence, it leaves its stacks before JAX ends it.
     assert ("; stacks: " in line) == (index != 0)

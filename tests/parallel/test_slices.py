@@ -66,6 +66,13 @@ def test_processes_are_the_slices_of_cpus():
     assert ids(found).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
+def test_processes_may_be_the_hosts_of_slices_of_cpus():
+    # JAX gives all CPUs of one machine the same index.
+    devices = [Chip(i, slice_index=0, platform="cpu", process_index=i // 2) for i in range(8)]
+    found = arrange({"data": 4, "fsdp": 2}, AcrossSlices(fsdp=2), devices)
+    assert ids(found).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
 def test_one_process_has_virtual_slices():
     found = arrange({"fsdp": 2, "tensor": 4}, AcrossSlices(tensor=2), jax.devices())
     assert ids(found).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
@@ -91,6 +98,12 @@ def test_one_process_has_virtual_slices():
             [Chip(i, slice_index=int(i > 4)) for i in range(8)],
             "parallelism.mesh.across_slices: the slices have 5, 3 devices; "
             "use as many devices of every slice",
+        ),
+        (
+            {"data": 2},
+            [Plain(i, "cpu", process_index=i // 3) for i in range(9)][:8],
+            "parallelism.mesh.across_slices: the mesh runs across 2 slices, and the devices "
+            "belong to 3; make the numbers of parallelism.mesh.across_slices multiply out to 3",
         ),
     ],
 )

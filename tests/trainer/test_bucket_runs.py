@@ -78,6 +78,18 @@ def found(address="gs://lab/runs/a/b"):
     return records.find("runs", address)
 
 
+def test_a_run_whose_first_upload_is_cut_off_does_not_exist(lab):
+    configuration = records.Configuration(graph='{"a": 1}')
+    directory = records.RunDirectory.create("gs://lab/runs", "a", "b", configuration=configuration)
+    lab.refusals["/status.json"] = 403
+    with pytest.raises(RunError, match="refused by the test"):
+        directory.lock(is_new=True)
+    lab.refusals.clear()
+    lab.move("second")
+    with pytest.raises(UnknownReference):
+        found()
+
+
 def test_a_killed_writer_loses_nothing_on_its_machine_and_little_elsewhere(run, lab, monkeypatch):
     lock = run.lock()
     with open(run.metrics_path, "a") as file:

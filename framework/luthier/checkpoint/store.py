@@ -196,8 +196,7 @@ class Store:
         """
         path = self._directory.committed().get(step)
         if path is None:
-            what = f"{self.directory} has no checkpoint of step {step}"
-            raise CheckpointError(Problem(what, remedy=self._others(step)))
+            raise self._missing(step)
         try:
             return self._retried(path, lambda: commit_lib.read(path))
         except CheckpointError as error:
@@ -250,7 +249,9 @@ class Store:
             raise
         except CheckpointError as error:
             return list(error.problems)
-        path = self._directory.committed()[step]
+        path = self._directory.committed().get(step)
+        if path is None:  # it was deleted meanwhile
+            return list(self._missing(step).problems)
         return [
             Problem(f"{path} is damaged: {damage}", remedy=self._others(step))
             for damage in self._retried(path, lambda: commit_lib.check_in_parallel(path, commit))
@@ -561,6 +562,10 @@ class Store:
                     )
                     raise _Unreadable(Problem(what, remedy=remedy)) from error
             time.sleep(seconds)
+
+    def _missing(self, step: int) -> CheckpointError:
+        what = f"{self.directory} has no checkpoint of step {step}"
+        return CheckpointError(Problem(what, remedy=self._others(step)))
 
     def _others(self, step: int) -> str:
         others = ", ".join(str(other) for other in reversed(self.steps()) if other != step)

@@ -221,7 +221,8 @@ def joined(process: Process) -> Iterator[None]:
     except BaseException as raised:
         error = distributed.explain(raised) if isinstance(raised, Exception) else raised
         # The others learn the reason from the coordination service, before this process leaves it.
-        distributed.farewell(_line(error))
+        is_silent = isinstance(error, distributed.ProcessUnreachable)
+        distributed.farewell("" if is_silent else _line(error))
         if error is raised:
             raise
         raise error from raised

@@ -31,8 +31,12 @@ _MESSAGE = re.compile(r"^luthier: (.*)$", re.MULTILINE)
 # exception reaches Python. So the lost process is read from the log; if the texts change in a later
 # version, the message names no process, and still shows the logs.
 _SILENT = re.compile(r"stopped sending heartbeats\):\n(.*?)The tasks? ha", re.DOTALL)
+# The same at the end, where all wait for each other before they leave.
+_TIMED_OUT = re.compile(r"Task (\d+) heartbeat timeout")
 _TASK = re.compile(r"(?:^|task:)(\d+)\s*$", re.MULTILINE)
 _NO_COORDINATOR = re.compile(r"Failed to send RPC to coordination service")
+# Gloo ends a process whose collective a peer has left, without a word about the peer.
+_CUT_OFF = re.compile(r"terminate called after throwing an instance of 'gloo::")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +73,14 @@ class End:
         # that the coordinator, process 0, is gone.
         text = self._text()
         silent = {int(task) for part in _SILENT.findall(text) for task in _TASK.findall(part)}
+        silent |= {int(task) for task in _TIMED_OUT.findall(text)}
         if silent:
             return sorted(silent)
         return [0] if _NO_COORDINATOR.search(text) else []
+
+    def is_cut_off(self) -> bool:
+        """Return whether a peer was lost in the middle of a collective, and not known which."""
+        return self.code == -signal.SIGABRT and bool(_CUT_OFF.search(self._text()))
 
     def _text(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
@@ -103,11 +112,7 @@ class ExitVerdict:
             return list(self.reasons)
         last = self.reasons[-1]
         if self.run is not None:
-            step = _saved_step(self.run)
-            saved = "no checkpoint of the run is saved yet; restart it with"
-            if step is not None:
-                saved = f"the run is saved at step {step}; resume it with"
-            last += f"; {saved}: {self.again}"
+            last += f"; {_saved(self.run)}: {self.again}"
         if logs is not None:
             last += f" (logs: {logs})"
         return [*self.reasons[:-1], last]
@@ -145,8 +150,16 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
         return ExitVerdict(errors.EXIT_BAD_INPUT, refused, run, again)
     if reasons := _died(ends):
         return ExitVerdict(errors.EXIT_BUG, reasons, run, again)
+    # A machine that was lost took its processes with it. Those here failed only because of that:
+    # the same command resumes the run, on other machines if need be.
+    is_elsewhere = len(ends) < ends[0].count(len(ends))
+    code_of_loss = errors.EXIT_REQUEUE if is_elsewhere else errors.EXIT_BUG
+    if reasons := _lost(ends):
+        return ExitVerdict(code_of_loss, reasons, run, again)
     messages = list(dict.fromkeys(line for end in ends for line in end.messages()))
     code = max(code for code in codes if code not in ORDERLY)
+    if any(end.notes.get("unreachable") for end in ends):
+        code = code_of_loss
     if not messages:
         messages = [
             f"process {end.index(number)} of {end.count(len(ends))} ended (exit code {end.code})"
@@ -167,37 +180,61 @@ def _refused(ends: Sequence[End]) -> list[str]:
 
 
 def _died(ends: Sequence[End]) -> list[str]:
-    """Return the line about processes that were killed or lost; empty if there are none."""
+    """Return the line about processes that were killed, or reported their end; empty for none."""
     # A process that a signal other than SIGABRT ended (out of memory, a segmentation fault) is a
-    # cause. SIGABRT is usually a consequence: JAX and its libraries abort when a peer is gone. If
-    # only those are left, a peer on another machine was lost; the surviving processes know it from
-    # heartbeats (the notes `lost` and `silent`) or from JAX's log.
+    # cause. SIGABRT is usually a consequence: JAX and its libraries abort when a peer is gone.
     count = ends[0].count(len(ends))
     signals = {
         end.index(number): -end.code
         for number, end in enumerate(ends)
-        if end.code is not None and end.code < 0 and not end.blamed()
+        if end.code is not None and end.code < 0 and not (end.blamed() or end.is_cut_off())
     }
     causes = {i: number for i, number in signals.items() if number != signal.SIGABRT}
-    given_up = [end for end in ends if end.blamed() or end.code == -signal.SIGABRT]
-    lost = sorted({end.notes["lost"] for end in given_up if "lost" in end.notes})
-    if given_up:  # in order of index: process 0 watches all others, which watch only process 0
-        by_index = sorted(enumerate(ends), key=lambda item: item[1].index(item[0]))
-        heard = [end for _, end in by_index if end in given_up or end.code is None]
-        lost += [end.notes["silent"] for end in heard if end.notes.get("silent")]
-    if lost and not causes:
-        return lost[:1]  # one loss ends the whole run: later ones are mostly its consequences
-    if causes := causes or signals:
-        dead = [f"process {i} of {count} ended (signal {n})" for i, n in causes.items()]
-        return [", ".join(dead)]
+    reported = sorted({end.notes["lost"] for end in _given_up(ends) if "lost" in end.notes})
+    if reported and not causes:
+        return reported[:1]  # one loss ends the whole run: later ones are mostly its consequences
+    if not causes and _silent(ends):
+        return []
+    dead = causes or signals
+    named = [f"process {i} of {count} ended (signal {number})" for i, number in dead.items()]
+    return [", ".join(named)] if named else []
+
+
+def _lost(ends: Sequence[End]) -> list[str]:
+    """Return the line about processes that cannot be heard of any more; empty for none.
+
+    A peer on another machine was lost, and could not report it. The surviving processes know it
+    from heartbeats (the note `silent`), or from JAX's log.
+    """
+    if silent := _silent(ends):
+        return silent[:1]
+    count = ends[0].count(len(ends))
     blamed = sorted({index for end in ends for index in end.blamed()})
     named = [
         f"process {index} of {count}" + (" (the coordinator)" if index == 0 else "")
         for index in blamed
     ]
+    if not named and any(end.is_cut_off() for end in ends):
+        named = [f"another process of {count}"]
     verb = "is" if len(named) == 1 else "are"
     line = f"{', '.join(named)} ended, {verb} stopped, or cannot be reached"
     return [line] if named else []
+
+
+def _given_up(ends: Sequence[End]) -> list[End]:
+    """Return the processes that JAX ended because it gave up on others."""
+    return [end for end in ends if end.blamed() or end.code == -signal.SIGABRT]
+
+
+def _silent(ends: Sequence[End]) -> list[str]:
+    """Return the lines about silent processes, of those that were given up over them."""
+    given_up = _given_up(ends)
+    if not given_up:
+        return []
+    # In order of index: process 0 watches all others, which watch only process 0.
+    by_index = sorted(enumerate(ends), key=lambda item: item[1].index(item[0]))
+    heard = [end for _, end in by_index if end in given_up or end.code is None]
+    return [end.notes["silent"] for end in heard if end.notes.get("silent")]
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:
@@ -212,11 +249,37 @@ def read_notes(path: pathlib.Path) -> dict[str, Any]:
         return {}
 
 
-def _saved_step(run: pathlib.Path) -> int | None:
+def _saved(run: pathlib.Path) -> str:
+    """Return where a run can be resumed from, up to the command that does it."""
     from luthier.checkpoint import Store
     from luthier.records import RunDirectory
 
-    return Store(RunDirectory(run).checkpoints_path).latest()
+    try:
+        with _without_native_logs():
+            step = Store(RunDirectory(run).checkpoints_path).latest()
+    except (errors.LuthierError, OSError):
+        # The disk or the object store may be what ended the run.
+        return "its checkpoints cannot be listed now; resume it with"
+    if step is None:
+        return "no checkpoint of the run is saved yet; restart it with"
+    return f"the run is saved at step {step}; resume it with"
+
+
+@contextlib.contextmanager
+def _without_native_logs() -> Iterator[None]:
+    """Discard what native libraries write to the standard error within the `with` block.
+
+    TensorStore logs each place where it finds no credentials, before it looks at the next one.
+    """
+    sys.stderr.flush()
+    terminal, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(null)
 
 
 # The launcher itself.

@@ -29,7 +29,7 @@ class AcrossSlices:
     """Numbers of slices along the axes of the mesh: how an axis continues across the slow network.
 
     A slice is a TPU slice, or the devices that a GPU backend counts as one (`slice_index`). On
-    CPUs it is a process, and within one process a virtual one: devices in equal groups.
+    CPUs it is virtual: a process, an equal group of processes, or of the devices of one process.
 
     Args:
       stage: Slices along `stage`.
@@ -115,14 +115,18 @@ def arrange(
 
 
 def _slice_numbers(devices: Sequence[Any], count: int) -> list[int]:
-    # TPUs and some GPU backends report a `slice_index`. CPUs have none: processes stand for slices,
-    # and within one process equal groups of its devices, so that tests can have several.
-    if all(hasattr(device, "slice_index") for device in devices):
+    # TPUs and some GPU backends report a `slice_index`. So do CPUs of several processes: the same
+    # for all processes of one machine. There processes stand for the hosts of slices, and within
+    # one process equal groups of its devices for slices, so that tests can have several.
+    is_cpu = all(device.platform == "cpu" for device in devices)
+    if not is_cpu and all(hasattr(device, "slice_index") for device in devices):
         return [device.slice_index for device in devices]
-    if any(device.platform != "cpu" for device in devices):
+    if not is_cpu:
         what = f"{devices[0].platform} devices do not report which slice they belong to"
         raise ShardingError(Problem(what, PATH, remedy=f"leave out {PATH}"))
     processes = [device.process_index for device in devices]
-    if len(set(processes)) > 1:
-        return processes
+    if (num_processes := len(set(processes))) > 1:
+        # Where they do not divide, the caller refuses, and names the number that would do.
+        per_slice = 1 if num_processes % count else num_processes // count
+        return [process // per_slice for process in processes]
     return [index * count // len(devices) for index in range(len(devices))]

@@ -200,3 +200,11 @@ def test_a_failed_collective_becomes_the_end_of_the_other_process(calls, monkeyp
     with pytest.raises(distributed.ProcessLost), joined(Process()):
         raise RuntimeError("gloo")
     assert calls[1:] == [str(lost)]
+
+
+def test_who_cannot_reach_another_process_is_not_taken_for_the_cause(calls, monkeypatch):
+    lost = distributed.ProcessUnreachable("one of the 4 processes cannot be reached: gloo")
+    monkeypatch.setattr(distributed, "explain", lambda error: lost)
+    with pytest.raises(distributed.ProcessUnreachable), joined(Process()):
+        raise RuntimeError("gloo")
+    assert calls[1:] == [""]

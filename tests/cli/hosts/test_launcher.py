@@ -11,6 +11,7 @@ import time
 import pytest
 
 from luthier.cli import End, Process, judge, launcher
+from luthier.errors import RunError
 
 PRELUDE = """
 import json, os, pathlib, signal, sys, time
@@ -203,7 +204,7 @@ def test_before_the_first_save_it_is_to_be_started_again(end, tmp_path):
 @pytest.mark.parametrize("names", ["3", "/job:jax_worker/replica:0/task:3"])
 def test_whom_jax_names_is_blamed_and_not_whom_it_ended(end, run, names):
     found = judge([end(1, -6, SILENT.format(names), count=4, **run)])
-    assert found.code == 1
+    assert found.code == 75
     assert found.reasons == ["process 3 of 4 ended, is stopped, or cannot be reached"]
     assert len(found.lines(None)) == 1
 
@@ -211,7 +212,58 @@ def test_whom_jax_names_is_blamed_and_not_whom_it_ended(end, run, names):
 def test_without_the_coordinator_the_others_blame_it(end):
     found = judge([end(1, -6, NO_COORDINATOR)])
     line = "process 0 of 2 (the coordinator) ended, is stopped, or cannot be reached"
-    assert found.lines(None) == [line]
+    assert (found.code, found.lines(None)) == (75, [line])
+
+
+@pytest.mark.parametrize(
+    ("log", "notes"),
+    [
+        ("Fatal Python error: Aborted\n", {"silent": "process 2 of 3 is stopped"}),
+        ("luthier: one of the 3 processes cannot be reached: gloo\n", {"unreachable": True}),
+        ("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n", {}),
+    ],
+)
+def test_the_loss_of_another_machine_is_no_failure_of_this_one(end, log, notes):
+    code = 1 if "unreachable" in notes else -6
+    assert judge([end(0, code, log, count=3, **notes)]).code == 75
+    assert judge([end(0, code, log, count=3, **notes), end(1, None, count=3)]).code == 75
+    # Here all processes are of this machine, which is not lost; or one has reported why it ended.
+    everyone = [end(0, code, log, count=3, **notes), end(1, None, count=3), end(2, None, count=3)]
+    assert judge(everyone).code == 1
+    notes["lost"] = "process 1 of 3 ended: no data"
+    assert judge([end(0, -6, log, count=3, **notes)]).code == 1
+
+
+def test_who_is_lost_at_the_end_is_named(end):
+    log = (
+        "F1126 client.h:80] Terminating process. INTERNAL: Shutdown barrier has failed.\n"
+        "Barrier result: 'INTERNAL: Barrier failed because: task is set to ERROR: UNAVAILABLE: "
+        "Task 1 heartbeat timeout.'\n"
+    )
+    found = judge([end(0, -6, log)])
+    line = "process 1 of 2 ended, is stopped, or cannot be reached"
+    assert (found.code, found.reasons) == (75, [line])
+
+
+def test_who_is_lost_in_a_collective_may_be_unknown(end):
+    log = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    line = "another process of 2 ended, is stopped, or cannot be reached"
+    assert judge([end(1, -6, log)]).reasons == [line]
+    assert judge([end(1, -6, log + NO_COORDINATOR)]).reasons == [
+        "process 0 of 2 (the coordinator) ended, is stopped, or cannot be reached"
+    ]
+
+
+def test_a_store_that_cannot_be_asked_hides_no_reason(end, run, monkeypatch):
+    def refuse(store):
+        raise RunError("gs://lab/run/checkpoints/: no answer in 60 s")
+
+    monkeypatch.setattr("luthier.checkpoint.Store.latest", refuse)
+    found = judge([end(1, -9, **run)])
+    assert found.lines(None) == [
+        "process 1 of 2 ended (signal 9); its checkpoints cannot be listed now; resume it with: "
+        "luthier train configs.lm.quickstart"
+    ]
 
 
 def test_a_process_that_was_seen_to_die_comes_before_what_the_others_say(end):
@@ -261,7 +313,7 @@ def test_bad_input_of_one_is_the_cause_where_jax_ended_the_others_over_it(end, r
 def test_an_abort_gives_way_to_the_notes_of_the_process(end):
     line = "process 0 of 2 ended, is stopped, or cannot be reached; stacks: runs/stacks"
     found = judge([end(1, -6, "Fatal Python error: Aborted\n", silent=line)])
-    assert found.reasons == [line]
+    assert (found.code, found.reasons) == (75, [line])
     assert judge([end(1, -6)]).reasons == ["process 1 of 2 ended (signal 6)"]
 
 

@@ -132,6 +132,28 @@ def test_an_answer_is_not_awaited_from_a_process_that_has_ended(processes, monke
     assert reported == [{"lost": str(first)}]
 
 
+def test_who_ended_because_of_a_third_is_not_the_cause(processes):
+    def several(index):
+        if index == 1:
+            return farewell("")
+        if index == 2:
+            while not messages.ended():
+                time.sleep(0.01)
+            return farewell("the disk is full")
+        return messages.answer("what is left", 1, lambda: "nothing")
+
+    first, *_ = processes(3, several)
+    assert str(first) == "process 2 of 3 ended: the disk is full"
+
+
+def test_a_farewell_that_nobody_can_read_is_left_out(processes, service, monkeypatch):
+    def fail(key, text, allow_overwrite):
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE: the coordinator is gone")
+
+    monkeypatch.setattr(service, "key_value_set", fail)
+    assert processes(2, lambda index: farewell("the disk is full")) == [None, None]
+
+
 def test_another_fault_of_the_store_is_raised_as_it_is(processes, service, monkeypatch):
     def fail(key, milliseconds):
         raise jax.errors.JaxRuntimeError("UNAVAILABLE: the coordinator is gone")

@@ -77,6 +77,10 @@ class ProcessLost(LuthierError):
     """Another process of the run has ended, or cannot be reached."""
 
 
+class ProcessUnreachable(ProcessLost):
+    """Another process of the run cannot be reached, and nobody reported why."""
+
+
 class GaveUp(Exception):
     """Waiting for another process was given up.
 
@@ -224,14 +228,19 @@ def farewell(text: str) -> None:
     """Report to the other processes in one line why this one ends.
 
     Args:
-      text: The line.
+      text: The line; empty where this process ends only because another one cannot be reached.
     """
-    # Process 0 hosts the store that all of them read, and JAX aborts them when it is gone. So it
-    # waits, for a limited time, until they have written their reasons too.
+    import jax
+
     state = _state()
     if state.client is None:
         return
-    state.client.key_value_set(f"{_ENDED}{state.process_id}", text, allow_overwrite=True)
+    try:
+        state.client.key_value_set(f"{_ENDED}{state.process_id}", text, allow_overwrite=True)
+    except jax.errors.JaxRuntimeError:
+        return  # process 0 is gone, and with it the store: nobody can read the line
+    # Process 0 hosts the store that all of them read, and JAX aborts them when it is gone. So it
+    # waits, for a limited time, until they have written their reasons too.
     deadline = time.monotonic() + FAREWELL_SECONDS
     while state.process_id == 0 and time.monotonic() < deadline:
         if len(ended()) == state.num_processes:
@@ -249,7 +258,8 @@ def lost() -> ProcessLost | None:
     """Return the error about another process that reported its end, if one did."""
     index, count = process_index(), process_count()
     for number, text in sorted(ended().items()):
-        if number != index:
+        # One that ended because of a third, which it could not reach either, is not the cause.
+        if number != index and text:
             return ProcessLost(f"process {number} of {count} ended: {text}")
     return None
 

@@ -18,10 +18,11 @@ import jax
 
 from luthier.errors import BadInput, LuthierError, Problem
 from luthier.parallel.distributed.messages import (
-    ProcessLost,
+    ProcessUnreachable,
     differences,
     is_several,
     lost,
+    notify_parent,
     process_count,
 )
 
@@ -445,4 +446,5 @@ def explain(error: Exception) -> Exception:
         except jax.errors.JaxRuntimeError:
             break
         time.sleep(0.5)
-    return ProcessLost(f"one of the {process_count()} processes cannot be reached: {error}")
+    notify_parent(unreachable=True)  # for its exit code: nothing is wrong with this process
+    return ProcessUnreachable(f"one of the {process_count()} processes cannot be reached: {error}")
