@@ -136,8 +136,10 @@ class Lease:
         found = self._bucket.read(KEY)
         former = read_writer(found)
         # Read before it is written, although a conditional write alone would do: a process of the
-        # same run on this machine may have renewed it, which is no take-over.
-        if former is None or not self._is_mine(former) or not self._write(found, time.time()):
+        # same run on this machine may have renewed it, which is no take-over. Neither is half of a
+        # renewal, which a store may have kept of it.
+        is_mine = found.data is not None if former is None else self._is_mine(former)
+        if not is_mine or not self._write(found, time.time()):
             what = f"{self._bucket.url} was taken over by another process"
             raise TakenOver(Problem(what + (f" on {former.host}" if former else "")))
 
