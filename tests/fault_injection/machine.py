@@ -90,7 +90,8 @@ class Machine:
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
         environment = os.environ | cache | {"JAX_PLATFORMS": "cpu"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(PROJECT), str(REPOSITORY)])
+        packages = [PROJECT, REPOSITORY / "framework", REPOSITORY]
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, packages))
         environment["XLA_FLAGS"] = QUICK
         self._started: list[Started] = []
         self._zygote = subprocess.Popen(
