@@ -30,6 +30,8 @@ def _raised_from(outer, inner):
         (ValueError("boom in the model"), "code"),
         (errors.DataError("no file matches 'txt/*.txt'"), "data"),
         (errors.TrainingStopped("the loss is NaN"), "numeric"),
+        (_raised_from(errors.CheckpointError("not saved"), errors.StoreError("403")), "place"),
+        (errors.StoreUnavailable("no answer in 60 s"), "place"),
         (errors.VersionError("written by a later luthier"), "version"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

@@ -136,7 +136,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, metavar="FILE", help="of rows; what passed is skipped")
     parser.add_argument("--list", action="store_true", help="only say which injections there are")
     arguments = parser.parse_args(words)
-    sys.path.insert(0, str(ROOT / "tests" / "injections"))
+    sys.path.insert(0, str(ROOT / "tests" / "fault_injection"))
     from injecting import injections
 
     chosen = [

@@ -73,11 +73,18 @@ class LuthierError(Exception):
 
 
 class BadInput(LuthierError):
-    """The input is invalid; `problems` lists all reasons, one line each."""
+    """The input is invalid; `problems` lists all reasons, one line each.
+
+    Args:
+      problems: The reasons.
+      exit_code: The exit code, where it is not that of the class.
+    """
 
     exit_code = EXIT_BAD_INPUT
 
-    def __init__(self, problems: Problem | str | Iterable[Problem]):
+    def __init__(self, problems: Problem | str | Iterable[Problem], exit_code: int | None = None):
+        if exit_code is not None:
+            self.exit_code = exit_code
         if isinstance(problems, str):
             problems = Problem(problems)
         if isinstance(problems, Problem):
@@ -127,19 +134,23 @@ class DataError(BadInput):
     """Data is missing, unreadable or too small."""
 
 
-class StoreUnavailable(DataError):
-    """An object store that answered before has not answered for a long time."""
-
-    # Nothing about the input is wrong: the same command may succeed later.
-    exit_code = EXIT_REQUEUE
-
-
 class CheckpointError(BadInput):
     """A checkpoint is missing, damaged, or does not fit the experiment."""
 
 
 class RunError(BadInput):
     """A run directory is in use, finished, or cannot be resumed."""
+
+
+class StoreError(RunError):
+    """An object store refuses a request, for example because the credentials have expired."""
+
+
+class StoreUnavailable(StoreError):
+    """An object store does not respond, or asks for fewer requests."""
+
+    # The cause is expected to pass by itself: the same command can succeed later.
+    exit_code = EXIT_REQUEUE
 
 
 class VersionError(BadInput):

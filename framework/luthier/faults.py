@@ -3,8 +3,9 @@
 One table serves single runs, sweeps and launch scripts, so that a full disk means the same thing
 everywhere: it is never the fault of the trial that happened to meet it.
 
-* PLACE: a full disk, EIO, a lost mount, ECC or NCCL errors, a killed worker, a lost peer. The work
-  is tried again, on other devices where there are any; it never counts against a trial.
+* PLACE: a full disk, EIO, a lost mount, an object store that refuses, ECC or NCCL errors, a killed
+  worker, a lost peer. The work is tried again, on other devices where there are any; it never
+  counts against a trial.
 * CODE: an exception in the user's code or in ours. The run stops and keeps the traceback.
 * DATA: data is missing or unreadable, or a record is damaged. The run does not start.
 * NUMERIC: NaN, divergence, too many skipped steps. This is the result of the experiment.
@@ -18,7 +19,7 @@ import errno
 import re
 from collections.abc import Iterator
 
-from luthier.errors import DataError, LuthierError, TrainingStopped, VersionError
+from luthier.errors import DataError, LuthierError, StoreError, TrainingStopped, VersionError
 
 
 class Fault(enum.Enum):
@@ -125,6 +126,8 @@ def classify(error: BaseException) -> Fault:
         return Fault.VERSION
     if any(isinstance(link, TrainingStopped | FloatingPointError) for link in links):
         return Fault.NUMERIC
+    if any(isinstance(link, StoreError) for link in links):
+        return Fault.PLACE
     if error_number(error) in _PLACE_ERRNOS:
         return Fault.PLACE
     if any(isinstance(link, MemoryError | ConnectionError | TimeoutError) for link in links):

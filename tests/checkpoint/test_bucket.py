@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from luthier.checkpoint import Checkpoints, Store
-from luthier.errors import CheckpointError, LockLost, RunError
+from luthier.errors import CheckpointError, LockLost
 from luthier.metrics import Selector
 from tests import object_stores
 
@@ -17,11 +17,19 @@ from tests import object_stores
 @pytest.fixture(params=["gs", "s3"])
 def lab(request, monkeypatch):
     """Return the URL of a folder of checkpoints, and the objects of its bucket."""
-    objects = {}
-    with object_stores.serving({"lab": objects}) as (address, _):
+    objects, faults = {}, []
+    monkeypatch.setenv("LUTHIER_STORE_SECONDS", "1")
+    with object_stores.serving({"lab": objects}, faults=faults) as (address, _):
         for name, value in object_stores.environment(address).items():
             monkeypatch.setenv(name, value)
+        request.node.faults = faults
         yield f"{request.param}://lab/runs/a/checkpoints", objects
+
+
+@pytest.fixture
+def faults(lab, request):
+    """Return the faults of the store."""
+    return request.node.faults
 
 
 def state(step):
@@ -161,11 +169,77 @@ def test_damage_falls_back_and_is_set_aside_until_a_later_save(lab):
         assert [name.partition(".")[0] for name in folders(objects)] == ["10", "30"]
 
 
+@pytest.mark.parametrize("file", ["/d/", "manifest.ocdbt", "commit_success.txt", "commit.json"])
+def test_half_an_upload_is_not_committed(lab, faults, file):
+    url, _ = lab
+    with Store(url) as store:
+        store.save(10, state(10))
+        store.wait()
+        faults.append(object_stores.Fault(f"(PUT|POST) .*{file}", lost_bytes=7, times=1))
+        store.save(20, state(20))
+        with pytest.raises(CheckpointError, match=r"was stored incompletely; .*step 10$") as failed:
+            store.wait()
+        assert failed.value.exit_code == 75
+        assert store.steps() == [10]
+    with Store(url) as store:
+        store.save(20, state(20))
+        store.wait()
+        assert store.steps() == [10, 20]
+        assert is_state(store.restore(20, abstract()), 20)
+
+
+@pytest.mark.full
+def test_a_store_that_is_away_is_waited_for_and_named(lab, faults):
+    url, objects = lab
+    with Store(url) as store:
+        store.save(10, state(10))
+        store.wait()
+        faults.append(object_stores.Fault(status=503, times=1))
+        store.save(20, state(20))
+        store.wait()
+        assert store.committed() == [10, 20]
+        faults[:] = [object_stores.Fault("(PUT|POST) .*commit.json", status=503)]
+        store.save(30, state(30))
+        with pytest.raises(CheckpointError) as failed:
+            store.wait()
+    line = str(failed.value)
+    assert failed.value.exit_code == 75
+    assert line.startswith(f"step 30 was not saved: {url}/30.")
+    assert line.endswith("rerun the command: it continues from step 20")
+    faults.clear()
+    with Store(url) as store:
+        store.save(30, state(30))
+        store.wait()
+    assert [name.partition(".")[0] for name in folders(objects)] == ["20", "30"]
+
+
+def test_an_answer_that_is_lost_does_not_cost_the_checkpoint(lab, faults):
+    url, _ = lab
+    with Store(url) as store:
+        faults.append(object_stores.Fault("(PUT|POST) .*commit.json", resets="answer", times=1))
+        store.save(10, state(10))
+        store.wait()
+        assert store.steps() == [10]
+
+
+def test_a_checkpoint_that_is_not_listed_yet_is_kept(lab, faults):
+    url, _ = lab
+    with Store(url) as store:
+        store.save(10, state(10))
+        store.wait()
+        faults.append(object_stores.Fault("GET $", hidden="commit.json"))
+        assert store.steps() == [10]
+    with Store(url) as store:
+        store.save(20, state(20))
+        store.wait()
+        assert store.steps() == [10, 20]
+
+
 def test_a_bucket_that_refuses_is_one_line(monkeypatch):
     with object_stores.serving({"lab": {}}) as (address, _):
         for name, value in object_stores.environment(address).items():
             monkeypatch.setenv(name, value)
-        with Store("gs://other/run") as store, pytest.raises(RunError) as refusal:
+        with Store("gs://other/run") as store, pytest.raises(CheckpointError) as refusal:
             store.save(1, state(1))
     assert "no access for you" in str(refusal.value)
     assert "\n" not in str(refusal.value)

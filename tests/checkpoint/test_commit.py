@@ -192,24 +192,25 @@ def _finish(rounds, pending, commit=lambda sums: None):
         rounds,
         seal=lambda: SUMS,
         commit=commit,
-        summarize=lambda error: f"reported: {error}",
+        summarize=lambda error: (f"reported: {error}", 75),
     )
 
 
 def test_the_primary_commits_what_all_have_written():
     committed = []
-    _finish(_Answered([("", THEIRS)]), _Pending(), committed.append)
+    _finish(_Answered([(None, THEIRS)]), _Pending(), committed.append)
     assert committed == [SUMS | THEIRS]
 
 
 def test_nothing_is_committed_that_one_process_has_not_written():
     committed = []
-    with pytest.raises(CheckpointError, match=r"^the other has no room$"):
-        _finish(_Answered([("the other has no room", {})]), _Pending(), committed.append)
-    rounds = _Answered([("", {})])
+    with pytest.raises(CheckpointError, match=r"^the other has no room$") as failed:
+        _finish(_Answered([(("the other has no room", 2), {})]), _Pending(), committed.append)
+    assert failed.value.exit_code == 2
+    rounds = _Answered([(None, {})])
     with pytest.raises(OSError, match=r"^mine$"):
         _finish(rounds, _Pending(OSError("mine")), committed.append)
-    assert rounds.sent == [("reported: mine", {})]
+    assert rounds.sent == [(("reported: mine", 75), {})]
     assert not committed
 
 
@@ -225,7 +226,8 @@ def test_a_commit_that_fails_is_raised_here_and_reported_elsewhere():
             return answers[0]
 
     with pytest.raises(OSError, match=r"^no room$"):
-        _finish(Rounds([("", {})]), _Pending(), refuse)
-    assert answers == ["reported: no room"]
-    with pytest.raises(CheckpointError, match=r"^reported: no room$"):
+        _finish(Rounds([(None, {})]), _Pending(), refuse)
+    assert answers == [("reported: no room", 75)]
+    with pytest.raises(CheckpointError, match=r"^reported: no room$") as failed:
         _finish(_Answered([], answer=answers[0]), _Pending())
+    assert failed.value.exit_code == 75, "all processes of a run end with one exit code"

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 
 from staging import Outcome, Stage, Truths, compare
 
-MODULES = ("of_processes", "of_checkpoints", "of_data", "of_steps", "of_disks", "of_services")
+MODULES = (
+    *("of_processes", "of_checkpoints", "of_data", "of_steps", "of_disks", "of_services"),
+    "of_stores",
+)
 
 
 class Unstageable(Exception):

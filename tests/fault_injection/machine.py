@@ -90,8 +90,8 @@ class Machine:
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
         environment = os.environ | cache | {"JAX_PLATFORMS": "cpu"}
-        path = (PROJECT, REPOSITORY / "framework", REPOSITORY)
-        environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
+        packages = [PROJECT, REPOSITORY / "framework", REPOSITORY]
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, packages))
         environment["XLA_FLAGS"] = QUICK
         self._started: list[Started] = []
         self._zygote = subprocess.Popen(

@@ -16,8 +16,14 @@ from staging import EVERY, Outcome, Stage, Truths, compare
 @contextlib.contextmanager
 def disk(stage: Stage, *options: str) -> Iterator[pathlib.Path]:
     """Mount a small disk at the place of the runs."""
-    place = stage.folder / "runs"
-    place.mkdir()
+    with mounted(stage.folder / "runs", *options) as place:
+        yield place
+
+
+@contextlib.contextmanager
+def mounted(place: pathlib.Path, *options: str) -> Iterator[pathlib.Path]:
+    """Mount a small disk."""
+    place.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", ",".join(["size=8m", *options]), "tmpfs", str(place)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

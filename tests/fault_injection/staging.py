@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import pathlib
+import re
+import shutil
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from machine import Machine, Started
+from machine import REPOSITORY, Machine, Started
+
+sys.path.append(str(REPOSITORY))  # of `tools/inject_faults.py`, too
+
+from tests import object_stores
 
 STEPS = 60
 EVERY = 10
@@ -48,6 +57,7 @@ class Stage:
         self.machine = machine
         self.folder = folder
         self.processes = processes
+        self.runs = "runs/drilled/*"  # directories of runs, below the folder
         (folder / "text").mkdir(parents=True)
         (folder / "text" / "a.txt").write_text(LINE * 100)
         (folder / "pyproject.toml").write_text('[tool.luthier]\npackages = ["drilled"]\n')
@@ -104,13 +114,13 @@ class Stage:
     @property
     def run(self) -> pathlib.Path:
         """The directory of the only run."""
-        (found,) = self.folder.glob("runs/drilled/*")
+        (found,) = self.folder.glob(self.runs)
         return found
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """Return the whole lines of the metrics file that are of a kind."""
         rows = []
-        for path in self.folder.glob("runs/drilled/*/metrics.jsonl"):
+        for path in self.folder.glob(f"{self.runs}/metrics.jsonl"):
             for line in path.read_bytes().split(b"\n")[:-1]:
                 try:
                     rows.append(json.loads(line))
@@ -121,7 +131,7 @@ class Stage:
     def last_step(self) -> int:
         """Return the last step that is recorded, by a look at the end of the file."""
         last = 0
-        for path in self.folder.glob("runs/drilled/*/metrics.jsonl"):
+        for path in self.folder.glob(f"{self.runs}/metrics.jsonl"):
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - 8192))
                 for line in file.read().split(b"\n")[1:-1]:
@@ -139,7 +149,7 @@ class Stage:
 
     def saved(self) -> list[int]:
         """Return the steps of the committed checkpoints."""
-        paths = self.folder.glob("runs/drilled/*/checkpoints/*/commit.json")
+        paths = self.folder.glob(f"{self.runs}/checkpoints/*/commit.json")
         return sorted(int(path.parent.name) for path in paths if path.parent.name.isdecimal())
 
     def began(self) -> int:
@@ -152,16 +162,106 @@ class Stage:
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Return all arrays of the newest checkpoint."""
-        return arrays_of(self.run)
+        return arrays_of(self.run / "checkpoints")
 
 
-def arrays_of(run: pathlib.Path) -> Mapping[str, np.ndarray]:
+class BucketStage(Stage):
+    """A folder in which an experiment runs whose home is a bucket, on a server that can fail.
+
+    Args:
+      machine: Starts the processes.
+      folder: The folder, made here.
+      scheme: `gs` or `s3`.
+      processes: How many processes a run has.
+    """
+
+    def __init__(self, machine: Machine, folder: pathlib.Path, scheme: str, processes: int = 1):
+        super().__init__(machine, folder, processes)
+        self.scheme = scheme
+        self.runs = f"cache/luthier/buckets/{scheme}/lab/{self.runs}"
+        self.objects: dict[str, bytes] = {}
+        self.faults: list[object_stores.Fault] = []
+        self._environment: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Serve the bucket, to this process, too."""
+        with object_stores.serving({"lab": self.objects}, faults=self.faults) as (address, _):
+            self._environment = object_stores.environment(address)
+            before = {name: os.environ.get(name) for name in self._environment}
+            os.environ.update(self._environment)
+            try:
+                yield
+            finally:
+                for name, value in before.items():
+                    os.environ.pop(name)
+                    if value is not None:
+                        os.environ[name] = value
+
+    def words(self, *overrides: str) -> list[str]:
+        """Return the command line, with the run in the bucket."""
+        return super().words(f"records.directory={self.scheme}://lab/runs", *overrides)
+
+    def start(self, *overrides: str, **how: Any) -> Started:
+        """Begin to train."""
+        environment = {
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "1",
+            **self._environment,
+            **how.pop("environment", {}),
+        }
+        return super().start(*overrides, environment=environment, **how)
+
+    @contextlib.contextmanager
+    def fault(self, **what: Any) -> Iterator[object_stores.Fault]:
+        """Make trouble as long as the block lasts."""
+        fault = object_stores.Fault(**what)
+        self.faults.append(fault)
+        try:
+            yield fault
+        finally:
+            self.faults.remove(fault)
+
+    def move(self) -> None:
+        """Go on with another machine, whose disk is empty."""
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+
+    def saved(self) -> list[int]:
+        """Return the steps of the committed checkpoints, all of whose objects are there."""
+        steps, objects = [], dict(self.objects)
+        for key, data in objects.items():
+            if match := re.search(r"/checkpoints/(\d+)\.[^/]*/commit\.json$", key):
+                steps.append(int(match[1]))
+                for name, (size, _) in json.loads(data)["files"].items():
+                    assert len(objects[key.removesuffix("commit.json") + name]) == size
+        return sorted(steps)
+
+    def losses(self) -> list[tuple[int, float]]:
+        """Return step and loss of every step that is recorded in the bucket."""
+        segments: dict[int, bytes] = {}
+        for key in self.objects:
+            if match := re.search(r"metrics\.jsonl\.segments/(\d+)-", key):
+                start = int(match[1])
+                segments[start] = max(self.objects[key], segments.get(start, b""), key=len)
+        data = b""
+        while len(data) in segments:
+            data += segments[len(data)]
+        rows = map(json.loads, data.splitlines())
+        return [(row["step"], row["values"]["loss"]) for row in rows if row["kind"] == "step"]
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Return all arrays of the newest checkpoint in the bucket."""
+        (id,) = {key.split("/")[2] for key in self.objects}
+        return arrays_of(f"{self.scheme}://lab/runs/drilled/{id}/checkpoints")
+
+
+def arrays_of(checkpoints: pathlib.Path | str) -> Mapping[str, np.ndarray]:
     """Return all arrays of the newest checkpoint of a run, read to the last bit."""
     import jax
 
     from luthier.checkpoint import Store
 
-    with Store(run / "checkpoints") as store:
+    with Store(checkpoints) as store:
         step = store.latest()
         assert step is not None
         assert store.check(step) == []
@@ -214,7 +314,8 @@ def compare(stage: Stage, truth: Truth) -> str:
     Every step stands in the record once, in order.
     """
     found = stage.losses()
-    assert [step for step, _ in found] == [step for step, _ in truth.losses], "each step once"
+    steps = [step for step, _ in found]
+    assert steps == [step for step, _ in truth.losses], f"each step once: {steps}"
     assert found == truth.losses, "bit-identical losses"
     arrays = stage.parameters()
     assert set(arrays) == set(truth.arrays)

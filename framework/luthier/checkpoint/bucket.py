@@ -24,11 +24,10 @@ import secrets
 import time
 
 from luthier.checkpoint import commit as commit_lib
-from luthier.checkpoint.bucket_path import BucketPath, delete_all, prepare_orbax
+from luthier.checkpoint.bucket_path import BucketPath, delete_all, patient, prepare_orbax
 from luthier.checkpoint.files import Folder
 from luthier.checkpoint.policy import SavedCheckpoint
 from luthier.errors import CheckpointError, RunError, VersionError
-from luthier.storage.bucket import Bucket
 
 TRASHED = "trashed.json"
 _ORBAX_COMMIT = "commit_success.txt"
@@ -46,7 +45,7 @@ class BucketDirectory:
     def __init__(self, url: str):
         prepare_orbax()
         self.path = BucketPath(url.rstrip("/"))
-        self._bucket = Bucket(url)
+        self._bucket = patient(url)
         self._num_saves = 0
 
     def _folders(self) -> dict[str, set[str]]:
@@ -56,6 +55,13 @@ class BucketDirectory:
             folder, _, name = key.partition("/")
             if name and _NAME.fullmatch(folder):
                 found.setdefault(folder, set()).add(name)
+        for folder, names in found.items():
+            # Not every store lists what was just written, but all of them return it. Such a
+            # checkpoint would be taken for the remains of a save, and be deleted.
+            if names & {commit_lib.FILE, TRASHED}:
+                continue
+            if self._bucket.read(f"{folder}/{commit_lib.FILE}").data is not None:
+                names.add(commit_lib.FILE)
         return found
 
     def committed(self) -> dict[int, BucketPath]:
@@ -211,9 +217,9 @@ class BucketDirectory:
                 self._delete(folder, names)
 
     def _delete(self, folder: str, names: set[str]) -> None:
-        # First the file that makes it a checkpoint: half a checkpoint must not pass for one.
-        if commit_lib.FILE in names:
-            self._bucket.delete(f"{folder}/{commit_lib.FILE}")
+        # First the file that makes it a checkpoint: half a checkpoint must not pass for one. Also
+        # where it was not listed: a store may be slow to list it, or an answer was lost.
+        self._bucket.delete(f"{folder}/{commit_lib.FILE}")
         delete_all(self._bucket, (f"{folder}/{name}" for name in names - {commit_lib.FILE}))
 
 

@@ -13,8 +13,9 @@ import functools
 import io
 import os
 import posixpath
+import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import IO, Any
 
 from etils import epath
@@ -23,10 +24,23 @@ from etils import epath
 # but only this class has what `epath.Path` promises. Its one private name here is `_backend`.
 from etils.epath import backend, gpath
 
-from luthier.errors import CheckpointError, Problem
-from luthier.storage.bucket import REMOTE_SCHEMES, Bucket, MissingObject, tensorstore_spec
+from luthier.errors import CheckpointError, Problem, StoreError, StoreUnavailable
+from luthier.parallel.distributed import process_count, process_index
+from luthier.storage.bucket import (
+    REMOTE_SCHEMES,
+    Bucket,
+    MissingObject,
+    incomplete,
+    limit_stalls,
+    most_patience_seconds,
+    refusal,
+    tensorstore_spec,
+)
+from luthier.storage.segments import LISTING_SECONDS
+from luthier.storage.transfer import STALL_SECONDS
 
 _NUM_THREADS = 8
+_ARRAYS, _MANIFEST, _DATA, _PROCESS = "arrays", "manifest.ocdbt", "d/", "ocdbt.process_"
 _ENDPOINTS = ("TENSORSTORE_GCS_HTTP_URL", "AWS_ENDPOINT_URL")
 
 
@@ -42,7 +56,19 @@ def _place(path: Any) -> tuple[Bucket, str]:
 @functools.lru_cache(maxsize=16)
 def _bucket(url: str, endpoints: tuple[str | None, ...]) -> Bucket:
     del endpoints  # part of the key
-    return Bucket(url)
+    return patient(url)
+
+
+def patient(url: str) -> Bucket:
+    """Return a folder of an object store whose requests wait for a store that is away.
+
+    Args:
+      url: As of `Bucket`.
+    """
+    # A save must outlast an outage: its arrays are gone when the next steps have been taken.
+    seconds = most_patience_seconds()
+    # The limit is longer than the repetitions: the message of the last one has the reason.
+    return Bucket(url, STALL_SECONDS + 2 * seconds, seconds)
 
 
 class _Writer(io.BytesIO):
@@ -55,8 +81,31 @@ class _Writer(io.BytesIO):
     def close(self) -> None:
         if not self.closed:
             bucket, key = _place(self._path)
-            bucket.write(key, self.getvalue())
+            data = self.getvalue()
+            bucket.write(key, data)
+            _written[f"{bucket.url}{key}"] = (len(data), zlib.crc32(data))
         super().close()
+
+
+_written: dict[str, tuple[int, int]] = {}
+"""Size and CRC-32 of what Orbax has written through this module, until it is read back."""
+
+
+# Not every store lists at once what was written to it, but all of them return it. A checkpoint must
+# not lose what is not listed yet.
+def _written_below(url: str) -> Iterator[str]:
+    """Yield the names of files below a folder that this process wrote and did not read back."""
+    return (name.removeprefix(url) for name in list(_written) if name.startswith(url))
+
+
+def _unlisted_processes(folder: str, listed: Iterable[str]) -> Iterator[str]:
+    """Yield the folders of arrays of processes that are there, and are not listed."""
+    bucket, key = _place(folder)
+    for index in range(process_count()):
+        name = f"{_PROCESS}{index}"
+        is_listed = name in listed
+        if not is_listed and bucket.read(f"{key}/{name}/{_MANIFEST}").data is not None:
+            yield name
 
 
 class _Backend(backend.Backend):
@@ -81,7 +130,7 @@ class _Backend(backend.Backend):
 
     def isdir(self, path: Any) -> bool:
         bucket, key = _place(path)
-        return bool(bucket.list(f"{key}/"))
+        return any(_written_below(f"{bucket.url}{key}/")) or bool(bucket.list(f"{key}/"))
 
     def listdir(self, path: Any) -> list[str]:
         bucket, key = _place(path)
@@ -91,6 +140,9 @@ class _Backend(backend.Backend):
     def glob(self, path: Any) -> list[str]:
         folder, pattern = posixpath.split(os.fspath(path))
         found = fnmatch.filter(self.listdir(folder), pattern)
+        if pattern == f"{_PROCESS}*":
+            # Orbax merges what it finds here, and is silent about what it does not find.
+            found = sorted({*found, *_unlisted_processes(folder, found)})
         return [posixpath.join(folder, name) for name in found]
 
     def walk(self, top: Any, *, top_down: bool = True, on_error: Any = None) -> Iterator[Any]:
@@ -164,18 +216,39 @@ class BucketFiles:
     """
 
     def __init__(self, path: BucketPath):
-        self._bucket = Bucket(os.fspath(path))
+        self._bucket = patient(os.fspath(path))
 
     def paths(self) -> list[str]:
-        """Return the names of all files."""
-        return list(self._bucket.list())
+        """Return the names of all files; those that this process has just written are waited for.
+
+        Raises:
+          StoreUnavailable: They are not listed.
+        """
+        deadline = time.monotonic() + LISTING_SECONDS
+        while True:
+            names = list(self._bucket.list())
+            if not self._misses(names):
+                return names
+            if time.monotonic() > deadline:
+                what = f"{self._bucket.url} does not list what was written to it"
+                raise StoreUnavailable(Problem(what, remedy="use a store with consistent listings"))
+            time.sleep(1)
+
+    def _misses(self, listed: Collection[str]) -> bool:
+        own = set(_written_below(self._bucket.url))
+        if not own:  # a checkpoint that another process wrote, or one that was sealed
+            return False
+        trees = (f"{_ARRAYS}/{_PROCESS}{process_index()}/{_MANIFEST}", f"{_ARRAYS}/{_MANIFEST}")
+        return not own.issubset(listed) or any(
+            tree not in listed and self._bucket.read(tree).data is not None for tree in trees
+        )
 
     def checksum(self, name: str, sync: bool = False) -> tuple[int, int]:
         """Return the size and CRC-32 of a file, as the store returns it.
 
         Args:
           name: The file.
-          sync: Without effect: a store answers a write when it is durable.
+          sync: Whether this process has just written it; then it is compared with what was written.
 
         Raises:
           FileNotFoundError: There is no such object.
@@ -186,6 +259,11 @@ class BucketFiles:
         size, checksum = 0, 0
         for piece in self.read(name):
             size, checksum = size + len(piece), zlib.crc32(piece, checksum)
+        if sync and _written.pop(f"{self._bucket.url}{name}", (size, checksum)) != (size, checksum):
+            raise incomplete(f"{self._bucket.url}{name}")
+        folder, _, file = name.rpartition("/")
+        if sync and file == _MANIFEST:
+            _check_tree(self._bucket / folder)
         return size, checksum
 
     def read_text(self, name: str) -> str:
@@ -244,10 +322,47 @@ class BucketFiles:
         Raises:
           CheckpointError: Somebody has committed this folder.
         """
-        found = self._bucket.read(name)
-        if found.data is not None or not self._bucket.write(name, text.encode(), over=found):
+        data, found = text.encode(), self._bucket.read(name)
+        # Where it holds this very text, an attempt before has written it, whose answer was lost.
+        if found.data == data:
+            return
+        if found.data is not None or not self._bucket.write(name, data, over=found):
             what = f"{self._bucket.url}{name} was written by another process"
             raise CheckpointError(Problem(what, remedy="end that process"))
+        try:
+            has_arrived = self._bucket.read(name).data == data
+        except StoreError:  # it has acknowledged the object, and does not answer any more
+            return
+        if not has_arrived:
+            self._bucket.delete(name)
+            raise incomplete(f"{self._bucket.url}{name}")
+
+
+# Arrays are written by TensorStore, which does not report how many bytes it sent. Its files are
+# trees: the manifest refers to nodes, which have checksums and are the ends of the files below
+# `d/`, and the nodes refer to ranges of these files. `tensorstore.ocdbt.dump` would return the
+# ranges, and never frees them (see `arrays.spare`).
+def _check_tree(bucket: Bucket) -> None:
+    """Check that the files of a database of TensorStore have the ends that they were written with.
+
+    Raises:
+      StoreUnavailable: They have not.
+      RunError: The store does not answer, or refuses.
+    """
+    import tensorstore
+
+    base = tensorstore_spec(bucket.url, most_patience_seconds())
+    try:
+        tree = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+        keys = tree.list().result(timeout=bucket.stall_seconds)
+        # Only the last file ends with nodes. Where there are several (of 2 GB each), the end of
+        # every value is asked for.
+        if len(bucket.list(_DATA)) > 1:
+            ends = [tree.read(key, byte_range=slice(-1, None)) for key in keys]
+            for end in ends:
+                end.result(timeout=bucket.stall_seconds)
+    except (ValueError, OSError, KeyError) as error:  # a `TimeoutError` is an `OSError`
+        raise refusal(bucket.url, error) from None
 
 
 def delete_all(bucket: Bucket, names: Iterable[str]) -> None:
@@ -259,6 +374,7 @@ def delete_all(bucket: Bucket, names: Iterable[str]) -> None:
 @functools.cache
 def prepare_orbax() -> None:
     """Let Orbax write to object stores with luthier's client, for the rest of the process."""
+    limit_stalls()
     epath.register_path_cls(list(REMOTE_SCHEMES))(BucketPath)
     # A private module, see `arrays.spare`: Orbax 0.12 makes specifications of TensorStore from
     # paths here, and knows the drivers of Google's stores and of disks only. It would write the
@@ -287,4 +403,4 @@ class _Specifications:
         return getattr(self._module, name)
 
     def get_kvstore_for_gcs(self, path: str) -> Any:
-        return tensorstore_spec(path)
+        return tensorstore_spec(path, most_patience_seconds())

@@ -21,7 +21,7 @@ import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from luthier.checkpoint import arrays as arrays_lib
 from luthier.checkpoint.files import Files, Folder, files_of, folder
@@ -347,6 +347,9 @@ def _check_part(directory: Folder, commit: Commit | None) -> list[str]:
 Sums = Mapping[str, tuple[int, int]]
 """Size in bytes and CRC-32 of files, by their path in the checkpoint."""
 
+Failure: TypeAlias = "Sequence[Any] | None"
+"""The line of an error and its exit code; None for success. JSON, since processes exchange it."""
+
 # Exchanges are addressed by name, and a process may open a second store on the same directory (a
 # resumed run within a notebook): without the number its first exchange would read the answers of
 # the first store.
@@ -372,7 +375,7 @@ def finish(
     *,
     seal: Callable[[], Sums],
     commit: Callable[[Sums], None],
-    summarize: Callable[[Exception], str],
+    summarize: Callable[[Exception], tuple[str, int]],
 ) -> None:
     """Wait for the arrays of all processes, and have the primary commit them.
 
@@ -384,7 +387,7 @@ def finish(
       seal: Puts the files of this process onto the disk; returns their checksums.
       commit: Commits the checkpoint, with the checksums of all processes; called by the primary,
         when all arrays are written.
-      summarize: Returns an error in one line, for other processes.
+      summarize: Returns an error in one line, and its exit code, for other processes.
 
     Raises:
       Exception: This process's own error.
@@ -395,9 +398,9 @@ def finish(
     # error, or report that of another.
     own: Exception | None = None
 
-    def commit_all(outcomes: Sequence[tuple[str, Sums]]) -> str:
+    def commit_all(outcomes: Sequence[tuple[Failure, Sums]]) -> Failure:
         nonlocal own
-        if not (why := next((why for why, _ in outcomes if why), "")):
+        if (why := next((why for why, _ in outcomes if why), None)) is None:
             try:
                 commit({path: entry for _, sums in outcomes for path, entry in sums.items()})
             # Not raised here, inside of the exchange: the others would get no answer.
@@ -414,10 +417,11 @@ def finish(
         sums = seal()
     except Exception as error:
         own = error
-    why = rounds.exchange(("" if own is None else summarize(own), sums), commit_all)
+    why = rounds.exchange((None if own is None else summarize(own), sums), commit_all)
     # `why` is the first reason only, since every process that failed raises its own. `commit` was
     # called only where none had, so that the primary has at most one error, too.
     if own is not None:
         raise own
-    if why:
-        raise CheckpointError(Problem(why))
+    if why is not None:
+        line, exit_code = why
+        raise CheckpointError(Problem(line), exit_code)

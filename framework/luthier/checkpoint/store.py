@@ -34,10 +34,19 @@ from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory
 from luthier.checkpoint.files import Folder
 from luthier.checkpoint.policy import Checkpoints
-from luthier.errors import CheckpointError, LockLost, Problem, RunError
-from luthier.faults import is_transient
+from luthier.errors import (
+    EXIT_FAILED,
+    CheckpointError,
+    LockLost,
+    LuthierError,
+    Problem,
+    RunError,
+    StoreError,
+    StoreUnavailable,
+)
+from luthier.faults import chain, is_transient
 from luthier.storage import unfenced
-from luthier.storage.bucket import is_url
+from luthier.storage.bucket import is_refusal, is_url, refusal
 
 if TYPE_CHECKING:
     import jax
@@ -96,11 +105,6 @@ _RETRY_SECONDS = (0.1, 0.5, 2.0)
 _DISK_FULL = re.compile(r"no space left|disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
 # TensorStore's errors are ValueErrors (and others) without an errno; the code is in their text.
 _CODE = re.compile(r"os_error_code='(\d+)'")
-# A refusal of an object store: TensorStore's ValueErrors begin with the status.
-_STORE_REFUSED = re.compile(
-    r"(UNAVAILABLE|PERMISSION_DENIED|UNAUTHENTICATED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|"
-    r"NOT_FOUND|FAILED_PRECONDITION|ABORTED|INTERNAL|DATA_LOSS|UNKNOWN): "
-)
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -130,6 +134,10 @@ class Store:
         # Random, agreed on by all processes at the first save: see `Directory.saving`.
         self._token = ""
         self._committed: list[int] = []
+        # The newest step that was restored or committed here, for messages about a store that
+        # cannot be asked.
+        self._newest: int | None = None
+        self._num_not_deleted = 0  # commits in a row after which nothing could be deleted
         # Remains of killed saves are removed once, before the first save of this process.
         self._is_clean = False
         self._num_barriers = 0
@@ -293,7 +301,7 @@ class Store:
         """
         # The checksums and not the step are remembered: if the checkpoint is replaced meanwhile,
         # they differ, and it is read again.
-        self._trusted = self.read(step).files
+        self._trusted, self._newest = self.read(step).files, step
 
     # Saving.
 
@@ -348,8 +356,9 @@ class Store:
             self._barrier("may begin")
             context = self._policy.storage.saving()
             pending = arrays_lib.save(path, arrays, iterator, context)
-        # A disk that refuses at once; what it refuses while arrays are written is raised by `wait`.
-        except OSError as error:
+        # A disk or a store that refuses at once; what it refuses while arrays are written is raised
+        # by `wait`.
+        except (OSError, StoreError) as error:
             _blame_disk(self, step, error)
             raise
         # One save at a time: `wait` above has ended the last one, so that at most one set of host
@@ -394,11 +403,15 @@ class Store:
                 except LockLost:
                     self._directory.withdraw(path)
                     raise
-                self._directory.remove_failed(step)
-                self._directory.clean()
+                # A store that refuses now would refuse this, too, and hide the reason. What lies
+                # there has no commit, and the first save of the next start removes it.
+                if _refusal_of_store(self, error) is None:
+                    self._directory.remove_failed(step)
+                    self._directory.clean()
             _blame_disk(self, step, error)
             raise
         self._committed.append(step)
+        self._newest = step
 
     def close(self) -> None:
         """Wait, and end the thread. Raises as `wait`."""
@@ -528,11 +541,25 @@ class Store:
         self.fence()
         path = self._directory.put_in_place(saving, commit.step)
         commit_lib.write(path, commit, sums)
-        saved = self._directory.saved()
-        for step in {checkpoint.step for checkpoint in saved} - self._policy.kept(saved):
-            self._directory.delete(step)
-        self._directory.delete_replaced(commit.step)
-        self._directory.empty_trash(commit.step)
+        try:
+            saved = self._directory.saved()
+            for step in {checkpoint.step for checkpoint in saved} - self._policy.kept(saved):
+                self._directory.delete(step)
+            self._directory.delete_replaced(commit.step)
+            self._directory.empty_trash(commit.step)
+        except StoreUnavailable:
+            # The step is saved. What should go is deleted after the next save.
+            pass
+        except StoreError as error:
+            # Once it may be trouble that passes; twice in a row it would fill the store.
+            self._num_not_deleted += 1
+            if self._num_not_deleted == 1:
+                return
+            (problem,) = error.problems
+            what = f"step {commit.step} was saved, but older ones cannot be deleted: {problem.what}"
+            remedy = f"{problem.remedy} and rerun the command: it continues from there"
+            raise _NotDeleted(Problem(what, remedy=remedy)) from error
+        self._num_not_deleted = 0
 
     # The number makes each name new: Orbax's barriers may not be used twice under one name.
     def _barrier(self, event: str) -> None:
@@ -595,19 +622,39 @@ class _Unreadable(CheckpointError):
     """A checkpoint is there and cannot be read now."""
 
 
-def _summary(store: Store, step: int, error: Exception) -> str:
-    """Return in one line why a step was not saved, for the messages of other processes."""
+class _NotDeleted(StoreError):
+    """A checkpoint was committed, and those that it replaces cannot be deleted."""
+
+
+def _summary(store: Store, step: int, error: Exception) -> tuple[str, int]:
+    """Return in one line why a step was not saved, and the exit code, for other processes."""
     try:
         _blame_disk(store, step, error)
     except CheckpointError as blamed:
         error = blamed
-    return " ".join(str(error).split()) or repr(error)
+    code = error.exit_code if isinstance(error, LuthierError) else EXIT_FAILED
+    return " ".join(str(error).split()) or repr(error), code
 
 
 # Orbax and TensorStore wrap what the system said in exceptions of their own, so the chain of causes
 # is searched for an errno. An error without one is a bug (ours or theirs), and keeps its traceback.
 def _blame_disk(store: Store, step: int, error: BaseException) -> None:
-    """Raise the one-line error for a full or unwritable disk; return when it is our own bug."""
+    """Raise the one-line error for a disk or an object store that refuses; return for our own bug.
+
+    A store that cannot be reached for a while lets the run end with the exit code of a requeue.
+    """
+    if isinstance(error, _NotDeleted):
+        return
+    refused = _refusal_of_store(store, error)
+    if refused is not None:
+        (problem,) = refused.problems
+        latest = store._newest
+        after = "continues from its last checkpoint, if it has one"
+        if latest is not None:
+            after = f"continues from step {latest}"
+        remedy = f"{problem.remedy} and rerun the command: it {after}"
+        what = f"step {step} was not saved: {problem.what}"
+        raise CheckpointError(Problem(what, remedy=remedy), refused.exit_code) from refused
     cause: BaseException | None = error
     while cause is not None and (code := _refusal(cause)) is None:
         cause = cause.__cause__ or cause.__context__
@@ -624,6 +671,16 @@ def _blame_disk(store: Store, step: int, error: BaseException) -> None:
     raise CheckpointError(Problem(what, remedy=remedy)) from error
 
 
+def _refusal_of_store(store: Store, error: BaseException) -> StoreError | None:
+    """Return the refusal of an object store that an error goes back to; None for any other."""
+    for link in chain(error):
+        if isinstance(link, StoreError):
+            return link
+        if is_url(str(store.directory)) and is_refusal(link):  # of a request of Orbax
+            return refusal(str(store.directory), link)
+    return None
+
+
 def _refusal(error: BaseException) -> int | None:
     """Return the errno of a refusal by the system; 0 if it has none, None for any other error."""
     if isinstance(error, OSError) and error.errno:
@@ -632,6 +689,4 @@ def _refusal(error: BaseException) -> int | None:
         return int(match[1])
     if _DISK_FULL.search(str(error)):
         return errno.ENOSPC
-    if isinstance(error, RunError) or _STORE_REFUSED.match(str(error)):
-        return 0
-    return 0 if isinstance(error, OSError) else None
+    return 0 if isinstance(error, OSError | RunError) else None

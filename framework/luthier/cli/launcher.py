@@ -108,7 +108,7 @@ class ExitVerdict:
         Args:
           logs: The folder of the logs of the processes; None if they were deleted.
         """
-        if not self.reasons or self.code == errors.EXIT_BAD_INPUT:
+        if not self.reasons or self.code in (errors.EXIT_BAD_INPUT, errors.EXIT_REQUEUE):
             return list(self.reasons)
         last = self.reasons[-1]
         if self.run is not None:
@@ -136,7 +136,12 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
     if all(code in ORDERLY for code in codes):
         # The greatest: if one process was stopped (75, 130), the run is not done, even if others
         # are (0).
-        return ExitVerdict(max(codes))
+        code = max(codes)
+        if code != errors.EXIT_REQUEUE or is_preempted:
+            return ExitVerdict(code)
+        # A process that asks for a new start without a signal has a reason of its own.
+        reasons = (line for end in ends if end.code == code for line in end.messages())
+        return ExitVerdict(code, list(dict.fromkeys(reasons)))
     if is_preempted and errors.EXIT_REQUEUE in codes:
         # Before the first step processes do not wait for each other before they leave, so the last
         # ones see the loss of the first, and end with an error.

@@ -58,6 +58,8 @@ from luthier.storage import (
     write_atomically,
     write_together,
 )
+from luthier.storage.bucket import patiently
+from luthier.storage.segments import LISTING_SECONDS
 from luthier.storage.trash import empty_before_step, move_to_trash
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*")
@@ -575,10 +577,25 @@ class RunDirectory:
 
         Raises:
           LockLost: Another process writes the run now.
-          RunError: The store or the disk refuses.
+          RunError: The store or the disk refuses. A store that is away is waited for.
         """
         if (home := object_storage.held(self.path)) is not None:
-            home.push()
+            patiently(home.push)
+
+    def await_listing(self, is_complete: Callable[[], bool]) -> None:
+        """Wait a while where the object store that is the run's home does not list everything yet.
+
+        Args:
+          is_complete: Returns whether it does, as far as the record knows.
+
+        Raises:
+          RunError: The store or the disk refuses.
+        """
+        home = object_storage.held(self.path)
+        deadline = time.monotonic() + LISTING_SECONDS
+        while home is not None and not is_complete() and time.monotonic() < deadline:
+            time.sleep(1)
+            home.list_again()
 
     def cut_back(self, step: int | None) -> CutBack:
         """Drop what was recorded after the restored `step` (None: nothing was restored).
@@ -644,6 +661,15 @@ class RunDirectory:
         # Both are asked: status.json is written by a thread and may lag behind, and lines may have
         # been cut off metrics.jsonl by a restart.
         return max(self.read_status().saved_step or 0, 0 if saved is None else saved.step)
+
+    def recorded_step(self) -> int:
+        """Return the last step that is recorded; 0 where none is.
+
+        Returns:
+          Optimizer steps.
+        """
+        last = read_last(self.metrics_path, events.Step)
+        return 0 if last is None else last.step
 
     def forget_saves(self) -> None:
         """Record that nothing is saved any more: the run starts again from step 0."""

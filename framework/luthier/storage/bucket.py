@@ -7,11 +7,12 @@ import dataclasses
 import os
 import pathlib
 import re
+import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, TypeVar
 
-from luthier.errors import Problem, RunError
+from luthier.errors import Problem, RunError, StoreError, StoreUnavailable
 from luthier.storage.transfer import (
     STALL_SECONDS,
     ChangedObject,
@@ -86,7 +87,18 @@ REMOTE_SCHEMES = ("gs://", "s3://")
 SCHEMES = (*REMOTE_SCHEMES, "file://")
 _ABSENT = ".absent"
 _LEAST_BYTES_PER_SECOND = 1 << 20
-_REMEDY = "check the network and your credentials"
+
+PATIENCE = "LUTHIER_STORE_SECONDS"
+"""The environment variable with the time for which saves wait for a store that is away."""
+
+_PATIENCE_SECONDS = 300.0
+REQUEST_PATIENCE_SECONDS = 15.0
+"""The same, where a command starts, or where a thread tries again anyway."""
+
+_LONGEST_PAUSE_SECONDS = 32
+_NUM_TRIES = 4
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,25 +164,33 @@ class Bucket:
 
     Args:
       url: `gs://bucket/folder`, `s3://bucket/folder` or `file:///folder`.
-      stall_seconds: Time limit of one request.
+      stall_seconds: Time limit of one request, with its repetitions.
+      patience_seconds: For how long a request is repeated while the store is away.
 
     Raises:
       RunError: It is not such a URL.
     """
 
-    def __init__(self, url: str, stall_seconds: float = STALL_SECONDS):
+    def __init__(
+        self,
+        url: str,
+        stall_seconds: float = STALL_SECONDS,
+        patience_seconds: float = REQUEST_PATIENCE_SECONDS,
+    ):
         if not url.startswith(SCHEMES):
             remedy = f"write {', '.join(f'{scheme}...' for scheme in SCHEMES)}"
             raise RunError(Problem(f"{url!r} is not the URL of an object store", remedy=remedy))
         self.url = url.rstrip("/") + "/"
         self.stall_seconds = stall_seconds
+        # A user with less patience waits nowhere longer.
+        self._patience_seconds = min(patience_seconds, most_patience_seconds())
         # Opened at the first use: `import tensorstore` takes a while, and many commands only name a
         # bucket.
         self._opened: Any = None
 
     def __truediv__(self, folder: str) -> Bucket:
         """Return a folder in this folder."""
-        return Bucket(self.url + folder, self.stall_seconds)
+        return Bucket(self.url + folder, self.stall_seconds, self._patience_seconds)
 
     def read(self, key: str) -> Object:
         """Return an object.
@@ -237,17 +257,56 @@ class Bucket:
         Raises:
           RunError: The store does not answer, or refuses.
         """
-        version = None if over is None else over.version
-        # A conditional write. TensorStore reports a condition that failed not as an error, but by
-        # an empty generation.
-        # An object is one request, however large it is: the time limit of a large one is a speed.
-        seconds = max(self.stall_seconds, len(data) / _LEAST_BYTES_PER_SECOND)
-        stamp = self._ask(key, lambda store: store.write(key, data, if_equal=version), seconds)
-        if over is None or stamp.generation:
+        if over is None:
+            self._ask(key, lambda store: store.write(key, data), self._seconds_for(data))
             return True
-        # TensorStore sends a request again whose answer was lost. Where the first one was carried
-        # out, the second finds its own object there, and the condition fails.
-        return self.read(key).data == data
+        for number in range(_NUM_TRIES):
+            # A conditional write. TensorStore reports a condition that failed not as an error, but
+            # by an empty generation.
+            stamp = self._ask(
+                key,
+                lambda store: store.write(key, data, if_equal=over.version),
+                self._seconds_for(data),
+            )
+            if stamp.generation:
+                return True
+            # TensorStore sends a request again whose answer was lost. Where the first one was
+            # carried out, the second finds its own object there, and the condition fails.
+            found = self.read(key)
+            if found.data == data:
+                return True
+            if found.version != over.version:
+                return False
+            # Refused, although nobody has written: a store that lost a race with itself. The caller
+            # would take it for another writer, and end.
+            time.sleep(0.1 * 2**number)
+        what = f"{self.url}{key}: the store refuses to replace the object that it returns"
+        remedy = "use a store with conditional writes (If-Match, If-None-Match)"
+        raise StoreError(Problem(what, remedy=remedy))
+
+    def _seconds_for(self, data: bytes) -> float:
+        # An object is one request, however large it is: the time limit of a large one is a speed.
+        return max(self.stall_seconds, len(data) / _LEAST_BYTES_PER_SECOND)
+
+    def check_arrival(self, key: str, data: bytes) -> None:
+        """Check that an object is as long as it was written.
+
+        Args:
+          key: Its name in this folder.
+          data: Its content.
+
+        Raises:
+          StoreUnavailable: It is not.
+          RunError: The store does not answer, or refuses.
+        """
+        # Stores refuse an upload that is shorter than announced, and TensorStore sends no checksum:
+        # a store, or a proxy before it, that takes half an upload for all of it is found out only
+        # by asking for the last byte.
+        last = slice(max(len(data) - 1, 0), None)
+        with contextlib.suppress(OutOfRange):
+            if self._ask(key, lambda store: store.read(key, byte_range=last)).value == data[-1:]:
+                return
+        raise incomplete(f"{self.url}{key}")
 
     def delete(self, key: str) -> None:
         """Delete an object; a missing object is fine.
@@ -312,20 +371,22 @@ class Bucket:
             yield
             return
         except TimeoutError:
-            why = f"no answer in {self.stall_seconds if seconds is None else seconds:g} s"
-        except (ValueError, OSError, KeyError) as error:
+            seconds = self.stall_seconds if seconds is None else seconds
+            error: Exception = TimeoutError(f"no answer in {seconds:g} s")
+        except (ValueError, OSError, KeyError) as raised:
             # TensorStore raises ValueError for it, as for all else; the status code is only in the
             # text.
-            if str(error).startswith("OUT_OF_RANGE"):
+            if str(raised).startswith("OUT_OF_RANGE"):
                 raise OutOfRange from None
-            why = " ".join(str(error).split())[:300]
-        raise RunError(Problem(f"{self.url}{key}: {why}", remedy=_REMEDY)) from None
+            error = raised
+        raise refusal(f"{self.url}{key}", error) from None
 
     def _store(self) -> Any:
         if self._opened is None:
+            limit_stalls()
             import tensorstore
 
-            spec = tensorstore_spec(self.url)
+            spec = tensorstore_spec(self.url, self._patience_seconds)
             self._opened = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
         return self._opened
 
@@ -334,6 +395,123 @@ def _object_of(found: Any) -> Object:
     """Return TensorStore's `ReadResult` as an object."""
     data = None if found.state == "missing" else found.value
     return Object(data, found.stamp.generation)
+
+
+# Trouble with a store: whether it passes by itself, and for how long that is waited for.
+
+# TensorStore's errors begin with a status, except for those of `INVALID_ARGUMENT`, and end with
+# details of the answer in brackets. A store that asks for fewer requests (429, 503) or that cannot
+# be reached is ABORTED, after the last repetition.
+_STATUS = re.compile(
+    r"(UNAVAILABLE|PERMISSION_DENIED|UNAUTHENTICATED|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|ABORTED|"
+    r"NOT_FOUND|FAILED_PRECONDITION|INTERNAL|DATA_LOSS|OUT_OF_RANGE|UNKNOWN): "
+)
+_PASSES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
+_SHORT = ("DATA_LOSS", "OUT_OF_RANGE")
+_OBJECT = re.compile(r"(?:gs|s3)://\S+(?=: )")
+_HTTP = re.compile(r"\[http_response_code='(\d+)'\]")
+_DETAILS = re.compile(r" \[(?:http_|curl_|source locations).*")
+_EXPIRED = re.compile(r"ExpiredToken|TokenRefreshRequired|InvalidToken|RequestExpired")
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether an error of TensorStore is about a request to an object store.
+
+    Args:
+      error: Any exception.
+    """
+    text = str(error)
+    return isinstance(error, ValueError | OSError | KeyError) and (
+        _STATUS.match(text) is not None or _HTTP.search(text) is not None
+    )
+
+
+def refusal(place: str, error: BaseException) -> StoreError:
+    """Return the error for a refused request, with a line that names the store and a remedy.
+
+    Args:
+      place: The URL of the object, or of the folder.
+      error: The error of TensorStore, or a `TimeoutError`.
+    """
+    text = " ".join(str(error).split())
+    status, code = text.partition(":")[0], _HTTP.search(text)
+    why = _DETAILS.sub("", text)[:300]
+    if status in _SHORT:
+        named = _OBJECT.search(text)
+        return incomplete(named[0] if named else place)
+    if code:
+        why += f" (HTTP {code[1]})"
+    if isinstance(error, TimeoutError) or status in _PASSES:
+        remedy = "wait until the store responds again, or check the network"
+        return StoreUnavailable(Problem(f"{place}: {why}", remedy=remedy))
+    remedy = "check the network and your credentials"
+    if _EXPIRED.search(text) or (code and code[1] == "401") or status == "UNAUTHENTICATED":
+        remedy = "renew your credentials"
+    elif status == "PERMISSION_DENIED":
+        remedy = "check that your credentials may list, read, write and delete objects there"
+    return StoreError(Problem(f"{place}: {why}", remedy=remedy))
+
+
+def incomplete(place: str) -> StoreUnavailable:
+    """Return the error for an upload of which the store has only a part.
+
+    Args:
+      place: The URL of the object, or of the folder.
+    """
+    remedy = "check what is between this machine and the store"
+    return StoreUnavailable(Problem(f"{place} was stored incompletely", remedy=remedy))
+
+
+def most_patience_seconds(environment: Mapping[str, str] = os.environ) -> float:
+    """Return for how long a save waits for a store that does not respond.
+
+    Args:
+      environment: Such as `os.environ`.
+
+    Raises:
+      RunError: `LUTHIER_STORE_SECONDS` is not a number of seconds.
+    """
+    text = environment.get(PATIENCE)
+    if not text:
+        return _PATIENCE_SECONDS
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise RunError(Problem(f"{PATIENCE}={text} is not a number of seconds"))
+    return float(text)
+
+
+def patiently(ask: Callable[[], _T]) -> _T:
+    """Return the result of a function, called again while the store is away.
+
+    Args:
+      ask: Asks a store; may be called several times.
+
+    Raises:
+      StoreUnavailable: It is still away after `most_patience_seconds`.
+    """
+    deadline, pause = time.monotonic() + most_patience_seconds(), 1.0
+    while True:
+        try:
+            return ask()
+        except StoreUnavailable:
+            if (left := deadline - time.monotonic()) <= 0:
+                raise
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def limit_stalls() -> None:
+    """Let TensorStore repeat a request whose connection is silent; call before its first request.
+
+    Without it, TensorStore waits for ever for a store that accepts a request and never answers.
+    """
+    # Variables, because TensorStore 0.1.86 has no other way: it reads them at its first request.
+    # Whoever has set them keeps them.
+    for name, value in (
+        ("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", f"{STALL_SECONDS:g}"),
+        ("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1"),
+        ("TENSORSTORE_CURL_CONNECT_TIMEOUT_SECONDS", f"{STALL_SECONDS / 2:g}"),
+    ):
+        os.environ.setdefault(name, value)
 
 
 def _after(prefix: str) -> str:
@@ -347,20 +525,23 @@ def is_url(text: str) -> bool:
     return text.startswith(REMOTE_SCHEMES)
 
 
-def tensorstore_spec(url: str) -> Any:
+def tensorstore_spec(url: str, patience: float) -> Any:
     """Return TensorStore's specification of a folder of an object store.
 
     Args:
       url: As of `Bucket`; with a slash at its end, or names are glued to it.
+      patience: For how many seconds a request is repeated while the store is away.
     """
+    retries = _retries(patience)
     if url.startswith("gs://"):
         bucket, _, path = url.removeprefix("gs://").partition("/")
-        return {"driver": "gcs", "bucket": bucket, "path": path}
+        return {"driver": "gcs", "bucket": bucket, "path": path, "gcs_request_retries": retries}
     # URLs of TensorStore cannot hold an endpoint, which stores that only speak S3's protocol need.
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if url.startswith("s3://"):
         bucket, _, path = url.removeprefix("s3://").partition("/")
         spec: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
+        spec["s3_request_retries"] = retries
         if os.environ.get("AWS_ACCESS_KEY_ID"):
             # Found without it, too, after Amazon's library has complained about files of profiles.
             spec["aws_credentials"] = {"type": "environment"}
@@ -369,3 +550,13 @@ def tensorstore_spec(url: str) -> Any:
             spec |= {"endpoint": endpoint, "aws_region": region}
         return spec
     return url
+
+
+def _retries(seconds: float) -> dict[str, Any]:
+    """Return TensorStore's setting of retries, which counts them: 1, 2, 4, ... 32, 32 s apart."""
+    count, total = 0, 0.0
+    while total < seconds:
+        total += min(2**count, _LONGEST_PAUSE_SECONDS)
+        count += 1
+    longest = f"{_LONGEST_PAUSE_SECONDS}s"
+    return {"max_retries": max(count, 1), "initial_delay": "1s", "max_delay": longest}

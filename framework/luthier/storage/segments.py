@@ -11,6 +11,7 @@ import hashlib
 import json
 import pathlib
 import re
+import time
 from collections.abc import Collection, Iterator, Sequence
 
 from luthier.errors import Problem, RunError
@@ -40,6 +41,7 @@ def upload(bucket: Bucket, name: str, path: pathlib.Path, there: Collection[str]
         data = file.read(WHOLE_BYTES + 1)
         if len(data) <= WHOLE_BYTES:
             bucket.write(name, data)
+            bucket.check_arrival(name, data)
             return [name]
         names, start = [], 0
         # An upload of a large file that was interrupted resumes here: its pieces are recognised by
@@ -57,6 +59,7 @@ def upload(bucket: Bucket, name: str, path: pathlib.Path, there: Collection[str]
                     piece = Segment.of(start, data)
                     if data:
                         bucket.write(f"{name}{PIECES_FOLDER}{piece}", data)
+                        bucket.check_arrival(f"{name}{PIECES_FOLDER}{piece}", data)
             # An empty piece: the end of the file, which may have grown since it was opened.
             if piece.end == start:
                 break
@@ -129,6 +132,9 @@ FOLDER = ".segments"
 SEGMENT_BYTES = 1 << 20
 """A piece that is so long is not written again."""
 
+LISTING_SECONDS = 20.0
+"""The large stores list an object as soon as it is written; others within seconds."""
+
 # Where a file grew by more than a segment between two pushes, longer pieces save requests.
 _LONGEST = 4
 """A piece is at most so many times `SEGMENT_BYTES` long, and no more of a file is in memory."""
@@ -186,6 +192,8 @@ class Segments:
         self._bucket, self._folder = bucket, f"{name}{FOLDER}/"
         self._known: list[Segment] | None = None
         self._stale: list[Segment] = []
+        # Until then, pieces of an earlier writer may be there that were not listed at first.
+        self._listed_until = time.monotonic() + LISTING_SECONDS
 
     def push(self, path: pathlib.Path) -> None:
         """Make the pieces those of a file, by as few bytes as can be.
@@ -199,6 +207,10 @@ class Segments:
         with path.open("rb") as file:
             if self._known is None:
                 self._known = self._matching(file)
+            elif self._listed_until:
+                is_last = time.monotonic() > self._listed_until
+                self._stale = [one for one in self._listed() if one not in self._known]
+                self._listed_until = 0.0 if is_last else self._listed_until
             # Only the last piece is ever rewritten, and only while it is short: a metrics file that
             # grows by a few kilobytes for each push makes one object a megabyte, and each byte is
             # sent a bounded number of times.
@@ -213,6 +225,7 @@ class Segments:
                 # Where nothing was added, the last piece is there as it is.
                 if piece not in replaced:
                     self._bucket.write(f"{self._folder}{piece}", data)
+                    self._bucket.check_arrival(f"{self._folder}{piece}", data)
                 new.append(piece)
                 start = piece.end
         # The new pieces are there before any other is deleted: a kill in between must not cost what

@@ -326,7 +326,7 @@ def _open_loop(
         watch.enter(failures.CHECKING)
         terminal.show_stage(failures.CHECKING)
         store = stack.enter_context(_open_store(plan, directory))
-        last, damage = (None, []) if store is None else _newest_whole(store)
+        last, damage = (None, []) if store is None else _newest_whole(store, directory)
         missing = _look_for_saves(opened, store, last, damage, request)
         # What a later luthier wrote is refused here, before anything is cut back.
         position = _position(store, last, experiment, extend)
@@ -430,7 +430,7 @@ def _open_loop(
         session.result = dataclasses.replace(result, restored=restored.table)
 
 
-def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
+def _newest_whole(store: Saves, directory: RunDirectory) -> tuple[int | None, list[str]]:
     """Return the step to resume from, and the damage of later ones, as the primary sees it.
 
     Every process reads a part of the files.
@@ -445,7 +445,11 @@ def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
             # Only a refusal is kept: anything else is a fault of this process, which ends it, and
             # `helped` releases the others on the way out.
             with commit.helped():
+                recorded = directory.recorded_save
+                directory.await_listing(lambda: (store.latest() or 0) >= recorded())
                 last, damage = store.newest_whole()
+                reached = last or 0
+                directory.await_listing(lambda: directory.recorded_step() >= reached)
             found = (last, [str(problem) for problem in damage])
         except BadInput as error:
             refused = error
@@ -840,12 +844,14 @@ def _settle(store: Saves | None, recorder: Recorder, directory: RunDirectory) ->
 
 
 def _emit_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -> None:
-    for step in store.committed():
+    steps = store.committed()
+    for step in steps:
         recorder.emit(events.Saved(step))
-        # `committed` may return several steps at once. What lies in the trash is the only copy of
-        # work until a later step is durable.
-        if hosts.is_primary() and step == store.latest():
-            directory.empty_trash(step)
+    # `committed` may return several steps at once. What lies in the trash is the only copy of work
+    # until a later step is durable. The store is not asked for the newest one: an object store may
+    # be away at this moment, and the loop would wait for it.
+    if steps and hosts.is_primary():
+        directory.empty_trash(steps[-1])
 
 
 def _rates(plan: Plan) -> Rates:

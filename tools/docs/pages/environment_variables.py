@@ -79,6 +79,8 @@ VARIABLES = {
         "AWS_REGION": "The region of this store, by default `us-east-1`.",
         "AWS_ACCESS_KEY_ID": "The name of an access key for `s3://` URLs. Its secret is in "
         "`AWS_SECRET_ACCESS_KEY`. Otherwise, the credentials of the AWS tools are used.",
+        "LUTHIER_STORE_SECONDS": "The maximum time, in seconds, that a save waits for an object "
+        "store that does not respond, by default 300. The run then ends with exit code 75.",
         "TENSORSTORE_GCS_HTTP_URL": "The address that is used for `gs://` URLs instead of that of "
         "Google Cloud Storage, for example of an emulator.",
     },

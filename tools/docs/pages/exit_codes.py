@@ -24,12 +24,14 @@ CODES = {
         "Read the message, which also gives the location of the traceback.",
     ),
     errors.EXIT_BAD_INPUT: (
-        "Bad input. A config, override, file or option is wrong, or a disk is full or read-only. "
+        "Bad input. A config, override, file or option is wrong, a disk is full or read-only, or "
+        "an object store refuses the credentials. "
         "Either nothing was started, or everything that was saved before is still there.",
         "Correct all problems that the message lists, one per line.",
     ),
     errors.EXIT_REQUEUE: (
-        "Requeue. The run was preempted (SIGTERM) and has saved a checkpoint.",
+        "Requeue. The run was preempted (SIGTERM) and has saved a checkpoint, or its object store "
+        "does not respond.",
         "Run the same command again. The launchers of luthier do this for you.",
     ),
     errors.EXIT_INTERRUPTED: (

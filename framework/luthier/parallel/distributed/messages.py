@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from luthier.errors import BadInput, LuthierError, Problem
+from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem
 
 # Notes of a process for the parent process that watches it.
 
@@ -387,16 +387,16 @@ def decided(make: Callable[[], _T]) -> _T:
         return make()
     found: list[BadInput] = []
 
-    def attempt() -> tuple[list[str], _T | None]:
+    def attempt() -> tuple[list[str], int, _T | None]:
         try:
-            return [], make()
+            return [], EXIT_DONE, make()
         except BadInput as error:
             found.append(error)
-            return [str(problem) for problem in error.problems], None
+            return [str(problem) for problem in error.problems], error.exit_code, None
 
-    lines, value = from_primary(attempt)
+    lines, exit_code, value = from_primary(attempt)
     if lines:
-        raise found[0] if process_index() == 0 else BadInput(map(Problem, lines))
+        raise found[0] if process_index() == 0 else BadInput(map(Problem, lines), exit_code)
     return value  # type: ignore[return-value]
 
 

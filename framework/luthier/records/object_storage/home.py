@@ -30,7 +30,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import project
-from luthier.errors import LockLost, LuthierError, Problem, RunError
+from luthier.errors import LockLost, LuthierError, Problem, RunError, StoreError, StoreUnavailable
+from luthier.faults import chain
 from luthier.records.object_storage.lease import (
     KEY,
     Lease,
@@ -50,7 +51,7 @@ from luthier.storage import (
     write_bytes_atomically,
     write_json,
 )
-from luthier.storage.bucket import Bucket, Object, open_below
+from luthier.storage.bucket import Bucket, Object, open_below, patiently
 from luthier.storage.moves import CONFIG, NOTE
 
 STATE = ".copy.json"
@@ -279,6 +280,7 @@ class HomeLock:
         self._path, self._bucket, self._kind = path, bucket, kind
         self._mirror: Mirror | None = None
         self._lost = ""
+        self._is_downloaded = False
         self._released = threading.Event()
         self._lock = Lock(path / _LOCK, patience_seconds)
         try:
@@ -303,6 +305,7 @@ class HomeLock:
                     raise RunError(Problem(what, remedy="rerun the command to continue it"))
                 with Lock(self._path / _COPY_LOCK, patience_seconds=_COPY_SECONDS):
                     _download(self._path, self._bucket, names, lease, self._kind)
+                self._is_downloaded = True
             # From here on the bucket has nothing that is not here.
             _write_state(self._path, lease, self._lease.token)
             if is_new:
@@ -311,6 +314,19 @@ class HomeLock:
             with contextlib.suppress(LuthierError):
                 self._lease.release()
             raise
+
+    def list_again(self) -> None:
+        """Bring a working copy up to date that was made of the bucket just now; before `start`.
+
+        Not every store lists at once what was written to it.
+
+        Raises:
+          RunError: The store or the disk refuses.
+        """
+        if self._is_downloaded:  # any other has everything that the bucket has
+            names = self._kind.objects(self._bucket)
+            _download(self._path, self._bucket, names, self._lease.found, self._kind)
+            _write_state(self._path, self._lease.found, self._lease.token)
 
     @property
     def notice(self) -> str:
@@ -368,8 +384,11 @@ class HomeLock:
         report = lambda line: print(f"luthier: {line}", file=sys.stderr)  # noqa: E731
         return Uploader(self._path, self._bucket, self._lease, report, self._kind)
 
-    def release(self) -> None:
+    def release(self, waits: bool = True) -> None:
         """Upload what is left, and let others write; a second call does nothing.
+
+        Args:
+          waits: Whether to wait for a store that is away.
 
         Raises:
           RunError: The store does not have everything; the working copy has.
@@ -381,25 +400,31 @@ class HomeLock:
         _held.pop(os.path.abspath(self._path), None)
         try:
             if not self._lost:
-                self._leave()
+                self._leave(waits)
             elif self._mirror is not None:
                 self._mirror.abandon()
         finally:
             self._lock.release()
 
-    def _leave(self) -> None:
+    def _leave(self, waits: bool) -> None:
         try:
-            if self._mirror is not None:
-                self._mirror.close()
-            else:
-                self._uploader().push()
+            try:
+                if self._mirror is not None:
+                    self._mirror.close()
+                else:
+                    self._uploader().push()
+            except StoreUnavailable:
+                if not waits:
+                    raise
+                patiently(self._uploader().push)
             self._lease.release()
         except TakenOver:
             return
         except RunError as error:
             what = f"the last records are in {self._path} only, and not in {self._bucket.url}"
             remedy = "rerun the command on this machine to upload them"
-            raise RunError([Problem(what, remedy=remedy), *error.problems]) from error
+            problems = [Problem(what, remedy=remedy), *error.problems]
+            raise RunError(problems, error.exit_code) from error
 
     def _keep(self) -> None:
         while not self._released.wait(_LOOK_SECONDS):
@@ -416,9 +441,13 @@ class HomeLock:
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
         try:
-            self.release()
+            # A run that ends because its store is away has waited for it already.
+            self.release(waits=raised is None)
         except RunError as error:
             if raised is None:
                 raise
-            # The exception that ends the run is the one to report; this one must be seen, too.
-            print(f"luthier: {error}", file=sys.stderr)
+            # The exception that ends the run is the one to report; this one must be seen, too. It
+            # has nothing to add to a refusal of the same store: what was recorded since the last
+            # checkpoint is repeated from there.
+            if not any(isinstance(link, StoreError) for link in chain(raised)):
+                print(f"luthier: {error}", file=sys.stderr)

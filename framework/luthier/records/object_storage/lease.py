@@ -91,7 +91,7 @@ class Lease:
         self._bucket = bucket
         token = "" if process is None else secrets.token_hex(8)
         self._me = LeaseWriter(socket.gethostname(), directory, 0.0, process, token)
-        self._writing, self._renewed = threading.Lock(), 0.0
+        self._writing, self._renewed, self._sent = threading.Lock(), 0.0, b""
         found = first = bucket.read(KEY)
         self.former = former = read_writer(found)
         """The writer before this one, as the lease named it; None for the first."""
@@ -143,8 +143,11 @@ class Lease:
         found = self._bucket.read(KEY)
         former = read_writer(found)
         # Read before it is written, although a conditional write alone would do: a process of the
-        # same run on this machine may have renewed it, which is no take-over.
-        if former is None or not self._is_mine(former) or not self._write(found, time.time()):
+        # same run on this machine may have renewed it, which is no take-over. Neither is the
+        # beginning of our own renewal, where a store has kept no more of it.
+        is_mine = bool(found.data) and self._sent.startswith(found.data or b"")
+        is_mine = is_mine or (former is not None and self._is_mine(former))
+        if not is_mine or not self._write(found, time.time()):
             what = f"{self._bucket.url} was taken over by another process"
             raise TakenOver(Problem(what + (f" on {former.host}" if former else "")))
 
@@ -172,7 +175,7 @@ class Lease:
         data = json.dumps(dataclasses.asdict(lease)).encode()
         # The lease runs from before the write began: the time that the store took for it must not
         # make it longer.
-        start = time.monotonic()
+        start, self._sent = time.monotonic(), data
         written = self._bucket.write(KEY, data, over)
         if written:
             self._renewed = start
