@@ -140,8 +140,8 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
         if code != errors.EXIT_REQUEUE or is_preempted:
             return ExitVerdict(code)
         # A process that asks for a new start without a signal has a reason of its own.
-        reasons = (line for end in ends if end.code == code for line in end.messages())
-        return ExitVerdict(code, list(dict.fromkeys(reasons)))
+        lines = (line for end in ends if end.code == code for line in end.messages())
+        return ExitVerdict(code, list(dict.fromkeys(lines)))
     if is_preempted and errors.EXIT_REQUEUE in codes:
         # Before the first step processes do not wait for each other before they leave, so the last
         # ones see the loss of the first, and end with an error.

@@ -37,7 +37,7 @@ def kill(monkeypatch):
     """Return a function that drives a study until its process is killed."""
 
     def drive(call, looks):
-        def die(lock):
+        def die(lock, waits=True):
             lock._released.set()
             lock._mirror._closing.set()
             lock._lock.release()
@@ -56,7 +56,7 @@ def kill(monkeypatch):
 def dead(monkeypatch):
     """Let all processes of this machine seem dead to those that look for them."""
 
-    def die():
+    def die(waits=True):
         monkeypatch.setattr("luthier.storage.ProcessIdentity.alive", property(lambda self: False))
 
     return die
