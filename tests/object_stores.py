@@ -165,7 +165,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             fault = next((one for one in met if one.times != one.num_met), Fault())
             fault.num_met += 1
         self._fault = fault
-        time.sleep(fault.seconds)
+        self.server.closing.wait(fault.seconds)
         if fault.resets == "request":
             self.rfile.read(size // 2)
             self._reset()
