@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from luthier.storage.piece_cache import NUM_WAYS, PieceCache
+from luthier.storage import PieceCache
+
+NUM_WAYS = 16  # places that the key of a piece may take
 
 
 def key(number):
@@ -99,7 +101,7 @@ def test_a_disk_that_refuses_costs_the_piece_alone(tmp_path, monkeypatch):
 
 HAMMER = """
 import random, sys
-from luthier.storage.piece_cache import PieceCache
+from luthier.storage import PieceCache
 from tests.storage.test_piece_cache import content, key
 cache, draws = PieceCache(sys.argv[1], 16 * 1072, 1024), random.Random(sys.argv[2])
 hits = 0

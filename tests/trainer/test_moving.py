@@ -16,7 +16,6 @@ import pytest
 from luthier import checkpoint, records, trainer
 from luthier.cli import main
 from luthier.errors import CheckpointError, RunError, UnknownReference
-from luthier.storage import moves
 from tests import object_stores
 from tests.trainer import test_bucket_runs
 
@@ -144,7 +143,8 @@ def test_a_former_place_leads_to_the_new_one_and_takes_the_run_back(lab, here, t
     assert runs_in(source, destination) == [back.directory.address] == [former]
     check(back.directory, "one\ntwo\n")
     assert records.find(destination, "b").address == former
-    assert [move.destination for move in moves.history(back.directory.address)] == [new, former]
+    moves = json.loads((back.directory.path / "moves.json").read_text())
+    assert [move["destination"] for move in moves] == [new, former]
 
 
 def test_the_former_files_are_set_aside(lab):
@@ -247,8 +247,10 @@ def test_a_moved_run_is_resumed_by_its_command_with_the_new_folder(lab, tiny, fi
     separate = trainer.run(tiny(disk), new=True).directory
     assert separate.name == f"{run.id}-2"
     # A move that was killed before the run was at the new place is void once the run goes on here.
-    note = separate / moves.NOTE
-    moves.write(note, [moves.Move.between(str(separate), "gs://lab/never/quickstart/x")])
+    note = separate / "moved_to.json"
+    (move, *_) = json.loads((pathlib.Path(former) / note.name).read_text())
+    destination = "gs://lab/never/quickstart/x"
+    note.write_text(json.dumps([move | {"source": str(separate), "destination": destination}]))
     trainer.run(tiny(disk), run=separate.name)
     assert not note.exists()
 

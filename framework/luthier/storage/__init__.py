@@ -26,6 +26,7 @@ from luthier.storage.json_lines import (
     seal,
 )
 from luthier.storage.lock import Holder, Lock, fence, holder, unfenced
+from luthier.storage.piece_cache import PieceCache
 from luthier.storage.process import ProcessIdentity
 from luthier.storage.trash import (
     Trashed,
@@ -44,6 +45,7 @@ __all__ = [
     "LineReader",
     "LineWriter",
     "Lock",
+    "PieceCache",
     "ProcessIdentity",
     "Trashed",
     "copy_to_trash",

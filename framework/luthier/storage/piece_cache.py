@@ -42,7 +42,7 @@ class PieceCache:
       OSError: The file cannot be opened.
 
     Example:
-      >>> from luthier.storage.piece_cache import PieceCache
+      >>> from luthier.storage import PieceCache
       >>> cache = PieceCache("cache", num_bytes=1 << 20, piece_bytes=1 << 12)
       >>> cache.put(b"key of a piece..", b"its content")
       >>> PieceCache("cache", num_bytes=1 << 20, piece_bytes=1 << 12).get(b"key of a piece..")

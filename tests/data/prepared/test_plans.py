@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_nothing_behind(directory, cache, monkeypatch):
 
 def test_two_that_make_one_plan_at_once_both_have_it(directory):
     nodes = [Prepared(directory, 16, FirstFit()) for _ in range(4)]
-    barrier, found = threading.Barrier(4), []
+    barrier, found = threading.Barrier(4, timeout=60), []
 
     def start(node):
         of = plans.identity(node.manifest, node._shards, 16, node.packing)

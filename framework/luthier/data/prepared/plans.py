@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from luthier.data.packing import PackedRows, Packing, RowPlan
-from luthier.data.prepared.shards import TokenArray, write_json
+from luthier.data.prepared.shards import TokenArray, load_npy, write_json
 from luthier.storage.bucket import is_url
 
 FORMAT = 1
@@ -223,7 +223,7 @@ def _read(folder: str, of: Mapping[str, Any]) -> KeptPlan:
     arrays = {}
     for name, sizes in header["arrays"].items():
         path = os.path.join(folder, f"{name}.npy")
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        mapped = load_npy(path, "r")
         array = np.asarray(mapped)  # a plain array, which is faster to index
         # A longer file is another array than the header describes; a shorter one fails in
         # `np.load`.

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -202,13 +203,28 @@ def read_array(path: str, dims: int = 1, mmap_mode: Literal["r"] | None = None) 
     return _parse_array(path, _content(path) if is_url(path) else path, dims, mmap_mode)
 
 
+def load_npy(content: str | io.BytesIO, mmap_mode: Literal["r"] | None) -> Any:
+    """Return what `np.load` does, in one thread at a time.
+
+    Args:
+      content: The path or the content of a file.
+      mmap_mode: `r` leaves a file on disk.
+    """
+    # NumPy parses headers by `ast`, whose recursion counter is shared by threads (CPython 3.11):
+    # "AST constructor recursion depth mismatch".
+    with _PARSING:
+        return np.load(content, mmap_mode=mmap_mode, allow_pickle=False)
+
+
+_PARSING = threading.Lock()
+
+
 def _parse_array(
     path: str, content: str | io.BytesIO, dims: int, mmap_mode: Literal["r"] | None
 ) -> np.ndarray:
     """Return the array of a file, or of the content of an object, named by its path."""
     try:
-        mapped = mmap_mode if isinstance(content, str) else None
-        array = np.load(content, mmap_mode=mapped, allow_pickle=False)
+        array = load_npy(content, mmap_mode if isinstance(content, str) else None)
     except Exception as error:  # the header is Python text, which fails in any way
         what = " ".join(str(error).split())[:200]
         raise DataError(Problem(f"{path}: cannot be read: {what}", remedy=_REMEDY)) from None
@@ -229,8 +245,7 @@ def load_all(directory: str, names: Sequence[str], kind: str) -> Iterator[np.nda
       DataError: when a file is missing or cut off.
     """
     paths = [os.path.join(directory, name, f"{kind}.npy") for name in names]
-    # Only bytes are read in threads: NumPy parses headers by `ast`, whose recursion counter threads
-    # confuse (CPython 3.11, issue 106905).
+    # Only bytes are read in threads: see `load_npy`.
     contents: Iterable[str | io.BytesIO]
     contents = in_threads(_content, paths) if is_url(directory) else paths
     for path, content in zip(paths, contents, strict=True):

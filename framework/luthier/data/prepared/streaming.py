@@ -31,8 +31,8 @@ import numpy as np
 from luthier.data.prepared.plans import cache_folder
 from luthier.data.prepared.shards import ShardedTokens, parse_pieces, store_errors
 from luthier.errors import DataError, Problem, RunError, StoreUnavailable
+from luthier.storage import PieceCache
 from luthier.storage.bucket import Bucket, PendingRead
-from luthier.storage.piece_cache import PieceCache
 from luthier.storage.transfer import OutOfRange
 
 CACHE_VARIABLE = "LUTHIER_DATA_CACHE_BYTES"
