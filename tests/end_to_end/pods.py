@@ -303,9 +303,11 @@ class Killer:
         codes = [each.wait(600) for each in started]
         what = f"process {victim} was killed at {number} x {pattern}\n{texts(started)}"
         assert self._lab.acted.is_set(), what
-        expected = [75] * count
-        expected[victim] = -signal.SIGKILL if with_launcher else 1
-        assert codes == expected, what
+        own = codes.pop(victim)
+        assert own == (-signal.SIGKILL if with_launcher else 1), what
+        # 1 where nothing was saved since the start: the same loss would end it again and again.
+        assert set(codes) in ({75}, {1}), what
+        codes.insert(victim, own)
         for index, each in enumerate(started):
             if index == victim and with_launcher:
                 continue

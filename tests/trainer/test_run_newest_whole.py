@@ -6,6 +6,7 @@ import shutil
 import jax.numpy as jnp
 import pytest
 
+from luthier import records
 from luthier.checkpoint import Checkpoints, Store
 from luthier.checkpoint import commit as commit_lib
 from luthier.checkpoint.files import DiskFiles
@@ -48,7 +49,8 @@ def _ask(processes, folders):
 
     def ask(index):
         with Store(folders[index], Checkpoints(keep_latest=3)) as store:
-            step, damage = _newest_whole(store)
+            directory = records.RunDirectory(folders[index].parent)
+            step, damage = _newest_whole(store, directory)
             return step, damage, store._trusted == (store.read(step).files if step else None)
 
     return processes(len(folders), ask)

@@ -19,6 +19,7 @@ from luthier.errors import CheckpointError, Problem
 
 _NUM_THREADS = 4
 # A file is in memory whole on its way to an object store, so large ones go one by one.
+_MANIFEST = "manifest.ocdbt"
 _SMALL_BYTES = 1 << 24
 
 
@@ -106,10 +107,14 @@ class CheckpointCopy:
             what = f"{destination}/{name} did not arrive whole"
             raise CheckpointError(Problem(what, remedy="rerun the command"))
 
-        small = [name for name, (size, _) in commit.files.items() if size <= _SMALL_BYTES]
+        small, large, last = list[str](), list[str](), list[str]()
+        for name, (size, _) in commit.files.items():
+            # A manifest is checked together with the files that it lists, so it comes after them.
+            is_manifest = name.rpartition("/")[2] == _MANIFEST
+            (last if is_manifest else small if size <= _SMALL_BYTES else large).append(name)
         with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(copy, small))
-        for name in commit.files.keys() - small:
+        for name in [*large, *last]:
             copy(name)
 
     def seal(self, check: Callable[[], None]) -> None:

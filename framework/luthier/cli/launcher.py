@@ -108,8 +108,10 @@ class ExitVerdict:
         Args:
           logs: The folder of the logs of the processes; None if they were deleted.
         """
-        if not self.reasons or self.code in (errors.EXIT_BAD_INPUT, errors.EXIT_REQUEUE):
+        if not self.reasons or self.code == errors.EXIT_BAD_INPUT:
             return list(self.reasons)
+        if self.code == errors.EXIT_REQUEUE and self.run is None:
+            return list(self.reasons)  # a process that asks for a new start says how
         last = self.reasons[-1]
         if self.run is not None:
             last += f"; {_saved(self.run)}: {self.again}"
@@ -156,9 +158,11 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
     if reasons := _died(ends):
         return ExitVerdict(errors.EXIT_BUG, reasons, run, again)
     # A machine that was lost took its processes with it. Those here failed only because of that:
-    # the same command resumes the run, on other machines if need be.
+    # the same command resumes the run, on other machines if need be. But a process that always dies
+    # before the first save, for lack of memory, would be started again without end.
     is_elsewhere = len(ends) < ends[0].count(len(ends))
-    code_of_loss = errors.EXIT_REQUEUE if is_elsewhere else errors.EXIT_BUG
+    can_go_on = is_elsewhere and not _has_saved_nothing(run, notes.get("start"))
+    code_of_loss = errors.EXIT_REQUEUE if can_go_on else errors.EXIT_BUG
     if reasons := _lost(ends):
         return ExitVerdict(code_of_loss, reasons, run, again)
     messages = list(dict.fromkeys(line for end in ends for line in end.messages()))
@@ -256,18 +260,32 @@ def read_notes(path: pathlib.Path) -> dict[str, Any]:
 
 def _saved(run: pathlib.Path) -> str:
     """Return where a run can be resumed from, up to the command that does it."""
-    from luthier.checkpoint import Store
-    from luthier.records import RunDirectory
-
     try:
-        with _without_native_logs():
-            step = Store(RunDirectory(run).checkpoints_path).latest()
+        step = _latest(run)
     except (errors.LuthierError, OSError):
         # The disk or the object store may be what ended the run.
         return "its checkpoints cannot be listed now; resume it with"
     if step is None:
         return "no checkpoint of the run is saved yet; restart it with"
     return f"the run is saved at step {step}; resume it with"
+
+
+def _has_saved_nothing(run: pathlib.Path | None, start: int | None) -> bool:
+    """Return whether it is known that a run has saved no step after the one that it began with."""
+    if run is None or start is None:
+        return False
+    try:
+        return (_latest(run) or 0) <= start
+    except (errors.LuthierError, OSError):
+        return False
+
+
+def _latest(run: pathlib.Path) -> int | None:
+    from luthier.checkpoint import Store
+    from luthier.records import RunDirectory
+
+    with _without_native_logs():
+        return Store(RunDirectory(run).checkpoints_path).latest()
 
 
 @contextlib.contextmanager

@@ -34,7 +34,15 @@ from luthier.records.weights_and_biases import shared_mirrors
 from luthier.study.engines.execution import Execution, Inbox, Plans, TrialTask
 from luthier.study.engines.messages import MessageWriter, Refill, decode, encode
 from luthier.study.engines.packed_trials import LaneRunner
-from luthier.study.protocol import Lost, Paused, SliceInfo, TrialEnded, TrialWork, Work
+from luthier.study.protocol import (
+    Faulted,
+    Lost,
+    Paused,
+    SliceInfo,
+    TrialEnded,
+    TrialWork,
+    Work,
+)
 from luthier.trainer.interrupt import INTERRUPTED, Watcher
 from luthier.trainer.loop import TrainStep
 from luthier.trainer.run import Session
@@ -99,7 +107,7 @@ class GroupExecution(Execution):
         trial: TrialWork,
         mode: Mapping[str, Any],
         error: BaseException | None,
-        end: Callable[[], TrialEnded | Paused | None] = lambda: None,
+        end: Callable[[], TrialEnded | Paused | Faulted | None] = lambda: None,
     ) -> None:
         # How a failure is handled: every process runs the same code, and each catches its own
         # error. Then all of them exchange what went wrong (`_gathered`). If all arrive, the first

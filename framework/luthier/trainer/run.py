@@ -334,6 +334,7 @@ def _open_loop(
         missing += _verified(verification, request)
         # `decided` runs it in the primary and has all others wait: see step 3.
         distributed.decided(opened.record)
+        distributed.notify_parent(start=last or 0)
         watch.enter(failures.RESTORING)
         terminal.show_stage("compiling the initialization" if last is None else "restoring")
         agreeing = None

@@ -234,6 +234,15 @@ def test_the_loss_of_another_machine_is_no_failure_of_this_one(end, log, notes):
     assert judge([end(0, -6, log, count=3, **notes)]).code == 1
 
 
+def test_a_loss_before_anything_new_is_saved_is_not_repeated_without_end(end, run):
+    (step,) = (int(path.name) for path in pathlib.Path(run["run"], "checkpoints").iterdir())
+    for start, code in ((step - 1, 75), (step, 1)):
+        found = judge([end(1, -6, NO_COORDINATOR, **run, start=start)])
+        assert found.code == code
+        (line,) = found.lines(None)
+        assert line.endswith(f"; the run is saved at step {step}; resume it with: {run['again']}")
+
+
 def test_who_is_lost_at_the_end_is_named(end):
     log = (
         "F1126 client.h:80] Terminating process. INTERNAL: Shutdown barrier has failed.\n"

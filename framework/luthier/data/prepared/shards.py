@@ -30,7 +30,7 @@ import numpy as np
 
 from luthier.data.entropy import ByteCounts
 from luthier.data.packing import Stream
-from luthier.errors import DataError, Problem, RunError
+from luthier.errors import DataError, Problem, RunError, StoreUnavailable
 from luthier.storage.bucket import Bucket, MissingObject, is_url
 from luthier.storage.transfer import STALL_SECONDS
 
@@ -441,6 +441,8 @@ def store_errors() -> Iterator[None]:
         yield
     except MissingObject as error:
         raise DataError(Problem(error.problems[0].what, remedy=_REMEDY)) from None
+    except StoreUnavailable:  # which says by its exit code that the same command may succeed later
+        raise
     except RunError as error:
         raise DataError(error.problems) from None
 

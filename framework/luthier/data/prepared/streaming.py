@@ -30,7 +30,7 @@ import numpy as np
 
 from luthier.data.prepared.plans import cache_folder
 from luthier.data.prepared.shards import ShardedTokens, parse_pieces, store_errors
-from luthier.errors import DataError, Problem, RunError, StoreUnavailable
+from luthier.errors import DataError, Problem, RunError, StoreError, StoreUnavailable
 from luthier.storage import PieceCache
 from luthier.storage.bucket import Bucket, PendingRead
 from luthier.storage.transfer import OutOfRange
@@ -252,6 +252,8 @@ class Pieces:
                 # by itself for up to a minute before it gives up.
                 now = time.monotonic()
                 deadline = now + PATIENCE_SECONDS if deadline is None else deadline
+                if now >= deadline and _is_refusal(error):
+                    raise DataError(error.problems) from None
                 if now >= deadline:
                     # Of what is on its way, nothing is wanted any more; TensorStore would repeat
                     # it for minutes, and others would wait behind it.
@@ -430,3 +432,8 @@ def cache_bytes() -> int:
         what = f"{CACHE_VARIABLE}={text!r} is not a number of bytes"
         raise DataError(Problem(what, remedy=f"write a whole number, such as {CACHE_BYTES}"))
     return int(text)
+
+
+def _is_refusal(error: RunError) -> bool:
+    """Return whether a store answers and refuses, as for credentials that have expired."""
+    return isinstance(error, StoreError) and not isinstance(error, StoreUnavailable)

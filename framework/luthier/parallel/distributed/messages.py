@@ -363,14 +363,14 @@ def together() -> Iterator[None]:
     except BadInput as error:
         found = error
     lines = [] if found is None else [str(problem) for problem in found.problems]
-    everything = gather(lines)
+    everything = gather((lines, EXIT_DONE if found is None else found.exit_code))
     if found is not None:
         raise found
-    theirs = [(index, lines) for index, lines in enumerate(everything) if lines]
+    theirs = [(index, *report) for index, report in enumerate(everything) if report[0]]
     if theirs:
-        index, lines = theirs[0]
-        count = len(everything)
-        raise BadInput(Problem(f"process {index} of {count} reports: {line}") for line in lines)
+        index, lines, exit_code = theirs[0]
+        who = f"process {index} of {len(everything)}"
+        raise BadInput((Problem(f"{who} reports: {line}") for line in lines), exit_code)
 
 
 def decided(make: Callable[[], _T]) -> _T:

@@ -51,7 +51,7 @@ from luthier.storage import (
     write_bytes_atomically,
     write_json,
 )
-from luthier.storage.bucket import Bucket, Object, open_below, patiently
+from luthier.storage.bucket import Bucket, Object, fault_of, open_below, patiently
 from luthier.storage.moves import CONFIG, NOTE
 
 STATE = ".copy.json"
@@ -136,6 +136,8 @@ def refresh_all(root: pathlib.Path) -> None:
             runs.add(run)
         elif file == NOTE:
             moved.add(run)
+    # Before any of them is a path on this machine.
+    runs, moved = ({run for run in found if not fault_of(run)} for found in (runs, moved))
     for state in root.glob(f"*/*/{STATE}"):  # deleted from the bucket
         own = state.parent.relative_to(root).as_posix()
         if own not in runs and holder(state.parent / _LOCK) is None:
@@ -144,7 +146,6 @@ def refresh_all(root: pathlib.Path) -> None:
         list(pool.map(lambda run: refresh(root / run, bucket / run), sorted(runs)))
     for run in sorted(moved - runs):
         data = (bucket / run).read(NOTE).data
-        check_name(bucket, run)
         (root / run).mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(root / run / NOTE, data or b"")
 

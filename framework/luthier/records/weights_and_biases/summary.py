@@ -116,13 +116,12 @@ class SummaryWriter:
     def __init__(self, node: Wandb, directory: pathlib.Path):
         self._node, self._directory = node, directory
         self._folder = directory / "wandb"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        arguments = [str(directory.resolve()), "--mode", resolved_mode(node.mode)]
         self._process: subprocess.Popen[bytes] | None = None
-        self._error: OSError | None = None
+        self._error: OSError | RunError | None = None
         try:
+            arguments = [str(directory.resolve()), "--mode", resolved_mode(node.mode)]
             self._process = start_process("summary", arguments, self._folder, subprocess.PIPE)
-        except OSError as error:
+        except (OSError, RunError) as error:
             # Raised by `write`: what is done meanwhile does not depend on W&B.
             self._error = error
 
@@ -148,7 +147,7 @@ class SummaryWriter:
           RunError: It cannot be done; the message says why.
         """
         what = f"W&B cannot mirror {self._directory}"
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             raise RunError(Problem(f"{what}: {self._error}")) from self._error
         node = self._node
@@ -165,6 +164,7 @@ class SummaryWriter:
         with contextlib.suppress(BrokenPipeError):  # it has failed, and says why
             process.stdin.write(b"go\n")
             process.stdin.close()
+        self._process = None  # it has work now, and ends by itself
         return end_process(process, what, self._folder)
 
 

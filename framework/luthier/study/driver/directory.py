@@ -37,7 +37,7 @@ from luthier.storage import (
     sync_directory,
     write_atomically,
 )
-from luthier.storage.bucket import is_url
+from luthier.storage.bucket import is_url, patiently
 
 FOLDER = "source"
 HASHES = "hashes.json"
@@ -378,7 +378,8 @@ class StudyDirectory:
         if (home := object_storage.held(self.path)) is not None:
             # Before the trial is leased: its worker may be on another machine.
             names = [*files, "config.history.json", "config.json"]
-            home.push(*((path / name).relative_to(self.path).as_posix() for name in names))
+            pushed = [(path / name).relative_to(self.path).as_posix() for name in names]
+            patiently(lambda: home.push(*pushed))
 
     def read_trial(self, trial: int) -> Graph:
         """Return the graph of a trial, with its history; None where it was not written.

@@ -23,7 +23,7 @@ from luthier import project
 from luthier.errors import Problem, RunError
 from luthier.records.redaction import redact
 from luthier.storage import LineReader, LineWriter, sync_directory
-from luthier.storage.bucket import Bucket
+from luthier.storage.bucket import Bucket, patiently
 from luthier.study.driver.trial_table import ENDED, Ledger
 
 NAME = "journal.jsonl"
@@ -100,7 +100,7 @@ class Journal:
           LockLost: Another process drives the study now.
         """
         self.commit()
-        _persist(self._upload, PATIENCE_SECONDS)
+        _persist(lambda: patiently(self._upload), PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Commit, and close the file."""

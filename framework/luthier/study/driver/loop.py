@@ -51,6 +51,7 @@ from luthier import project
 from luthier.errors import RecordError
 from luthier.faults import Fault
 from luthier.graph import Graph
+from luthier.storage.bucket import patiently
 from luthier.study import protocol
 from luthier.study.driver import directory as directories
 from luthier.study.driver.admission import Admission, ValidatedTrial, kind_of
@@ -615,7 +616,7 @@ class _Trials:
     def _take_result(self, trial: Trial) -> bool:
         """End a trial by the result that its last worker wrote; return whether there is one."""
         try:
-            ended = protocol.read_result(self._folder(trial))
+            ended = patiently(lambda: protocol.read_result(self._folder(trial)))
         except protocol.UnreadableResult as error:  # of one trial, which runs again
             self._note("noted", notice=f"trial {trial.number} runs again: {error}")
             return False

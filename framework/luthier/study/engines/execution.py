@@ -26,6 +26,7 @@ from luthier.errors import (
     Problem,
     RunError,
     ShardingError,
+    StoreError,
     ValidationError,
 )
 from luthier.faults import Fault
@@ -55,7 +56,7 @@ from luthier.study.protocol import (
     write_text,
 )
 from luthier.trainer.evaluate import Evaluator
-from luthier.trainer.interrupt import INTERRUPTED, PAUSED, PRUNED, Watcher
+from luthier.trainer.interrupt import INTERRUPTED, PAUSED, PREEMPTED, PRUNED, Watcher
 from luthier.trainer.loop import CompiledStep, TrainStep
 from luthier.trainer.opening import Request
 from luthier.trainer.results import FINISHED, Result
@@ -120,7 +121,7 @@ def ended(
     mode: Mapping[str, Any],
     result: Result,
     peak_bytes: int | None,
-) -> TrialEnded | Paused | None:
+) -> TrialEnded | Paused | Faulted | None:
     """Write how a trial ended; return it, or None where it was interrupted and can be resumed.
 
     The result of a trial that has paused stands where it is never promoted; the next lease writes
@@ -135,6 +136,10 @@ def ended(
       peak_bytes: Bytes on one device that its compiled step needs.
     """
     outcomes: dict[str, Outcome] = {FINISHED: "complete", PRUNED: "pruned", PAUSED: "pruned"}
+    if result.status == PREEMPTED:
+        # Not by the driver: it has saved its step, because the store of its data is away.
+        reason = "the store of its training data does not respond"
+        return Faulted(slice, work.trial, work.fence, reason)
     # Interrupted: its checkpoint is the result, and the driver has put the trial back into the
     # queue.
     if result.status not in outcomes:
@@ -587,7 +592,7 @@ class Execution:
         trial: TrialWork,
         mode: Mapping[str, Any],
         error: BaseException | None,
-        end: Callable[[], TrialEnded | Paused | None] = lambda: None,
+        end: Callable[[], TrialEnded | Paused | Faulted | None] = lambda: None,
     ) -> None:
         """Write and send the end of a trial; called once for each lease of one that has begun.
 
@@ -606,8 +611,12 @@ class Execution:
         if error is not None:
             event = failed(self.slice, trial, mode, error)
             # After an error of a device, such as ECC, a process cannot use it any more: this one
-            # ends, and the engine starts another. A full disk does not matter to what is in memory.
-            if isinstance(event, Faulted) and faults.error_number(error) is None:
+            # ends, and the engine starts another. A full disk, or a store that is away, does not
+            # matter to what is in memory.
+            is_elsewhere = faults.error_number(error) is not None or any(
+                isinstance(link, StoreError) for link in faults.chain(error)
+            )
+            if isinstance(event, Faulted) and not is_elsewhere:
                 self.is_broken = True
         if event is not None:
             self._send(event)

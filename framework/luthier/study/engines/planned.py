@@ -14,17 +14,20 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from luthier import graph as graphs
-from luthier.errors import BadInput, LuthierError, Problem
+from luthier import project
+from luthier.errors import BadInput, LuthierError, Problem, StoreError
 from luthier.planner import Report, plan_apart
 from luthier.planner.report import roofline_seconds
 from luthier.planner.targets import missing_compiler, read
 from luthier.study.gate import why_too_large
 from luthier.study.protocol import (
     Event,
+    Faulted,
     Outcome,
     SliceInfo,
     TrialEnded,
     TrialWork,
+    UnreadableResult,
     Verdict,
     Work,
     read_text,
@@ -156,23 +159,33 @@ class Planned:
 
     def _plan(self, slice: int, trial: TrialWork) -> None:
         try:
-            text = read_text(trial.directory, "config.json") or ""
+            text = read_text(trial.directory, "config.json")
+            if text is None:
+                raise FileNotFoundError(f"{project.address(trial.directory)} has no config.json")
             graph = graphs.from_json(text, packages=self.packages)
             report = plan_apart(graph, self.slice, level=self.level, packages=self.packages)
             outcome, reason = _outcome(report)
             result = _result(report)
+        except StoreError as error:
+            self._events.put(Faulted(slice, trial.trial, trial.fence, " ".join(str(error).split())))
+            return
         except (LuthierError, OSError) as error:
             # A graph that cannot be planned for the target cannot run there; anything else is an
             # error.
-            outcome = "infeasible" if isinstance(error, BadInput) else "failed"
+            is_refused = isinstance(error, BadInput) and not isinstance(error, UnreadableResult)
+            outcome = "infeasible" if is_refused else "failed"
             reason, result = " ".join(str(error).split()), {}
         # Before the result is written: a stopped trial has ended in the journal, and must not have
         # another result on the disk.
         if trial.fence in self._stopped:
             return
         ended = TrialEnded(slice, trial.trial, trial.fence, outcome, reason, result)
-        write_result(trial.directory, ended)
-        self._events.put(ended)
+        event: Event = ended
+        try:
+            write_result(trial.directory, ended)
+        except (LuthierError, OSError) as error:  # the driver waits for an event of every trial
+            event = Faulted(slice, trial.trial, trial.fence, " ".join(str(error).split()))
+        self._events.put(event)
 
 
 def _outcome(report: Report) -> tuple[Outcome, str]:

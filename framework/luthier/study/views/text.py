@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from luthier import project
+from luthier.errors import RunError
 from luthier.records import object_storage
 from luthier.storage import Holder
 from luthier.study.driver.journal import NAME as JOURNAL
@@ -218,8 +219,12 @@ def trial_lines(standing: StudyStatus, trial: Trial, directory: pathlib.Path) ->
         times = "once" if trial.losses == 1 else f"{trial.losses} times"
         yield cell(f"its worker died {times} before; the last time: {trial.lost}")
     yield f"folder: {project.address(folder)}"
-    if trial.state == "failed" and (text := read_text(folder, TRACEBACK)) is not None:
-        yield from text.splitlines()
+    if trial.state == "failed":
+        try:
+            text = read_text(folder, TRACEBACK)
+        except RunError as error:  # cut off by a full disk, or the store is away
+            text = f"{error}"
+        yield from (text or "").splitlines()
 
 
 def best_lines(standing: StudyStatus) -> Iterator[str]:
