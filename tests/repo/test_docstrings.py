@@ -272,7 +272,7 @@ WITHOUT_EXAMPLE = {
         *("find", "header_rows", "summarize", "read_source", "load", "load_run", "load_weights"),
         *("evaluate_run", "sample_run", "sample_tokens", "export_run", "open_run", "open_session"),
         *("run", "next_steps", "check_continuation", "plot", "trial_graph", "rerun", "resume"),
-        *("sweep", "check_study", "fence", "engine_of", "make_launch"),
+        *("sweep", "check_study", "fence", "engine_of", "make_launch", "move_run"),
     },
     NEEDS_OTHERS: {"examine", "check_same", "rebuild", "mirror_summary"},
     NEEDS_PACKAGE: {"int8", "int8_weights", "fp8", "without_quantization"},

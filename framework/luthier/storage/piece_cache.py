@@ -81,6 +81,9 @@ class PieceCache:
 
         Args:
           key: 16 bytes, such as a digest of the piece's name; not all of them 0.
+
+        Returns:
+          Its content; None where it is not in the cache, or is damaged there.
         """
         found = self._find(key)
         if found is None:

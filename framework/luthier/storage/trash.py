@@ -95,6 +95,15 @@ def move_contents_to_trash(
 
     Raises:
       RunError: The disk refuses; a part was moved then, and a second call moves the rest.
+
+    Example:
+      >>> import os, pathlib
+      >>> from luthier import storage
+      >>> os.mkdir("old")
+      >>> _ = pathlib.Path("old/config.json").write_text("{}")
+      >>> entry = storage.move_contents_to_trash("old", "it was moved", first="config.json")
+      >>> os.listdir("old"), (entry / "config.json").exists()
+      (['.trash'], True)
     """
     place = pathlib.Path(directory)
     with one_line_errors("move to the trash", place):

@@ -155,7 +155,8 @@ def test_a_slow_line_copies_large_files_and_a_stalled_one_resumes(
         (line,) = lines
         assert re.fullmatch(
             rf"{scheme}://lab/ab12/checkpoints/20/state/array\.pieces/\S+: no answer in 2 s; "
-            "check the network and your credentials; training continues, and the copy is retried",
+            "wait until the store responds again, or check the network; training continues, and "
+            "the copy is retried",
             line,
         )
         there = {key for key in stored if "/array.pieces/" in key}
