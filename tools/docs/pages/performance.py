@@ -175,8 +175,8 @@ the trials:
   same model, has all batches on the device from the start, and neither records nor saves anything.
 - `plain loop, saving` also saves the last state of each trial with Orbax.
 - `vmapped` is the plain loop with 8 trials at a time.
-- `hydra -m` runs the step of the plain loop from Hydra's basic launcher, and `Ray Tune` runs it in an
-  actor that is reused for all trials. The CPU time of this actor is not counted.
+- `hydra -m` runs the step of the plain loop from Hydra's basic launcher, and `Ray Tune` runs it in
+  an actor that is reused for all trials. The CPU time of this actor is not counted.
 
 Ratios are relative to the plain loop. For packed trials, they are relative to the vmapped loop.
 
