@@ -219,7 +219,11 @@ def test_a_run_that_is_gone_from_its_new_place_is_named(lab):
 
 
 @pytest.mark.full
-def test_a_moved_run_is_resumed_by_its_command_with_the_new_folder(lab, tiny, finished, capsys):
+def test_a_moved_run_is_resumed_by_its_command_with_the_new_folder(
+    lab, tiny, finished, capsys, monkeypatch
+):
+    # As with real sizes: manifests are small, and what they refer to is not.
+    monkeypatch.setattr("luthier.checkpoint.copies._SMALL_BYTES", 1000)
     lab.refused = r"checkpoints/10\..*/d/"
     with pytest.raises(CheckpointError, match="HTTP 403"):
         trainer.run(tiny("s3://lab/runs"))
@@ -246,7 +250,7 @@ def test_a_moved_run_is_resumed_by_its_command_with_the_new_folder(lab, tiny, fi
         assert url in (warm.directory / "restored.txt").read_text()
     separate = trainer.run(tiny(disk), new=True).directory
     assert separate.name == f"{run.id}-2"
-    # A move that was killed before the run was at the new place is void once the run goes on here.
+    # A move that was killed before the run was at the new place is void if the run is resumed here.
     note = separate / "moved_to.json"
     (move, *_) = json.loads((pathlib.Path(former) / note.name).read_text())
     destination = "gs://lab/never/quickstart/x"

@@ -40,7 +40,7 @@ from luthier.storage.segments import LISTING_SECONDS
 from luthier.storage.transfer import STALL_SECONDS
 
 _NUM_THREADS = 8
-_ARRAYS, _MANIFEST, _DATA, _PROCESS = "arrays", "manifest.ocdbt", "d/", "ocdbt.process_"
+_ARRAYS, MANIFEST, _DATA, _PROCESS = "arrays", "manifest.ocdbt", "d/", "ocdbt.process_"
 _ENDPOINTS = ("TENSORSTORE_GCS_HTTP_URL", "AWS_ENDPOINT_URL")
 
 
@@ -104,7 +104,7 @@ def _unlisted_processes(folder: str, listed: Iterable[str]) -> Iterator[str]:
     for index in range(process_count()):
         name = f"{_PROCESS}{index}"
         is_listed = name in listed
-        if not is_listed and bucket.read(f"{key}/{name}/{_MANIFEST}").data is not None:
+        if not is_listed and bucket.read(f"{key}/{name}/{MANIFEST}").data is not None:
             yield name
 
 
@@ -238,7 +238,7 @@ class BucketFiles:
         own = set(_written_below(self._bucket.url))
         if not own:  # a checkpoint that another process wrote, or one that was sealed
             return False
-        trees = (f"{_ARRAYS}/{_PROCESS}{process_index()}/{_MANIFEST}", f"{_ARRAYS}/{_MANIFEST}")
+        trees = (f"{_ARRAYS}/{_PROCESS}{process_index()}/{MANIFEST}", f"{_ARRAYS}/{MANIFEST}")
         return not own.issubset(listed) or any(
             tree not in listed and self._bucket.read(tree).data is not None for tree in trees
         )
@@ -262,7 +262,7 @@ class BucketFiles:
         if sync and _written.pop(f"{self._bucket.url}{name}", (size, checksum)) != (size, checksum):
             raise incomplete(f"{self._bucket.url}{name}")
         folder, _, file = name.rpartition("/")
-        if sync and file == _MANIFEST:
+        if sync and file == MANIFEST:
             _check_tree(self._bucket / folder)
         return size, checksum
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 
 from luthier.checkpoint import commit as commit_lib
+from luthier.checkpoint.bucket_path import MANIFEST
 from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.files import Folder, files_of, folder
 from luthier.checkpoint.store import open_directory
@@ -19,7 +20,6 @@ from luthier.errors import CheckpointError, Problem
 
 _NUM_THREADS = 4
 # A file is in memory whole on its way to an object store, so large ones go one by one.
-_MANIFEST = "manifest.ocdbt"
 _SMALL_BYTES = 1 << 24
 
 
@@ -110,7 +110,7 @@ class CheckpointCopy:
         small, large, last = list[str](), list[str](), list[str]()
         for name, (size, _) in commit.files.items():
             # A manifest is checked together with the files that it lists, so it comes after them.
-            is_manifest = name.rpartition("/")[2] == _MANIFEST
+            is_manifest = name.rpartition("/")[2] == MANIFEST
             (last if is_manifest else small if size <= _SMALL_BYTES else large).append(name)
         with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(copy, small))

@@ -549,7 +549,7 @@ class Store:
             self._directory.empty_trash(commit.step)
         except StoreUnavailable:
             # The step is saved. What should go is deleted after the next save.
-            pass
+            return
         except StoreError as error:
             # Once it may be trouble that passes; twice in a row it would fill the store.
             self._num_not_deleted += 1

@@ -135,7 +135,7 @@ class SummaryWriter:
                 pass
 
     def write(self, summary: Summary) -> Mirrored:
-        """Make the run, or make it anew; wait until it is done.
+        """Make the run, or replace it; wait until it is done.
 
         Args:
           summary: Its content.
