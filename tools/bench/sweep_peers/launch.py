@@ -101,6 +101,7 @@ def with_ray(num_trials: int, folder: str, overrides: Sequence[str]) -> float:
         run_config=tune.RunConfig(
             storage_path=f"{folder}/ray",
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(fail_fast=True),
             verbose=0,
         ),
         tune_config=tune.TuneConfig(reuse_actors=True, metric="loss", mode="min"),
@@ -170,12 +171,13 @@ def with_asha(seconds: float, seed: int, folder: str) -> None:
 
     ray.init(num_cpus=1, log_to_driver=False, include_dashboard=False)
     time_of_all = Time()
-    tune.Tuner(
+    found = tune.Tuner(
         Trial,
         param_space={"peak": tune.loguniform(1e-4, 1e-1), "decay": tune.loguniform(1e-3, 1.0)},
         run_config=tune.RunConfig(
             storage_path=f"{folder}/ray",
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(fail_fast=True),
             callbacks=[time_of_all],
             stop=Budget(),
             verbose=0,
@@ -185,7 +187,8 @@ def with_asha(seconds: float, seed: int, folder: str) -> None:
             metric="loss",
             mode="min",
             num_samples=1000,
-            max_concurrent_trials=1,
+            # A second one that waits: without it, Ray ends the actor with each trial.
+            max_concurrent_trials=2,
             search_alg=tune.search.BasicVariantGenerator(random_state=seed),
             scheduler=AsyncHyperBandScheduler(
                 max_t=reduction ** (num_rungs - 1),
@@ -194,6 +197,8 @@ def with_asha(seconds: float, seed: int, folder: str) -> None:
             ),
         ),
     ).fit()
+    if found.errors:
+        raise found.errors[0]
     print(json.dumps({"trials": len(time_of_all.trials), "seconds": time_of_all.taken}))
 
 
