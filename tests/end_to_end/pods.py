@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -33,6 +34,7 @@ class Lab:
     def __init__(self):
         self.objects: dict[str, bytes] = {}
         self.problems: list[str] = []
+        self.num_reads: collections.Counter[str] = collections.Counter()
         self.acted = threading.Event()
         self._deciding = threading.Lock()
         self._pattern, self._left, self._is_stored = "", 0, False
@@ -70,6 +72,10 @@ class Lab:
                     self.acted.set()
                     return None if self._is_stored else 503
         return None
+
+    def before_read(self, key: str, num_bytes: int) -> None:
+        """Count a request for an object; see `object_stores.serving`."""
+        self.num_reads[key] += 1
 
     def rows(self) -> list[dict]:
         """Return the lines of the record, as they are in the bucket."""
@@ -180,15 +186,27 @@ class Pod:
       folder: For their disks.
       address: The address of the object store.
       overrides: Overrides of all starts.
+      keeps_disks: Whether a machine has the disk of the last start again.
     """
 
     def __init__(
-        self, machine: Machine, folder: pathlib.Path, address: str, overrides: Sequence[str]
+        self,
+        machine: Machine,
+        folder: pathlib.Path,
+        address: str,
+        overrides: Sequence[str],
+        keeps_disks: bool = False,
     ):
         self._machine, self._folder = machine, folder
         self._environment = object_stores.environment(address)
         self._overrides = overrides
+        self._keeps_disks = keeps_disks
         self._num_starts = 0
+
+    def disk(self, index: int) -> pathlib.Path:
+        """Return the disk of a machine in the next start."""
+        start = 0 if self._keeps_disks else self._num_starts
+        return self._folder / f"start-{start}" / f"machine-{index}"
 
     def start(self, count: int, *arguments: str, devices: int = 1) -> list[Started]:
         """Start on so many machines.
@@ -203,8 +221,8 @@ class Pod:
             address = f"127.0.0.1:{probe.getsockname()[1]}"
         started = []
         for index in range(count):
-            disk = self._folder / f"start-{self._num_starts}" / f"machine-{index}"
-            disk.mkdir(parents=True)
+            disk = self.disk(index)
+            disk.mkdir(parents=True, exist_ok=self._keeps_disks)
             words = ["train", *processes.TINY, *self._overrides, *arguments]
             words += ["--devices", f"cpu:{devices}"]
             if count > 1:
@@ -238,7 +256,8 @@ def texts(started: Sequence[Started]) -> str:
 def laboratory() -> Iterator[tuple[Lab, str]]:
     """Serve an empty bucket `lab`; yield it, and the address of its server."""
     lab = Lab()
-    with object_stores.serving({"lab": lab.objects}, before_write=lab.before_write) as (address, _):
+    hooks = {"before_write": lab.before_write, "before_read": lab.before_read}
+    with object_stores.serving({"lab": lab.objects}, **hooks) as (address, _):
         yield lab, address
 
 

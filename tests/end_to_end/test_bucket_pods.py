@@ -1,7 +1,11 @@
 """Pods without a shared disk: processes are killed, and others continue on empty disks."""
 
 import pathlib
+import re
+import shutil
+import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -137,4 +141,68 @@ def test_a_run_shrinks_changes_its_mesh_and_grows_back(machine, lab, tmp_path):
         [loss for _, loss in found], [loss for _, loss in expected], rtol=1e-5
     )
     assert tokens(rows) == tokens(alone)
+    assert lab.problems == []
+
+
+def last_recorded(lab):
+    return max((step for step, _ in pods.losses(lab.rows())), default=0)
+
+
+class Expected:
+    """What the next start of a pod must resume from, and whether it may read the bucket's arrays."""
+
+    def __init__(self, lab):
+        self._lab = lab
+        self.at(0, 0, reads=False)
+
+    def at(self, first, last, reads):
+        self._steps, self._reads = (first, last), reads
+        self._known = {key for key in self._lab.objects if re.search(r"/checkpoints/.*/d/", key)}
+        self._lab.num_reads.clear()
+
+    def check(self):
+        headers = [row for row in self._lab.rows() if row["kind"] == "header"]
+        assert self._steps[0] <= headers[-1]["step"] <= self._steps[1]
+        num_reads = sum(self._lab.num_reads[key] for key in self._known)
+        assert bool(num_reads) == self._reads, f"{num_reads} reads of arrays in the bucket"
+
+
+# Where the arrays are split over all machines, the guardian of a machine is the next one; of two
+# slices with the same arrays, it is the counterpart in the other slice.
+@pytest.mark.parametrize(("mesh", "pair"), [("fsdp", (1, 2)), ("slices", (1, 3))])
+def test_a_lost_machine_is_restored_from_its_guardian(machine, lab, tmp_path, mesh, pair):
+    """One of four loses its disk and memory, then a process dies, then two machines are lost."""
+    lab, address = lab
+    fast = "checkpoints.fast=luthier.checkpoint.HostTier('~/fast',luthier.durations.Steps(2))"
+    words = [word.format(count=4, half=2) for word in MESHES[mesh]]
+    overrides = [*OVERRIDES, *words, "checkpoints.every.count=30", fast]
+    pod = pods.Pod(machine, tmp_path / "disks", address, overrides, keeps_disks=True)
+    pod.train(4, "records.directory=gs://lab/alone")
+    alone = pods.losses(lab.rows())
+    lab.objects.clear()
+    assert not list(tmp_path.glob("disks/start-0/machine-*/fast/*")), "the run is over"
+
+    home = "records.directory=gs://lab/runs"
+    expected = Expected(lab)
+    # Which machines are lost with what is on them, and when; where none is, a process dies.
+    for lost, at in (((2,), 13), ((0,), 21), ((), 34), (pair, 41)):
+        started = pod.start(4, home)
+        while last_recorded(lab) < at and not any(each.ended.is_set() for each in started):
+            time.sleep(0.02)
+        for index in lost or (3,):
+            pods.kill(started[index])
+        codes = [each.wait(600) for each in started]
+        assert set(codes) <= {75, 1, -signal.SIGKILL}, pods.texts(started)
+        expected.check()
+        recorded, durable = last_recorded(lab), max(lab.check_commits(), default=0)
+        assert durable == (30 if at > 30 else 0)
+        for index in lost:
+            shutil.rmtree(pod.disk(index))  # another machine takes its place
+        if len(lost) > 1:  # a machine and its guardian
+            expected.at(durable, durable, reads=True)
+        else:
+            expected.at(recorded - 3, recorded, reads=False)
+    pod.train(4, home)
+    expected.check()
+    assert pods.losses(lab.rows()) == alone, "each step once, bit-identical"
     assert lab.problems == []

@@ -120,6 +120,27 @@ def expired(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("exit code 2, one line", seconds, lost, agreed)
 
 
+@injection("an object store refuses access for a moment, between two saves (403)")
+def denied_between_saves(stage: Stage, truths: Truths) -> Outcome:
+    for lab in labs(stage):
+        started = began(lab, slow=1.5)  # so that the lease is renewed between two saves
+        with lab.fault(status=403) as fault:
+            lab.until(lambda fault=fault: fault.num_met, started)
+        assert lab.saved() == [EVERY]
+        agreed = finished(lab, started, truths)
+    return Outcome("a notice; training continues", 0.0, 0, agreed)
+
+
+@injection("an object store takes half a second for each request")
+def slow(stage: Stage, truths: Truths) -> Outcome:
+    for lab in labs(stage):
+        with lab.fault(seconds=0.5):
+            started = began(lab, slow=0.5)
+            lab.until_saved(2 * EVERY, started)
+        agreed = finished(lab, started, truths)
+    return Outcome("saves take longer; training continues", 0.0, 0, agreed)
+
+
 @injection("an object store accepts requests and does not answer for a while")
 def silent(stage: Stage, truths: Truths) -> Outcome:
     for lab in labs(stage):

@@ -227,6 +227,6 @@ def test_commands_take_urls_of_runs_and_of_folders_of_runs(lab, corpus, capsys, 
 
 @pytest.mark.full
 def test_a_fast_tier_needs_a_disk(lab, tiny):
-    with pytest.raises(CheckpointError, match="a fast tier needs a run on a disk, and this one"):
+    with pytest.raises(CheckpointError, match="a FastTier needs a run on a disk, and this one"):
         trainer.run(tiny("gs://lab/runs", FAST.format("fast")))
     assert lab.objects == {}

@@ -12,6 +12,7 @@ from luthier.checkpoint.policy import (
     DeviceCopy,
     FastTier,
     HostCopy,
+    HostTier,
     SavedCheckpoint,
     Storage,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "FastTier",
     "FromRun",
     "HostCopy",
+    "HostTier",
     "Importer",
     "Init",
     "Pax",

@@ -19,6 +19,8 @@ from luthier.storage import replacing
 if TYPE_CHECKING:
     import jax
 
+    from luthier.checkpoint.files import Files
+
 
 # How Orbax writes and reads arrays: sizes of files, and the part of each replica.
 
@@ -233,23 +235,109 @@ class FastTier:
             if primary:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            reason = error.strerror or str(error)
-            path, remedy = "checkpoints.fast.directory", "choose a directory that can be written"
-            raise CheckpointError(Problem(f"{root}: {reason}", path, "", remedy)) from error
+            raise _cannot_make(root, error) from error
         # Asked by every process: a disk that is local to each machine would hold the shards of one
         # machine only, and no checkpoint of it could be restored.
         if not folder.is_dir():
             what = f"{folder} is not visible to every process"
-            remedy = "choose a directory that all of them see"
+            remedy = "choose a directory that all of them see, or use a HostTier"
             raise CheckpointError(Problem(what, "checkpoints.fast.directory", "", remedy))
         return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class HostTier:
+    """Checkpoints on a disk or in the memory of each machine, for machines that share no fast disk.
+
+    Each process saves the shards of its own devices, and those of one other process, on another
+    machine if there are several. A run that restarts with the same number of processes on the same
+    mesh restores the newest step that its machines still have: it survives the loss of any machine
+    whose guardian is left. Otherwise it restores the newest durable checkpoint.
+
+    Args:
+      directory: Root directory of the fast checkpoints on each machine, such as /dev/shm/luthier;
+        each run has a folder of its own there.
+      every: Interval between two checkpoints.
+      keep_latest: Number of newest checkpoints to keep. One more is kept, in case that a process is
+        killed while another one commits.
+      copies: Whether each process also saves the shards of another one. While these are on their
+        way, they take as much memory on the devices as the state itself.
+
+    Example:
+      >>> from luthier import checkpoint, durations
+      >>> tier = checkpoint.HostTier("/dev/shm/luthier", durations.Seconds(60))
+      >>> checkpoint.Checkpoints(fast=tier).fast.copies
+      True
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x"}
+
+    directory: str
+    every: Duration
+    keep_latest: int = 1
+    copies: bool = True
+
+    def folder(self, name: str) -> pathlib.Path:
+        """Return the folder of a run on this machine, creating it if necessary.
+
+        Args:
+          name: The name of the run's folder, see `folder_name`.
+
+        Returns:
+          The folder.
+
+        Raises:
+          CheckpointError: It cannot be made.
+        """
+        folder = pathlib.Path(self.directory).expanduser().absolute() / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _cannot_make(folder.parent, error) from error
+        return folder
+
+
+def folder_name(checkpoints: Files) -> str:
+    """Return the name of a run's folder on fast disks, noting it among its checkpoints if new.
+
+    Args:
+      checkpoints: The folder of the run's durable checkpoints.
+
+    Raises:
+      CheckpointError: The disk refuses.
+    """
+    try:
+        name = _name_in(checkpoints.read_text(FILE))
+    except (FileNotFoundError, UnicodeDecodeError):
+        name = None
+    if name is None:  # see `FastTier.folder`
+        name = f"run-{os.urandom(8).hex()}"
+        try:
+            checkpoints.write(FILE, [json.dumps({"name": name}).encode() + b"\n"])
+        except OSError as error:
+            what = f"{FILE} cannot be written among the checkpoints: {error}"
+            raise CheckpointError(Problem(what, "checkpoints")) from error
+    return name
+
+
+def _cannot_make(root: pathlib.Path, error: OSError) -> CheckpointError:
+    reason = error.strerror or str(error)
+    path, remedy = "checkpoints.fast.directory", "choose a directory that can be written"
+    return CheckpointError(Problem(f"{root}: {reason}", path, "", remedy))
 
 
 def _named(note: pathlib.Path) -> str | None:
     """Return the name that a run's note holds, if it is one of ours."""
     try:
-        name = json.loads(note.read_text(encoding="utf-8"))["name"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return _name_in(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _name_in(text: str) -> str | None:
+    try:
+        name = json.loads(text)["name"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     # The name is joined to a path that is deleted when the run is over: a note that was changed by
     # hand must not lead anywhere else.
@@ -324,7 +412,7 @@ class Checkpoints:
     keep_latest: int = 2
     keep_every: int | None = None
     keep_best: BestSelection | None = None
-    fast: FastTier | None = None
+    fast: FastTier | HostTier | None = None
     copying: Copying = HostCopy()
     storage: Storage = Storage()
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from luthier.checkpoint.arrays import process_index
+from luthier.checkpoint.files import files_of, folder
 from luthier.checkpoint.policy import (
     Checkpoints,
     Copying,
     HostCopy,
+    HostTier,
     discard,
+    folder_name,
 )
 from luthier.checkpoint.store import Store
 from luthier.errors import Problem
@@ -20,12 +23,15 @@ from luthier.errors import Problem
 if TYPE_CHECKING:
     import jax
 
+    from luthier.checkpoint.host_tier import HostCheckpoints
+
 
 def open_checkpoints(
     path: pathlib.Path | str,
     policy: Checkpoints,
     fence: Callable[[], None] = lambda: None,
     before_commit: Callable[[], None] = lambda: None,
+    state: Mapping[str, jax.ShapeDtypeStruct] | None = None,
 ) -> Saves:
     """Return the checkpoints of a run: one store, or two tiers where its policy asks for them.
 
@@ -34,6 +40,7 @@ def open_checkpoints(
       policy: The checkpoint policy.
       fence: Raises `LockLost` where another process writes here now; called before each commit.
       before_commit: Called by the primary before it commits a durable checkpoint.
+      state: Shape, dtype and sharding of the arrays that are saved, which a `HostTier` needs.
 
     Returns:
       The store, ready to save and restore.
@@ -48,8 +55,11 @@ def open_checkpoints(
       >>> store.latest() is None
       True
     """
-    fast = None
-    if (tier := policy.fast) is not None:
+    fast: Store | HostCheckpoints | None = None
+    if isinstance(tier := policy.fast, HostTier):
+        fast = _open_host_tier(path, tier, policy.copying, state or {})
+        fast.fence, fast.before_commit = fence, before_commit
+    elif tier is not None:
         from luthier.parallel import distributed
 
         # Made by the primary and then looked up by all: a process that does not see the folder (a
@@ -57,14 +67,29 @@ def open_checkpoints(
         own = pathlib.Path(path)  # never a URL: the trainer refuses it before a run is made
         distributed.decided(lambda: str(tier.folder(own, primary=True)))
         with distributed.together():
-            folder = tier.folder(own, primary=False)
-        fast = Store(folder, Checkpoints(keep_latest=tier.keep_latest, storage=policy.storage))
+            place = tier.folder(own, primary=False)
+        fast = Store(place, Checkpoints(keep_latest=tier.keep_latest, storage=policy.storage))
         fast.fence = fence
     store = Store(path, policy)
     store.fence, store.before_commit = fence, before_commit
     if fast is None and not policy.copying.in_background:
         return store
     return Tiers(store, fast, policy.copying)
+
+
+def _open_host_tier(
+    path: pathlib.Path | str,
+    tier: HostTier,
+    copying: Copying,
+    state: Mapping[str, jax.ShapeDtypeStruct],
+) -> HostCheckpoints:
+    from luthier.checkpoint.host_tier import HostCheckpoints
+    from luthier.parallel import distributed
+
+    name = distributed.decided(lambda: folder_name(files_of(folder(path))))
+    with distributed.together():
+        place = tier.folder(name)
+    return HostCheckpoints(place, name, state, tier.keep_latest, tier.copies, copying)
 
 
 class _Position:
@@ -88,11 +113,17 @@ class Tiers:
 
     Args:
       durable: The store of the run's directory; closed with this.
-      fast: The store on a fast disk, or None; closed with this.
+      fast: The store on a fast disk, or on the machines of the processes; None for none. Closed with
+        this.
       copying: Protects the arrays from the steps that follow.
     """
 
-    def __init__(self, durable: Store, fast: Store | None = None, copying: Copying | None = None):
+    def __init__(
+        self,
+        durable: Store,
+        fast: Store | HostCheckpoints | None = None,
+        copying: Copying | None = None,
+    ):
         self._durable, self._fast = durable, fast
         self._copying = HostCopy() if copying is None else copying
         # One thread, so that saves begin in the order of their steps. It waits for the device
@@ -108,10 +139,10 @@ class Tiers:
 
     # What there is.
 
-    def _stores(self) -> list[Store]:
+    def _stores(self) -> list[Store | HostCheckpoints]:
         return [self._durable] if self._fast is None else [self._fast, self._durable]
 
-    def _store_of(self, step: int) -> Store:
+    def _store_of(self, step: int) -> Store | HostCheckpoints:
         """Return the store to read a step from: the fast one where both have it."""
         return next((store for store in self._stores() if step in store.steps()), self._durable)
 
@@ -143,7 +174,7 @@ class Tiers:
                     store.trust(step)
                     return step, problems
                 problems += damage
-                if store is self._fast:
+                if store is self._fast and isinstance(store, Store):
                     store.move_to_trash(step, damage[0].what)
         return None, problems
 
@@ -212,11 +243,14 @@ class Tiers:
         """
         self._wait_for_start()
         # Without a fast tier (copies on the device alone) one store has all saves.
-        store = self._durable if durable or self._fast is None else self._fast
+        store: Store | HostCheckpoints = self._durable
+        if not durable and self._fast is not None:
+            store = self._fast
         for other in self._stores():
             if other is not store:
                 other.wait()  # one disk at a time, and one set of copies in memory
-        if not self._copying.in_background:
+        # That of the machines copies by itself: a part of it belongs into the thread that trains.
+        if not self._copying.in_background or not isinstance(store, Store):
             store.save(step, arrays, iterator, extra, metrics)
             return
         # On the device the copies are ordered before the next step, which donates the originals.
@@ -269,14 +303,18 @@ class Tiers:
 
     def discard_fast(self) -> None:
         """Delete the fast tier: the run is over. A checkpoint that nothing durable holds stays."""
-        if self._fast is not None:
-            self._fast.wait()
+        if self._fast is None:
+            return
+        self._fast.wait()
+        if not isinstance(self._fast, Store):
+            self._fast.discard(self.latest() or 0)
+        else:
             # A run that ends between two durable saves may have its newest state in the fast tier
             # alone, and deleting that would lose steps.
             if process_index() == 0 and (self._fast.latest() or 0) <= (self.latest() or 0):
                 discard(self._fast.directory)
 
-    def _each(self, call: Callable[[Store], None]) -> None:
+    def _each(self, call: Callable[[Store | HostCheckpoints], None]) -> None:
         """Call for every store, although one fails."""
         failure: Exception | None = None
         for store in self._stores():

@@ -16,6 +16,7 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import planner, project, terminal
 from luthier.checkpoint import (
+    FastTier,
     Provenance,
     Restoration,
     Saves,
@@ -740,9 +741,9 @@ def _look_at_disk(plan: Plan, directory: Path | None) -> None:
         copies = experiment.checkpoints.most_kept(experiment.training.steps)
         place = directory or project.records_folder(experiment.records.directory)
         if url := project.bucket_url(place):
-            if experiment.checkpoints.fast is not None:
-                what = f"a fast tier needs a run on a disk, and this one is in {url}"
-                remedy = "leave it out, or set records.directory to a disk"
+            if isinstance(experiment.checkpoints.fast, FastTier):
+                what = f"a FastTier needs a run on a disk, and this one is in {url}"
+                remedy = "use a HostTier, or set records.directory to a disk"
                 raise CheckpointError(Problem(what, "checkpoints.fast", remedy=remedy))
             return  # an object store is never full
         require_space(str(place), plan.state_bytes * copies)
@@ -787,7 +788,8 @@ def _open_store(plan: Plan, directory: RunDirectory) -> Iterator[Saves | None]:
         return
     place, fence = directory.checkpoints_path, directory.fence
     # In an object store, too, the record reaches as far as each checkpoint: it is uploaded before.
-    with open_checkpoints(place, checkpoints, fence, directory.upload) as store:
+    state = plan.program.abstract_state
+    with open_checkpoints(place, checkpoints, fence, directory.upload, state) as store:
         yield store
 
 

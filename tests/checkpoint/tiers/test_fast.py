@@ -33,7 +33,7 @@ def test_a_process_that_does_not_see_it_says_so(tier, tmp_path):
         tier.folder(tmp_path / "a", primary=False)
     assert str(caught.value) == (
         f"checkpoints.fast.directory: {folder} is not visible to every process; "
-        "choose a directory that all of them see"
+        "choose a directory that all of them see, or use a HostTier"
     )
 
 
