@@ -21,6 +21,7 @@ from . import lm_learning_rate
 _PACKAGE = __name__.partition("sweeps.")[0]
 DEVICE_SECONDS = 90.0
 STEPS = 360
+UNTUNED = 2e-4
 _RATES = {
     "optimizer.learning_rate.peak": studies.Log(1e-4, 1e-1),
     "optimizer.weight_decay": studies.Log(1e-3, 1.0),
@@ -78,6 +79,9 @@ def _search(
     name: str, base: fdl.Config, space: dict[str, studies.Dimension], metric: str
 ) -> fdl.Config[studies.Study]:
     words = ["evaluations.held_out.every=Steps(40)", f"checkpoints.every=Steps({STEPS})"]
+    # The experiments have a tuned learning rate, and trial 0 is the experiment as it is: a search
+    # that begins with the answer would show nothing.
+    words.append(f"optimizer.learning_rate.peak={UNTUNED}")
     graph = lm_learning_rate.study()
     graph.name = name
     graph.base = graphs.apply(base, words)
