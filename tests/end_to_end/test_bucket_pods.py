@@ -149,7 +149,7 @@ def last_recorded(lab):
 
 
 class Expected:
-    """What the next start of a pod must resume from, and whether it may read the bucket's arrays."""
+    """What the next start must resume from, and whether it may read arrays of the bucket."""
 
     def __init__(self, lab):
         self._lab = lab

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tools.docs import terminal_images, update_images
+from tools.docs import curves, terminal_images, update_images
 
 IMAGES = update_images.IMAGES
 
@@ -68,3 +68,15 @@ def test_the_readme_shows_pictures_that_exist():
     shown = re.findall(r"docs/images/[\w.-]+", readme)
     assert shown
     assert all((update_images.ROOT / path).is_file() for path in shown)
+
+
+def test_the_picture_of_the_schedulers_is_that_of_their_table():
+    now = curves.picture(update_images.RESULTS / "schedulers.json")
+    command = "python tools/docs/update_images.py curves"
+    assert (IMAGES / "schedulers.svg").read_text(encoding="utf-8") == now, command
+    ElementTree.fromstring(now)
+
+
+def test_a_median_curve_begins_where_most_seeds_have_a_trial():
+    seeds = [[(1.0, 5.0), (4.0, 2.0)], [(2.0, 3.0)], [(3.0, 4.0), (5.0, 1.0)]]
+    assert curves.median_curve(seeds) == [(2.0, 5.0), (3.0, 4.0), (4.0, 3.0), (5.0, 2.0)]

@@ -28,12 +28,12 @@ import statistics
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from tests import object_stores
 from tools.bench import report
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SERVER = """
 import json, sys
 sys.path.insert(0, {root!r})

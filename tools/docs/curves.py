@@ -1,4 +1,4 @@
-"""The picture of the benchmark of schedulers: the best loss over device seconds, a panel a study."""
+"""The picture of the benchmark of schedulers: a panel of curves for each study."""
 
 from __future__ import annotations
 
@@ -118,7 +118,6 @@ def _panel(
         for (_, _), (time, loss) in itertools.pairwise(curve):
             steps.append(f"H{x_of(time):.1f}V{y_of(loss):.1f}")
         steps.append(f"H{x_of(end):.1f}")
-        parts.append(
-            f'<path class="line" stroke="{color}" stroke-dasharray="{dashes}" d="{"".join(steps)}"/>'
-        )
+        line = f'<path class="line" stroke="{color}" stroke-dasharray="{dashes}"'
+        parts.append(f'{line} d="{"".join(steps)}"/>')
     return parts

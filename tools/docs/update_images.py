@@ -5,6 +5,7 @@ python tools/docs/update_images.py session                # the README's session
 python tools/docs/update_images.py pages                  # the page of a diff, in light and in dark
 python tools/docs/update_images.py pages --study DIR      # and the matrix and the report of a study
 python tools/docs/update_images.py site --built DIR       # the first page of the built site
+python tools/docs/update_images.py curves                 # the benchmark of schedulers
 
 Pages need Debian's chromium and `pip install playwright`. The pictures are in docs/images. A test
 compares the text of those of the terminal with what the commands print.
@@ -24,9 +25,10 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Of this checkout, whatever is installed.
 sys.path[:0] = [str(ROOT / "framework"), str(ROOT)]
-from tools.docs import terminal_images  # noqa: E402
+from tools.docs import curves, terminal_images  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
+RESULTS = ROOT / "tools" / "bench" / "results"
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 MOST_BYTES, MOST_BYTES_TOGETHER = 300_000, 1_500_000
 
@@ -140,7 +142,7 @@ def take_all(addresses: Mapping[str, tuple[str, tuple[int, int]]]) -> list[pathl
 def main() -> int:
     """Take the pictures; return the exit code: 1 where they are too large to be kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=("terminal", "session", "pages", "site"))
+    parser.add_argument("kind", choices=("terminal", "session", "pages", "site", "curves"))
     parser.add_argument("--study", type=pathlib.Path, metavar="DIR", help="the folder of a study")
     parser.add_argument("--built", type=pathlib.Path, metavar="DIR", help="the built site")
     arguments = parser.parse_args()
@@ -157,6 +159,9 @@ def main() -> int:
         for name, text in pictures.items():
             taken.append(IMAGES / f"{name}.svg")
             taken[-1].write_text(text, encoding="utf-8")
+    elif arguments.kind == "curves":
+        taken = [IMAGES / "schedulers.svg"]
+        taken[0].write_text(curves.picture(RESULTS / "schedulers.json"), encoding="utf-8")
     elif arguments.kind == "site":
         first = (arguments.built / "index.html").resolve().as_uri()
         taken = take_all({name: (first, size) for name, size in SITE_SIZES.items()})

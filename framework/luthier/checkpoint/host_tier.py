@@ -13,6 +13,10 @@ A save has two parts, so that the processes never disagree about more than one s
 2. Only then does each process commit its own folder. Each keeps one step more than it is asked to:
    a process that is killed in between has the step before.
 
+A machine may be away while the run goes on from an earlier step, and come back with what it had.
+So every start of the run has a random token, which is part of what it saves, and a note among the
+durable checkpoints says up to which step the saves of each start count (`policy.Starts`).
+
 What was tried before: the emergency and peer-to-peer managers of Orbax 0.12. They serve only what a
 process holds as its own, so that arrays without a replica on another machine (`fsdp` over all of
 them) have no second copy; their server accepts any connection on all interfaces; a transfer that
@@ -21,6 +25,7 @@ was cut off is noticed only where a file is empty; and they store iterators of P
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import functools
@@ -38,15 +43,24 @@ import numpy as np
 from luthier.checkpoint import commit as commit_lib
 from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory
-from luthier.checkpoint.policy import Copying, HostCopy
+from luthier.checkpoint.files import files_of
+from luthier.checkpoint.policy import Copying, HostCopy, Starts
 from luthier.checkpoint.store import installed_versions, version_notices
-from luthier.errors import EXIT_FAILED, CheckpointError, LuthierError, Problem
+from luthier.errors import (
+    EXIT_FAILED,
+    CheckpointError,
+    LuthierError,
+    Problem,
+    StoreError,
+    VersionError,
+)
 from luthier.storage import unfenced
 
 if TYPE_CHECKING:
     import jax
 
 OWN, WARD = "own.safetensors", "ward.safetensors"
+HOST_MEMORY = "pinned_host"
 _FACTS = "host_tier"  # what is kept in a commit's `extra` beside that of the caller
 Index = tuple[tuple[int, int], ...]
 """The part of an array that a device holds: start and end along each dimension."""
@@ -59,8 +73,8 @@ class HostCheckpoints:
     order. What an earlier start has left is looked for when this is made.
 
     Args:
-      folder: The folder of the run on this machine; made at the first save.
-      name: The name of that folder, the same in all processes.
+      folder: The folder of the run on this machine, of the same name in all processes.
+      starts: The starts of the run, whose steps count up to where a later one began.
       state: Shape, dtype and sharding of the arrays that are saved, by name.
       keep_latest: Number of newest checkpoints to keep. One more is kept, see the module.
       copies: Whether each process also keeps the shards of another one.
@@ -70,7 +84,7 @@ class HostCheckpoints:
     def __init__(
         self,
         folder: pathlib.Path,
-        name: str,
+        starts: Starts,
         state: Mapping[str, jax.ShapeDtypeStruct],
         keep_latest: int = 1,
         copies: bool = True,
@@ -78,24 +92,30 @@ class HostCheckpoints:
     ):
         from luthier.parallel import distributed
 
-        self._process, self._num_processes = distributed.process_index(), distributed.process_count()
+        self._process, self._num_processes = (
+            distributed.process_index(),
+            distributed.process_count(),
+        )
         self.directory = folder / f"process-{self._process}"
         self._directory = Directory(self.directory)
+        self._starts = starts
         self._keep = keep_latest + 1
         self._copying = HostCopy() if copying is None else copying
         hosts = distributed.gather(socket.gethostname())
-        self._distance = _distance(state, hosts) if copies and self._num_processes > 1 else 0
+        self._distance = 0
+        if copies and self._num_processes > 1:
+            _require_alike(state, self._num_processes)
+            self._distance = _distance(state, hosts)
         self._layout = _layout(state, self._num_processes, self._distance)
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "host-tier")
         self._pending: concurrent.futures.Future[None] | None = None
-        self._rounds = commit_lib.rounds(pathlib.Path(name))
+        self._rounds = commit_lib.rounds(pathlib.Path(folder.name))
         self._is_clean = False
-        self._token = ""
         self.fence: Callable[[], None] = unfenced
         """Raises `LockLost` where another process writes the run now; called by process 0."""
         self.before_commit: Callable[[], None] = unfenced
-        """Called by process 0 when all processes have written a step; where it raises, none is
-        committed."""
+        """Called by process 0 when all processes have written a step; where it raises a
+        `StoreError`, the step is left out."""
         self._find()
 
     # What there is.
@@ -104,7 +124,9 @@ class HostCheckpoints:
         """Agree with all processes on the newest step that all of them can have."""
         from luthier.parallel import distributed
 
-        mine = self._whole()
+        mine: dict[int, tuple[Commit, bool, bool]] = {}
+        with distributed.together():
+            mine = self._whole()
         rows = [[step, has_own, has_ward] for step, (_, has_own, has_ward) in mine.items()]
         tables = [{row[0]: (row[1], row[2]) for row in rows} for rows in distributed.gather(rows)]
         self._step: int | None = None
@@ -132,17 +154,28 @@ class HostCheckpoints:
         self._extra = extra
 
     def _whole(self) -> dict[int, tuple[Commit, bool, bool]]:
-        """Return what this machine has: by step its commit, and whether both files are whole."""
+        """Return what this machine has: by step its commit, and whether both files are whole.
+
+        Raises:
+          VersionError: A later version of luthier wrote a step.
+        """
         found = {}
         for step, path in self._directory.committed().items():
             try:
                 commit = commit_lib.read(path)
-                if commit.extra.get(_FACTS, {}).get("layout") != self._layout:
-                    continue  # of another mesh, or of another number of processes
+                facts = commit.extra.get(_FACTS, {})
+                # Of another mesh, of another number of processes, or left on a machine that was
+                # away while the run was resumed from an earlier step.
+                if facts.get("layout") != self._layout or not self._starts.holds(
+                    facts.get("start"), step
+                ):
+                    continue
                 # Every byte is read: memory and local disks have nobody else who would check them.
                 is_whole = [not commit_lib.check(path, commit, [file]) for file in (OWN, WARD)]
+            except VersionError:
+                raise
             # What cannot be read does not count: the durable tier, or another machine, has it.
-            except (OSError, LuthierError):
+            except (OSError, CheckpointError, KeyError):
                 continue
             found[step] = (commit, *is_whole)
         return found
@@ -221,12 +254,12 @@ class HostCheckpoints:
         """
         self.wait()
         state = None if iterator is None else iterator.get_state()
-        facts = {"layout": self._layout, "iterator": state}
+        facts = {"layout": self._layout, "start": self._starts.token, "iterator": state}
         commit = Commit(
             step=step,
             arrays={name: (tuple(a.shape), str(a.dtype)) for name, a in arrays.items()},
             extra=json.loads(json.dumps({**(extra or {}), _FACTS: facts})),
-            metrics=dict(metrics or {}),
+            metrics={name: float(value) for name, value in (metrics or {}).items()},
             versions=installed_versions(),
             has_iterator=iterator is not None,
         )
@@ -237,47 +270,103 @@ class HostCheckpoints:
         }
         # These are new arrays, which no step donates: a thread can wait for them.
         own: Any = self._copying(arrays)
-        if not self._copying.in_background:
+        if self._is_on_host:
             own = _on_host(own)
-        self._pending = self._thread.submit(self._write, commit, own, wards)
+        self._step = None  # of the earlier start; it may be deleted from now on
+        self._pending = self._thread.submit(self._write, commit, [own], wards)
 
-    def _write(self, commit: Commit, own: Any, wards: Mapping[str, jax.Array]) -> None:
+    def _write(self, commit: Commit, own: list[Any], wards: dict[str, jax.Array]) -> None:
+        saving = self._directory.saving(commit.step, self._starts.token)
+        sums: dict[str, tuple[int, int]] = {}
+
         def write() -> None:
-            nonlocal own
             if not self._is_clean:
                 self._directory.clean()
                 self._is_clean = True
             saving.mkdir(parents=True)
-            # Both files are always there, so that each can be checked by itself.
-            _write_file(saving / OWN, own if isinstance(own, dict) else _on_host(own))
-            own = None
+            # Both files are always there, so that each can be checked by itself. What is written is
+            # let go at once: there may be copies of the whole state on the devices.
+            arrays = own.pop()
+            _write_file(saving / OWN, arrays if self._is_on_host else _on_host(arrays))
+            del arrays
             _write_file(saving / WARD, _on_host(wards, self._distance))
+            wards.clear()
+            files = files_of(saving)
+            sums.update({name: files.checksum(name, sync=True) for name in (OWN, WARD)})
 
-        def allow(_: object) -> None:
-            self.fence()
-            self.before_commit()
-
-        def summarize(error: Exception) -> tuple[str, int]:
-            blamed = self._blamed(commit.step, error) or error
-            code = blamed.exit_code if isinstance(blamed, LuthierError) else EXIT_FAILED
-            return " ".join(str(blamed).split()), code
-
-        self._token = self._token or self._directory.new_token()
-        saving = self._directory.saving(commit.step, self._token)
-        try:
-            commit_lib.finish(
-                _Call(write), self._rounds, seal=dict, commit=allow, summarize=summarize
-            )
+        def put_in_place() -> None:
             path = self._directory.put_in_place(saving, commit.step)
-            commit_lib.write(path, commit)
+            commit_lib.write(path, commit, sums)
             for old in sorted(self._directory.committed())[: -self._keep]:
                 self._directory.delete(old)
             self._directory.delete_replaced(commit.step)
-        except Exception as error:
+
+        try:
+            # Two exchanges, whatever fails in one of them: no process may wait for another's.
+            if self._agreed(commit.step, write, self._allow):
+                self._agreed(commit.step, put_in_place)
+        finally:
             shutil.rmtree(saving, ignore_errors=True)
-            if (blamed := self._blamed(commit.step, error)) is not None:
-                raise blamed from error
-            raise
+
+    def _allow(self) -> bool:
+        try:
+            # A step of which the record in the bucket knows nothing must not be resumed from.
+            self.before_commit()
+        except StoreError:  # the next save may find the store again; training goes on meanwhile
+            return False
+        self.fence()
+        return True
+
+    def _agreed(
+        self, step: int, call: Callable[[], None], allow: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Have all processes do something, and process 0 decide on what follows.
+
+        Args:
+          step: The step that is saved.
+          call: What each process does.
+          allow: Called by process 0 when all have succeeded.
+
+        Returns:
+          What `allow` returned.
+
+        Raises:
+          CheckpointError: The disk of this machine refuses, or that of another one.
+        """
+        own: Exception | None = None
+
+        def decide(failures: Sequence[Any]) -> Any:
+            nonlocal own
+            if (why := next((why for why in failures if why), None)) is None:
+                try:
+                    return [allow(), None]
+                except Exception as error:
+                    own, why = error, self._summary(step, error)
+            return [False, why]
+
+        try:
+            call()
+        except Exception as error:
+            own = error
+        may, why = self._rounds.exchange(None if own is None else self._summary(step, own), decide)
+        if own is not None:
+            if (blamed := self._blamed(step, own)) is not None:
+                raise blamed from own
+            raise own
+        if why is not None:
+            line, exit_code = why
+            raise CheckpointError(Problem(line), exit_code)
+        return bool(may)
+
+    def _summary(self, step: int, error: Exception) -> tuple[str, int]:
+        error = self._blamed(step, error) or error
+        code = error.exit_code if isinstance(error, LuthierError) else EXIT_FAILED
+        return " ".join(str(error).split()) or repr(error), code
+
+    @property
+    def _is_on_host(self) -> bool:
+        """Whether a save copies the arrays to the host before it returns."""
+        return not self._copying.in_background
 
     def _blamed(self, step: int, error: Exception) -> CheckpointError | None:
         """Return the one-line error for a disk that refuses; None for other errors."""
@@ -325,6 +414,10 @@ class HostCheckpoints:
           step: The restored step; None where training starts again from step 0.
         """
         self.wait()
+        if self._process == 0:
+            self.fence()
+            # Before anything is deleted: machines that are away keep what they have.
+            self._starts.end_others(step or 0)
         for later in self._directory.committed():
             if later > (-1 if step is None else step):
                 self._directory.delete(later)
@@ -358,9 +451,16 @@ class HostCheckpoints:
         Raises:
           BadInput: The iterator rejects its state.
         """
+        path = self._directory.committed().get(step)
+        if path is None and (self._has_own[self._process] or self._has_ward[self._process]):
+            what = f"{self.directory} had step {step} a moment ago, and does not have it now"
+            remedy = "rerun the command: it continues from what is there"
+            raise CheckpointError(Problem(what, "checkpoints.fast.directory", remedy=remedy))
+        if iterator is not None and self._iterator is None:
+            what = f"step {step} was saved without the state of a data iterator"
+            raise CheckpointError(Problem(what))
         if iterator is not None:
             iterator.set_state(self._iterator)
-        path = self._directory.committed().get(step)
         own = _File(path / OWN if path is not None and self._has_own[self._process] else None)
         ward = _File(path / WARD if path is not None and self._has_ward[self._process] else None)
         everybody = all(self._has_own)
@@ -374,56 +474,77 @@ class HostCheckpoints:
                 # the guardian holds the same parts of an array, they are in its first file only.
                 file = ward if _differs(array, self._distance) else own
                 held = file.array(name, array, self._distance)
-                received = _sent(held, -self._distance)
+                received = _placed(_sent(held, -self._distance), array)
                 is_whole = self._has_own[self._process]
-                arrays[name] = own.array(name, array) if is_whole else _placed(received, array)
+                arrays[name] = own.array(name, array) if is_whole else received
         return arrays
 
     def _guardian(self, process: int) -> int:
         return (process + self._distance) % self._num_processes
 
 
-class _Call:
-    """A function as a save that is pending, for `commit.finish`."""
-
-    def __init__(self, result: Callable[[], None]):
-        self.result = result
-
-
 # Which device holds which part, and which of another process corresponds to it.
 
 
-@functools.cache
-def _places() -> dict[Any, tuple[int, int]]:
+@functools.lru_cache(4)
+def _places(devices: Sequence[Any]) -> dict[Any, tuple[int, int]]:
     """Return the process of every device, and its number among the devices of that process."""
-    import jax
-
     numbers: dict[int, int] = {}
     places = {}
-    for device in sorted(jax.devices(), key=lambda device: device.id):
+    for device in sorted(devices, key=lambda device: device.id):
         number = numbers[device.process_index] = numbers.get(device.process_index, -1) + 1
         places[device] = (device.process_index, number)
     return places
 
 
-@functools.cache
-def _shifted(distance: int) -> dict[Any, Any]:
+@functools.lru_cache(4)
+def _shifted(devices: Sequence[Any], distance: int) -> dict[Any, Any]:
     """Return for every device its counterpart in the process that is so many further."""
-    places = _places()
-    devices = {place: device for device, place in places.items()}
+    places = _places(devices)
+    if not distance:
+        return {device: device for device in devices}
+    by_place = {place: device for device, place in places.items()}
     count = 1 + max(process for process, _ in places.values())
     return {
-        device: devices[(process + distance) % count, number]
+        device: by_place[(process + distance) % count, number]
         for device, (process, number) in places.items()
     }
+
+
+def _all_devices() -> tuple[Any, ...]:
+    import jax
+
+    return tuple(jax.devices())
+
+
+def _require_alike(state: Mapping[str, Any], num_processes: int) -> None:
+    """Refuse copies where a process has no counterpart for each device of another one.
+
+    Raises:
+      CheckpointError: The mesh leaves out devices, or processes have different numbers of them.
+    """
+    from jax.sharding import NamedSharding
+
+    devices = _all_devices()
+    counts = collections.Counter(process for process, _ in _places(devices).values())
+    if (
+        len(counts) != num_processes
+        or len(set(counts.values())) != 1
+        or any(
+            not isinstance(array.sharding, NamedSharding)
+            or len(array.sharding.device_set) != len(devices)
+            for array in state.values()
+        )
+    ):
+        what = "copies need a mesh over all devices, and as many devices in each process"
+        path, remedy = "checkpoints.fast.copies", "set it to False"
+        raise CheckpointError(Problem(what, path, remedy=remedy))
 
 
 def _parts(array: Any) -> dict[Any, Index]:
     """Return the part of an array that each device holds, here and in other processes."""
     return {
-        device: tuple(
-            part.indices(size)[:2] for part, size in zip(index, array.shape, strict=True)
-        )
+        device: tuple(part.indices(size)[:2] for part, size in zip(index, array.shape, strict=True))
         for device, index in array.sharding.devices_indices_map(tuple(array.shape)).items()
     }
 
@@ -431,7 +552,7 @@ def _parts(array: Any) -> dict[Any, Index]:
 def _differs(array: Any, distance: int) -> bool:
     """Return whether a process holds other parts of an array than the one so many further."""
     parts = _parts(array)
-    counterpart = _shifted(distance)
+    counterpart = _shifted(_all_devices(), distance)
     return any(parts[counterpart[device]] != part for device, part in parts.items())
 
 
@@ -469,7 +590,7 @@ def _distance(state: Mapping[str, Any], hosts: Sequence[str]) -> int:
 
 def _layout(state: Mapping[str, Any], num_processes: int, distance: int) -> str:
     """Return what must be equal for shards to be read again: who holds which part of what."""
-    places = _places()
+    places = _places(_all_devices())
     digest = hashlib.sha256(json.dumps([num_processes, distance]).encode())
     known: dict[Any, str] = {}
     for name, array in sorted(state.items()):
@@ -493,28 +614,33 @@ def _sent(array: Any, distance: int) -> Any:
     import jax
     from jax.sharding import NamedSharding
 
-    # State that is kept in the memory of the host goes by way of the devices.
-    sharding = NamedSharding(array.sharding.mesh, array.sharding.spec)
-    return _program(sharding, array.ndim, distance)(jax.device_put(array, sharding))
+    kept = array.sharding
+    if kept.memory_kind == HOST_MEMORY:
+        array = jax.device_put(array, kept.with_memory_kind("device"))
+    sharding = NamedSharding(kept.mesh, kept.spec, memory_kind=array.sharding.memory_kind)
+    return _program(sharding, distance)(array)
 
 
-@functools.cache
-def _program(sharding: Any, ndim: int, distance: int) -> Callable[[Any], Any]:
+@functools.lru_cache(256)
+def _program(sharding: Any, distance: int) -> Callable[[Any], Any]:
     import jax
+    import jax.numpy as jnp
 
-    mesh, counterpart = sharding.mesh, _shifted(distance)
+    mesh, counterpart = sharding.mesh, _shifted(_all_devices(), distance)
     position = {device: number for number, device in enumerate(mesh.devices.flat)}
     pairs = [(number, position[counterpart[device]]) for device, number in position.items()]
 
     def send(shard: jax.Array) -> jax.Array:
-        # As bits: a permutation must not care what they mean, and some types cannot be sent.
-        bits = shard.view(f"uint{8 * shard.dtype.itemsize}") if ndim else shard
+        dtype, num_bits = shard.dtype, 8 * shard.dtype.itemsize
+        # As bits, since some types of eight bits cannot be sent.
+        is_float = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits == num_bits
+        bits = jax.lax.bitcast_convert_type(shard, f"uint{num_bits}") if is_float else shard
         sent = jax.lax.ppermute(bits, mesh.axis_names, pairs)
-        return sent.view(shard.dtype)
+        return jax.lax.bitcast_convert_type(sent, dtype) if is_float else sent
 
     spec = sharding.spec
     mapped = jax.shard_map(send, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    return jax.jit(mapped)
+    return jax.jit(mapped, out_shardings=sharding)
 
 
 def _placed(array: Any, abstract: Any) -> Any:
@@ -531,7 +657,7 @@ def _own_parts(array: Any, distance: int = 0) -> Iterator[tuple[str, Any]]:
       array: The array, or its shape, dtype and sharding.
       distance: How far the shards have been sent.
     """
-    parts, origin = _parts(array), _shifted(-distance)
+    parts, origin = _parts(array), _shifted(_all_devices(), -distance)
     for device in array.sharding.addressable_devices:
         yield ",".join(f"{start}:{end}" for start, end in parts[origin[device]]), device
 

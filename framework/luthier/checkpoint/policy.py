@@ -12,14 +12,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from luthier.checkpoint.files import Folder, files_of
 from luthier.durations import Duration, Seconds
 from luthier.errors import CheckpointError, Problem
 from luthier.storage import replacing
 
 if TYPE_CHECKING:
     import jax
-
-    from luthier.checkpoint.files import Files
 
 
 # How Orbax writes and reads arrays: sizes of files, and the part of each replica.
@@ -281,7 +280,7 @@ class HostTier:
         """Return the folder of a run on this machine, creating it if necessary.
 
         Args:
-          name: The name of the run's folder, see `folder_name`.
+          name: The name of the run's folder, see `Starts`.
 
         Returns:
           The folder.
@@ -297,27 +296,100 @@ class HostTier:
         return folder
 
 
-def folder_name(checkpoints: Files) -> str:
-    """Return the name of a run's folder on fast disks, noting it among its checkpoints if new.
+@dataclasses.dataclass
+class Starts:
+    """The starts of a run that save into a `HostTier`, in a note among its durable checkpoints.
 
     Args:
-      checkpoints: The folder of the run's durable checkpoints.
-
-    Raises:
-      CheckpointError: The disk refuses.
+      checkpoints: The folder of the durable checkpoints.
+      name: The name of the run's folder on the fast disks.
+      token: Random, of this start.
+      ends: The last step of each start that counts; None of this one and of those that no later
+        one has followed.
     """
-    try:
-        name = _name_in(checkpoints.read_text(FILE))
-    except (FileNotFoundError, UnicodeDecodeError):
-        name = None
-    if name is None:  # see `FastTier.folder`
-        name = f"run-{os.urandom(8).hex()}"
+
+    checkpoints: Folder
+    name: str
+    token: str
+    ends: dict[str, int | None]
+
+    @classmethod
+    def begin(cls, checkpoints: Folder) -> Starts:
+        """Note a start, and return all of them; called by process 0.
+
+        Args:
+          checkpoints: The folder of the durable checkpoints.
+
+        Raises:
+          CheckpointError: The disk refuses.
+        """
         try:
-            checkpoints.write(FILE, [json.dumps({"name": name}).encode() + b"\n"])
+            text = files_of(checkpoints).read_text(FILE)
+        except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+            text = ""
+        name, ends = _name_in(text), _ends_in(text)
+        if name is None:  # see `FastTier.folder`
+            name, ends = f"run-{os.urandom(8).hex()}", {}
+        starts = cls(checkpoints, name, os.urandom(8).hex(), ends)
+        starts.ends[starts.token] = None
+        starts._write()
+        return starts
+
+    def holds(self, token: object, step: int) -> bool:
+        """Return whether what a start has saved at a step still counts.
+
+        Args:
+          token: The token of the start.
+          step: The step.
+        """
+        if not isinstance(token, str) or token not in self.ends:
+            return False
+        end = self.ends[token]
+        return end is None or step <= end
+
+    def end_others(self, step: int) -> None:
+        """Note that this start continues from a step: later ones of other starts do not count.
+
+        Args:
+          step: The step.
+
+        Raises:
+          CheckpointError: The disk refuses.
+        """
+        others = {
+            token: step if end is None else min(step, end)
+            for token, end in self.ends.items()
+            if token != self.token
+        }
+        # Those that end at the same step or before another one have nothing that it has not, but
+        # their last step itself: a run that is restarted for ever keeps a bounded number.
+        self.ends = {**dict(list(others.items())[-_NUM_STARTS:]), self.token: None}
+        self._write()
+
+    def _write(self) -> None:
+        content = [json.dumps({"name": self.name, "starts": self.ends}).encode() + b"\n"]
+        try:
+            if not isinstance(self.checkpoints, pathlib.Path):
+                files_of(self.checkpoints).write(FILE, content)
+                return
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            with replacing(self.checkpoints / FILE) as file:
+                file.writelines(content)
         except OSError as error:
-            what = f"{FILE} cannot be written among the checkpoints: {error}"
-            raise CheckpointError(Problem(what, "checkpoints")) from error
-    return name
+            what = f"{self.checkpoints}/{FILE} cannot be written: {error.strerror or error}"
+            raise CheckpointError(Problem(what, "checkpoints.fast")) from error
+
+
+_NUM_STARTS = 32
+
+
+def _ends_in(text: str) -> dict[str, int | None]:
+    try:
+        ends = json.loads(text)["starts"]
+        assert all(end is None or type(end) is int for end in ends.values())
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, RecursionError):
+        return {}
+    return dict(ends)
 
 
 def _cannot_make(root: pathlib.Path, error: OSError) -> CheckpointError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 from luthier.checkpoint.arrays import process_index
 from luthier.checkpoint.files import files_of, folder
 from luthier.checkpoint.policy import (
+    FILE,
     Checkpoints,
     Copying,
     HostCopy,
     HostTier,
+    Starts,
     discard,
-    folder_name,
 )
 from luthier.checkpoint.store import Store
-from luthier.errors import Problem
+from luthier.errors import LuthierError, Problem
 
 if TYPE_CHECKING:
     import jax
@@ -70,11 +72,20 @@ def open_checkpoints(
             place = tier.folder(own, primary=False)
         fast = Store(place, Checkpoints(keep_latest=tier.keep_latest, storage=policy.storage))
         fast.fence = fence
+    if tier is None:
+        _forget_fast(path)
     store = Store(path, policy)
     store.fence, store.before_commit = fence, before_commit
     if fast is None and not policy.copying.in_background:
         return store
     return Tiers(store, fast, policy.copying)
+
+
+def _forget_fast(path: pathlib.Path | str) -> None:
+    """Forget the fast tier of a run that goes on without one: its steps are of another history."""
+    if process_index() == 0:
+        with contextlib.suppress(OSError, LuthierError):
+            files_of(folder(path)).delete(FILE)
 
 
 def _open_host_tier(
@@ -86,10 +97,16 @@ def _open_host_tier(
     from luthier.checkpoint.host_tier import HostCheckpoints
     from luthier.parallel import distributed
 
-    name = distributed.decided(lambda: folder_name(files_of(folder(path))))
+    checkpoints = folder(path)
+
+    def begin() -> list[Any]:
+        starts = Starts.begin(checkpoints)
+        return [starts.name, starts.token, starts.ends]
+
+    starts = Starts(checkpoints, *distributed.decided(begin))
     with distributed.together():
-        place = tier.folder(name)
-    return HostCheckpoints(place, name, state, tier.keep_latest, tier.copies, copying)
+        place = tier.folder(starts.name)
+    return HostCheckpoints(place, starts, state, tier.keep_latest, tier.copies, copying)
 
 
 class _Position:
@@ -113,8 +130,8 @@ class Tiers:
 
     Args:
       durable: The store of the run's directory; closed with this.
-      fast: The store on a fast disk, or on the machines of the processes; None for none. Closed with
-        this.
+      fast: The store on a fast disk, or on the machines of the processes; closed with this. None
+        for none.
       copying: Protects the arrays from the steps that follow.
     """
 
@@ -307,7 +324,9 @@ class Tiers:
             return
         self._fast.wait()
         if not isinstance(self._fast, Store):
-            self._fast.discard(self.latest() or 0)
+            from luthier.parallel import distributed
+
+            self._fast.discard(distributed.decided(lambda: self.latest() or 0))
         else:
             # A run that ends between two durable saves may have its newest state in the fast tier
             # alone, and deleting that would lose steps.

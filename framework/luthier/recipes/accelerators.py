@@ -26,9 +26,9 @@ def gpu(
 
     The model computes in bfloat16; attention is cuDNN's wherever its kernel has the mask and is
     asked for neither caps, biases nor dropout of weights; queries, keys and values come from one
-    product; logits are stored in bfloat16; and stacks of up to 48 layers are unrolled. Settings
-    close to these were measured together on one H200; these themselves were not. Parameters keep their names, shapes and types,
-    so checkpoints of either form restore into the other.
+    product; logits are stored in bfloat16; and stacks of up to 48 layers are unrolled. An earlier
+    form of these settings was measured on one H200, and these were not. Parameters keep their
+    names, shapes and types, so checkpoints of either form restore into the other.
 
         luthier show configs.lm.quickstart fiddler:gpu --changes
 

@@ -138,7 +138,7 @@ def test_a_disk_that_refuses_is_one_line(opened, tmp_path):
     (folder,) = (tmp_path / "fast").glob("run-*")
     (folder / "process-0").write_text("not a folder")
     tiers.save(5, arrays(abstract, 5), Counter(5), {}, durable=False)
-    with pytest.raises(CheckpointError, match="step 5 was not saved: .*choose another") as caught:
+    with pytest.raises(CheckpointError, match=r"step 5 was not saved: .*choose another") as caught:
         tiers.wait()
     assert "checkpoints.fast.directory" in str(caught.value)
     (folder / "process-0").unlink()

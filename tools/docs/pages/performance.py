@@ -146,6 +146,19 @@ blocks the training loop, and the memory of the process over many saves.
 {table}
 """
 
+BUCKET = """
+## Checkpoints in object stores
+
+    {command}
+
+The store is an emulator in a process of its own on the same machine (*emulated*), so the table
+shows what luthier adds to Orbax, and not how fast a real store is. With several processes, each
+holds a part of every array, and the slowest one counts. The requests are those of `luthier train`
+with one process.
+
+{table}
+"""
+
 COMPILE = """
 ## Compiling on a CPU
 
@@ -191,6 +204,30 @@ CPUs, neither is faster than single trials. Packed trials are evaluated one afte
 batches that stay on the device, because `vmap` over 8 evaluations takes 2.6 times the processor
 time on a CPU. In the lines below the table, planning includes the time to compile the program of
 packed trials.
+
+{table}
+"""
+
+SCHEDULERS = """
+## Schedulers of sweeps
+
+    {command}
+
+The command runs three studies of `sweeps/rungs.py` for the same device time: a language model
+(`rungs`), a vision transformer on digits and a translation model. All ways of `luthier sweep` draw
+the same settings in the same order for a seed. Every study starts from an untuned learning rate.
+
+- `ASHA` pauses trials at rungs, and promotes the best third of them from their checkpoints.
+- `random search` trains every trial to its full length.
+- `Hyperband (Optuna)` is a pruner, which ends trials at the same steps for good.
+- `ASHA (Ray Tune)` also ends trials for good. It draws its own settings, and trains with a step
+  that is written by hand. Its time excludes the compilation, which that of the others includes.
+
+Only complete trials count. "as good after" is the device time after which a way was as good as
+random search of the same seed at its end, and the ratio relates it to the whole device time of
+random search.
+
+![The best loss over device seconds, median of the seeds, for each study](../images/schedulers.svg)
 
 {table}
 """
@@ -276,6 +313,8 @@ SECTIONS = (
     ("driver", "python tools/bench/driver.py", DRIVER),
     ("driver.rungs.few", f"{_RUNGS} --trials 1000", DRIVER_RUNGS_FEW),
     ("driver.rungs", _RUNGS, DRIVER_RUNGS),
+    ("schedulers", "python tools/bench/schedulers.py", SCHEDULERS),
+    ("bucket.gs", "python tools/bench/bucket.py", BUCKET),
 )
 
 
