@@ -159,7 +159,7 @@ class HostCheckpoints:
         Raises:
           VersionError: A later version of luthier wrote a step.
         """
-        found = {}
+        found: dict[int, tuple[Commit, bool, bool]] = {}
         for step, path in self._directory.committed().items():
             try:
                 commit = commit_lib.read(path)
@@ -171,13 +171,13 @@ class HostCheckpoints:
                 ):
                     continue
                 # Every byte is read: memory and local disks have nobody else who would check them.
-                is_whole = [not commit_lib.check(path, commit, [file]) for file in (OWN, WARD)]
+                has_own, has_ward = (not commit_lib.check(path, commit, [f]) for f in (OWN, WARD))
             except VersionError:
                 raise
             # What cannot be read does not count: the durable tier, or another machine, has it.
             except (OSError, CheckpointError, KeyError):
                 continue
-            found[step] = (commit, *is_whole)
+            found[step] = (commit, has_own, has_ward)
         return found
 
     def steps(self) -> list[int]:
@@ -664,7 +664,7 @@ def _own_parts(array: Any, distance: int = 0) -> Iterator[tuple[str, Any]]:
 
 def _on_host(arrays: Mapping[str, jax.Array], distance: int = 0) -> dict[str, np.ndarray]:
     """Return the parts that this process holds, each once, by the names of arrays and parts."""
-    chosen = {}
+    chosen: dict[str, jax.Array] = {}
     for name, array in arrays.items():
         shards = {shard.device: shard.data for shard in array.addressable_shards}
         for part, device in _own_parts(array, distance):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,14 +12,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from luthier.checkpoint import Checkpoints, DeviceCopy, HostCopy, HostTier, open_checkpoints
 from luthier.durations import Steps
-from luthier.errors import CheckpointError
+from luthier.errors import CheckpointError, Problem, StoreUnavailable
 
 SHAPES = {
-    "split": ((8, 6), jnp.float32, PartitionSpec("data", "model")),
+    "split": ((8, 8), jnp.float32, PartitionSpec("data", "model")),
     "rows": ((8, 6), jnp.bfloat16, PartitionSpec("data")),
     "whole": ((3,), jnp.uint32, PartitionSpec()),
     "eight_bits": ((4,), jnp.float8_e4m3fn, PartitionSpec("model")),
-    "flags": ((2,), jnp.bool_, PartitionSpec("model")),
+    "flags": ((8,), jnp.bool_, PartitionSpec("model")),
     "scalar": ((), jnp.int32, PartitionSpec()),
     "none": ((0, 4), jnp.float32, PartitionSpec()),
 }
@@ -153,3 +155,68 @@ def test_another_run_of_the_same_name_finds_nothing(opened, tmp_path):
     tiers.close()
     (tmp_path / "checkpoints" / "fast_tier.json").unlink()
     assert opened(abstract).newest_whole() == (None, [])
+
+
+def save(tiers, abstract, *steps):
+    for step in steps:
+        tiers.save(step, arrays(abstract, step), Counter(step), {}, durable=False)
+    tiers.wait()
+
+
+def test_what_a_machine_brings_back_of_an_abandoned_history_does_not_count(opened, tmp_path):
+    abstract = state()
+    tiers = opened(abstract)
+    save(tiers, abstract, 5, 10)
+    (folder,) = (tmp_path / "fast").glob("run-*/process-0")
+    shutil.copytree(folder / "10", tmp_path / "away")
+    tiers.close()
+    tiers = opened(abstract)
+    tiers.cut_back(5)  # the machine was away, and the run goes on from step 5
+    tiers.close()
+    shutil.copytree(tmp_path / "away", folder / "10")
+    tiers = opened(abstract)
+    assert tiers.newest_whole() == (5, [])
+    tiers.cut_back(5)
+    save(tiers, abstract, 10)
+    tiers.close()
+    assert opened(abstract).newest_whole() == (10, [])
+
+
+def test_a_run_that_goes_on_without_the_tier_forgets_it(opened, tmp_path):
+    abstract = state()
+    tiers = opened(abstract)
+    save(tiers, abstract, 5)
+    tiers.close()
+    with open_checkpoints(tmp_path / "checkpoints", Checkpoints()) as store:
+        store.save(3, arrays(abstract, 3))
+    assert opened(abstract).newest_whole() == (3, [])
+
+
+def test_a_step_that_vanishes_before_it_is_restored_is_one_line(opened, tmp_path):
+    abstract = state()
+    tiers = opened(abstract)
+    save(tiers, abstract, 5)
+    tiers.close()
+    tiers = opened(abstract)
+    (folder,) = (tmp_path / "fast").glob("run-*/process-0")
+    shutil.rmtree(folder)
+    with pytest.raises(CheckpointError, match="had step 5 a moment ago, and does not have it now"):
+        tiers.restore(5, abstract)
+
+
+def test_a_store_that_is_away_leaves_out_a_step_and_not_the_run(opened):
+    abstract = state()
+    tiers = opened(abstract)
+    refusals = [StoreUnavailable(Problem("it does not respond"))]
+
+    def upload():
+        if refusals:
+            raise refusals.pop()
+
+    tiers._fast.before_commit = upload
+    save(tiers, abstract, 5, 10)
+    tiers.close()
+    assert not refusals
+    tiers = opened(abstract)
+    assert tiers.newest_whole() == (10, [])
+    assert tiers._fast.latest() == 10

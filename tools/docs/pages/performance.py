@@ -316,6 +316,8 @@ SECTIONS = (
     ("schedulers", "python tools/bench/schedulers.py", SCHEDULERS),
     ("bucket.gs", "python tools/bench/bucket.py", BUCKET),
 )
+PICTURED = ("schedulers",)
+"""Sections with a picture of their table: they are left out until there is one."""
 
 
 def render() -> str:
@@ -331,7 +333,7 @@ def render() -> str:
             parts.append(text.format(command=command, table=report.table(made)))
             parts.extend(f"\n{note}\n" for note in made.notes)
             parts.append(f"\n{_where(content['environment'], _asked(made.settings))}\n")
-        else:
+        elif name not in PICTURED:
             parts.append(text.format(command=command, table=UNMEASURED))
     parts.append(_gpu_hour())
     return "".join(parts)
