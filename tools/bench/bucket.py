@@ -200,7 +200,8 @@ def measure(arguments: argparse.Namespace, emulator: Emulator) -> list[dict]:
                 saves = zip(*(one[side] for one in found), strict=True)  # of all processes
                 slowest = (max(each[place] for each in save) for save in saves)
                 medians.append(1e3 * statistics.median(slowest))
-            what = f"blocking a save, {count} processes, {kind}, ms"
+            processes = "1 process" if count == 1 else f"{count} processes"
+            what = f"blocking a save, {processes}, {kind}, ms"
             rows.append(checkpoint.row(what, *medians, "ratio <= 1.1"))
     (sizes,) = children(arguments, "memory", 1)
     quarter = NUM_SAVES // 4
