@@ -133,7 +133,7 @@ def denied_between_saves(stage: Stage, truths: Truths) -> Outcome:
 
 @injection("an object store takes half a second for each request")
 def slow(stage: Stage, truths: Truths) -> Outcome:
-    for lab in labs(stage):
+    for lab in labs(stage, ("gs",)):
         with lab.fault(seconds=0.5):
             started = began(lab, slow=0.5)
             lab.until_saved(2 * EVERY, started)
