@@ -20,20 +20,19 @@ This page describes every number that a run records. It lists the meaning, the u
 
 The key of a metric depends on where you read it:
 
-| | line of `metrics.jsonl` | in commands | in W&B |
+| | line of `metrics.jsonl` | commands | W&B |
 |---|---|---|---|
 | a training step | `step`: `values` | `loss` | `train/loss`, `performance/mfu` |
 | an evaluation | `evaluation`: `name`, `values` | `held_out/loss` | `eval/held_out/loss` |
 
-Here, `held_out` is the name of an evaluation set in `evaluations`. Use the keys in the column "in
-commands" with `luthier runs --sort` and `--plot`. In a config, refer to the metric of an evaluation
-with `Selector("held_out", "loss")`, for example in `checkpoints.keep_best`, in
+Here, `held_out` is a key of the dict `evaluations`. With `luthier runs --sort` and `--plot`, use
+the keys in the *commands* column. In a config, refer to the metric of an evaluation with
+`Selector("held_out", "loss")`, for example in `checkpoints.keep_best`, in
 `training.early_stopping`, or as an objective of a study.
 
-Every metric is an exact mean over the whole batch or evaluation set. luthier adds up sums and
-weights over devices, microbatches and batches, and divides only once at the end. Padding has
-weight 0.
-"""
+Losses, accuracies and similar metrics are exact means over the whole batch or evaluation set.
+luthier accumulates the weighted sum and the total weight across devices, microbatches and batches,
+and divides once at the end. Padding has weight 0. """
 
 STEP = """
 ## Training steps
@@ -74,7 +73,7 @@ STEP_VALUES = {
     ),
     "epochs": (
         "epochs",
-        "The number of examples since the start, as a multiple of the training set.",
+        "The number of examples since the start of the run, divided by the size of the training set.",
     ),
     "seconds": ("s", "The training time since the start of the run, over all resumes."),
     "step_seconds": ("s", "The time between the ends of two steps, measured on the host."),
@@ -96,10 +95,10 @@ STEP_VALUES = {
 OF_TASKS = """
 ## Metrics of tasks
 
-Each task defines its own metrics. luthier records the metrics in the column *steps* at every
-training step. In W&B, their key is `train/NAME`. luthier computes the metrics in the column
-*evaluations* over the whole evaluation set. In W&B, their key is `eval/SET/NAME`. The second table
-describes the metrics. An arrow shows whether lower (↓) or higher (↑) values are better.
+Each task defines its own metrics. The metrics in the *steps* column are recorded at every training
+step, under `train/NAME` in W&B. Those in the *evaluations* column are computed over the whole
+evaluation set, and recorded under `eval/SET/NAME`. The second table describes the metrics. An arrow
+shows whether lower (↓) or higher (↑) values are better.
 
 | task | steps | evaluations |
 |---|---|---|
@@ -192,13 +191,12 @@ KEYS = {
 WANDB = """
 ## Keys in Weights & Biases
 
-KEYS
-The step in W&B is the number of finished optimizer steps. The config of the W&B run contains every
-setting under its path. For a trial, the config also contains `study`, `trial`, `outcome`,
-`summary_run`, and `swept/PATH` for each dimension of the search space. If W&B is online, it also
-contains `summary_url`. The system metrics of W&B describe the process that trains.
+KEYS The step in W&B is the number of finished optimizer steps. The config of the W&B run contains
+every setting under its path. For a trial, the config also contains `study`, `trial`, `outcome`,
+`summary_run`, and `swept/PATH` for each dimension of the search space. In online mode, the config
+also contains `summary_url`. W&B's system metrics describe the process that runs the training.
 
-A study also has a summary run. It has one row for each complete trial, and not one for each step:
+A study also has a summary run. It has one row per completed trial rather than one per step:
 
 | key | contents |
 |---|---|
@@ -208,8 +206,8 @@ A study also has a summary run. It has one row for each complete trial, and not 
 | `runs` | a table of all trials with their settings |
 | `device_hours`, `trials`, `trials_STATE`, `best_trial` | summary only: facts about the study |
 
-If you repeat a run, all values are reproducible, except for `performance/...` and `seconds`, which
-measure time and memory ([The exactness contract](../explanation/exactness.md)).
+Repeating a run on the same hardware reproduces all values exactly, except for `performance/...` and
+`seconds`, which measure time and memory. See [The exactness contract](../explanation/exactness.md).
 """
 
 TASKS = (
@@ -270,11 +268,10 @@ def _key(name: str) -> str:
     )
 
 
-def _tasks() -> Iterator[str]:
-    for task, (steps, evaluations) in tasks_with_metrics().items():
-        note = " (beside those of its `task`)" if task == "Routed" else ""
-        cells = [", ".join(f"`{name}`" for name in names) for names in (steps, evaluations)]
-        yield f"| `{task}`{note} | {cells[0]} | {cells[1]} |"
+def _tasks() -> Iterator[str]: for task, (steps, evaluations) in tasks_with_metrics().items(): note
+= " (in addition to those of its `task`)" if task == "Routed" else "" cells = [", ".join(f"`{name}`"
+for name in names) for names in (steps, evaluations)] yield f"| `{task}`{note} | {cells[0]} |
+{cells[1]} |"
 
 
 def _metrics() -> Iterator[str]:

@@ -281,8 +281,9 @@ times of luthier are medians over steps, and those of nanoGPT are means.
   the normalizer of the cross-entropy in one pass. `logsumexp in two passes` omits the last of these
   changes. `statistics of norms kept` stores the statistics of the normalization layers for the
   backward pass, which is now the default on GPUs.
-- **nanoGPT is faster**. It was faster by 4 % in the second session (means of 64.9 ms and 67.3 ms),
-  and by 6 % if you compare the numbers in the table. In the first session, it was faster by 27 %.
+- **nanoGPT is faster**. It was faster by 4 to 6 % in the second session (means of 64.9 ms, and of
+  67.3 to 68.5 ms; 7 % for the variant with `logsumexp` in two passes). In the first session, it was
+  faster by 27 %.
 - **4 of 14 runs with cuDNN's attention failed at their third step**, including the comparison over
   300 batches. The error message points to cuDNN's kernels in CUDA graphs
   (https://github.com/jax-ml/jax/issues/27599), so `compiler.gpu` now excludes these kernels from

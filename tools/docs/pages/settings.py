@@ -13,8 +13,8 @@ START = """\
 
 This page lists all components that you can use in a config, by package. Follow a link to find the
 type, default, range and description of every argument. In a terminal, `luthier help NAME` prints
-the same for one component, together with its formula and an example.
-`luthier help settings_PACKAGE` prints the page of a package.
+this information for one component, along with its formula and an example. `luthier help
+settings_PACKAGE` prints the page of a package.
 
 """
 
@@ -64,7 +64,7 @@ ABOUT: Mapping[str, tuple[str, str]] = {
     "durations": ("Lengths and intervals.", "[Extend a run](../../how_to/extend_a_run.md)"),
     "study": ("Studies, spaces and objectives.", "[Sweeps](../../how_to/sweeps.md)"),
     "contrib": (
-        "Additions for special domains, without a guarantee of compatibility.",
+        "Components for specialized domains, with no compatibility guarantee.",
         "[Extending luthier](../../how_to/extending.md)",
     ),
 }
