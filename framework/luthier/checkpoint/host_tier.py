@@ -145,11 +145,11 @@ class HostCheckpoints:
             return
         # The facts are alike in all of them; a process whose disk is empty gets them from another.
         teller = next(p for p, table in enumerate(tables) if self._step in table)
-        told = None
+        shared = None
         if teller == self._process:
             commit = mine[self._step][0]
-            told = [dict(commit.extra), dict(commit.versions)]
-        extra, self._versions = distributed.gather(told)[teller]
+            shared = [dict(commit.extra), dict(commit.versions)]
+        extra, self._versions = distributed.gather(shared)[teller]
         self._iterator = extra.pop(_FACTS)["iterator"]
         self._extra = extra
 
