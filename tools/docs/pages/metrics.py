@@ -32,7 +32,8 @@ the keys in the *commands* column. In a config, refer to the metric of an evalua
 
 Losses, accuracies and similar metrics are exact means over the whole batch or evaluation set.
 luthier accumulates the weighted sum and the total weight across devices, microbatches and batches,
-and divides once at the end. Padding has weight 0. """
+and divides once at the end. Padding has weight 0.
+"""
 
 STEP = """
 ## Training steps
@@ -73,7 +74,8 @@ STEP_VALUES = {
     ),
     "epochs": (
         "epochs",
-        "The number of examples since the start of the run, divided by the size of the training set.",
+        "The number of examples since the start of the run, divided by the size of the training "
+        "set.",
     ),
     "seconds": ("s", "The training time since the start of the run, over all resumes."),
     "step_seconds": ("s", "The time between the ends of two steps, measured on the host."),
@@ -191,8 +193,9 @@ KEYS = {
 WANDB = """
 ## Keys in Weights & Biases
 
-KEYS The step in W&B is the number of finished optimizer steps. The config of the W&B run contains
-every setting under its path. For a trial, the config also contains `study`, `trial`, `outcome`,
+KEYS
+The step in W&B is the number of finished optimizer steps. The config of the W&B run contains every
+setting under its path. For a trial, the config also contains `study`, `trial`, `outcome`,
 `summary_run`, and `swept/PATH` for each dimension of the search space. In online mode, the config
 also contains `summary_url`. W&B's system metrics describe the process that runs the training.
 
@@ -268,10 +271,11 @@ def _key(name: str) -> str:
     )
 
 
-def _tasks() -> Iterator[str]: for task, (steps, evaluations) in tasks_with_metrics().items(): note
-= " (in addition to those of its `task`)" if task == "Routed" else "" cells = [", ".join(f"`{name}`"
-for name in names) for names in (steps, evaluations)] yield f"| `{task}`{note} | {cells[0]} |
-{cells[1]} |"
+def _tasks() -> Iterator[str]:
+    for task, (steps, evaluations) in tasks_with_metrics().items():
+        note = " (in addition to those of its `task`)" if task == "Routed" else ""
+        cells = [", ".join(f"`{name}`" for name in names) for names in (steps, evaluations)]
+        yield f"| `{task}`{note} | {cells[0]} | {cells[1]} |"
 
 
 def _metrics() -> Iterator[str]:

@@ -13,8 +13,8 @@ START = """\
 
 This page lists all components that you can use in a config, by package. Follow a link to find the
 type, default, range and description of every argument. In a terminal, `luthier help NAME` prints
-this information for one component, along with its formula and an example. `luthier help
-settings_PACKAGE` prints the page of a package.
+this information for one component, along with its formula and an example.
+`luthier help settings_PACKAGE` prints the page of a package.
 
 """
 
