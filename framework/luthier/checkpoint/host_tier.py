@@ -17,10 +17,11 @@ A machine may be away while the run goes on from an earlier step, and come back 
 So every start of the run has a random token, which is part of what it saves, and a note among the
 durable checkpoints says up to which step the saves of each start count (`policy.Starts`).
 
-What was tried before: the emergency and peer-to-peer managers of Orbax 0.12. They serve only what a
-process holds as its own, so that arrays without a replica on another machine (`fsdp` over all of
-them) have no second copy; their server accepts any connection on all interfaces; a transfer that
-was cut off is noticed only where a file is empty; and they store iterators of PyGrain only.
+The managers of Orbax 0.12 for emergency and peer-to-peer checkpoints do not fit, by their source:
+they serve only what a process holds as its own, so that arrays without a replica on another machine
+(`fsdp` over all of them) have no second copy; their server accepts any connection on all
+interfaces; a transfer that was cut off is noticed only where a file is empty; and they store
+iterators of PyGrain only.
 """
 
 from __future__ import annotations
