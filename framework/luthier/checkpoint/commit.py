@@ -67,6 +67,36 @@ class Commit:
     files: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
+def describe(
+    step: int,
+    arrays: Mapping[str, Any],
+    extra: Mapping[str, Any] | None,
+    metrics: Mapping[str, float] | None,
+    versions: Mapping[str, str],
+    has_iterator: bool,
+) -> Commit:
+    """Return the commit of a save that begins, without its files.
+
+    Args:
+      step: Optimizer steps done.
+      arrays: Arrays by name.
+      extra: JSON-able facts, copied.
+      metrics: Values by `evaluation/metric`.
+      versions: Versions of the packages that write it.
+      has_iterator: Whether the state of a data iterator is saved.
+    """
+    return Commit(
+        step=step,
+        arrays={name: (tuple(a.shape), str(a.dtype)) for name, a in arrays.items()},
+        # A deep copy, and a proof here and now that it is JSON: the commit file is written by
+        # another thread, minutes later.
+        extra=json.loads(json.dumps(extra or {})),
+        metrics={name: float(value) for name, value in (metrics or {}).items()},
+        versions=versions,
+        has_iterator=has_iterator,
+    )
+
+
 def seal_own(directory: Folder, process: int) -> dict[str, tuple[int, int]]:
     """Put the files that a process wrote onto the disk; return their sizes and checksums.
 

@@ -13,7 +13,7 @@ A save has two parts, so that the processes never disagree about more than one s
 2. Only then does each process commit its own folder. Each keeps one step more than it is asked to:
    a process that is killed in between has the step before.
 
-A machine may be away while the run goes on from an earlier step, and come back with what it had.
+A machine may be missing while the run resumes from an earlier step, and return with what it had.
 So every start of the run has a random token, which is part of what it saves, and a note among the
 durable checkpoints says up to which step the saves of each start count (`policy.Starts`).
 
@@ -93,10 +93,8 @@ class HostCheckpoints:
     ):
         from luthier.parallel import distributed
 
-        self._process, self._num_processes = (
-            distributed.process_index(),
-            distributed.process_count(),
-        )
+        self._process = distributed.process_index()
+        self._num_processes = distributed.process_count()
         self.directory = folder / f"process-{self._process}"
         self._directory = Directory(self.directory)
         self._starts = starts
@@ -256,14 +254,9 @@ class HostCheckpoints:
         self.wait()
         state = None if iterator is None else iterator.get_state()
         facts = {"layout": self._layout, "start": self._starts.token, "iterator": state}
-        commit = Commit(
-            step=step,
-            arrays={name: (tuple(a.shape), str(a.dtype)) for name, a in arrays.items()},
-            extra=json.loads(json.dumps({**(extra or {}), _FACTS: facts})),
-            metrics={name: float(value) for name, value in (metrics or {}).items()},
-            versions=installed_versions(),
-            has_iterator=iterator is not None,
-        )
+        extra = {**(extra or {}), _FACTS: facts}
+        has_iterator, versions = iterator is not None, installed_versions()
+        commit = commit_lib.describe(step, arrays, extra, metrics, versions, has_iterator)
         wards = {
             name: _sent(array, self._distance)
             for name, array in arrays.items()
@@ -313,7 +306,7 @@ class HostCheckpoints:
         try:
             # A step of which the record in the bucket knows nothing must not be resumed from.
             self.before_commit()
-        except StoreError:  # the next save may find the store again; training goes on meanwhile
+        except StoreError:  # the next save may find the store again; training continues
             return False
         self.fence()
         return True

@@ -20,7 +20,6 @@ from __future__ import annotations
 import concurrent.futures
 import errno
 import functools
-import json
 import os
 import pathlib
 import re
@@ -331,16 +330,9 @@ class Store:
         self.wait()
         # Where another process has taken over, nothing more is written into its folder.
         self.fence()
-        commit = Commit(
-            step=step,
-            arrays={name: (tuple(a.shape), str(a.dtype)) for name, a in arrays.items()},
-            # A deep copy, and a proof here and now that it is JSON: the commit file is written by
-            # another thread, minutes later.
-            extra=json.loads(json.dumps(extra or {})),
-            metrics={name: float(value) for name, value in (metrics or {}).items()},
-            versions=installed_versions(),
-            has_iterator=iterator is not None,
-        )
+        has_iterator = iterator is not None
+        versions = installed_versions()
+        commit = commit_lib.describe(step, arrays, extra, metrics, versions, has_iterator)
         try:
             if arrays_lib.process_index() == 0:
                 # At the first save and not when the store is opened: whoever only restores or lists

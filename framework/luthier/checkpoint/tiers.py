@@ -82,7 +82,7 @@ def open_checkpoints(
 
 
 def _forget_fast(path: pathlib.Path | str) -> None:
-    """Forget the fast tier of a run that goes on without one: its steps are of another history."""
+    """Forget the fast tier of a run that resumes without one: its steps are of another history."""
     if process_index() == 0:
         with contextlib.suppress(OSError, LuthierError):
             files_of(folder(path)).delete(FILE)

@@ -171,7 +171,7 @@ def test_what_a_machine_brings_back_of_an_abandoned_history_does_not_count(opene
     shutil.copytree(folder / "10", tmp_path / "away")
     tiers.close()
     tiers = opened(abstract)
-    tiers.cut_back(5)  # the machine was away, and the run goes on from step 5
+    tiers.cut_back(5)  # the machine was missing, and the run resumed from step 5
     tiers.close()
     shutil.copytree(tmp_path / "away", folder / "10")
     tiers = opened(abstract)
