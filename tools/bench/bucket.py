@@ -7,7 +7,7 @@ shows what a save adds to Orbax, and nothing of how fast a real store is.
   `save_checkpointables_async` with the same arrays, paths and small JSON state; in one process, and
   in several that hold a part of every array each, where the slowest process counts. Both sides take
   turns; each saves twice, and the second is measured.
-* `memory`: resident memory over 50 saves.
+* `memory`: resident memory over 50 saves by each side, in a process of its own.
 * `requests`: those of `luthier train`, from one commit to the next, with few and with many lines of
   the record in between.
 
@@ -49,7 +49,6 @@ with object_stores.serving({{"lab": {{}}}}, before_write=before_write) as (addre
         requests.clear()
         commits.clear()
 """
-NUM_SAVES = 50
 SMALL = (
     *("training.steps={steps}", "checkpoints.every=Steps({every})", "model.num_layers=1"),
     *("evaluations={{}}", "records.samples=None", "records.wandb=None", "fiddler:quick_compile"),
@@ -84,14 +83,31 @@ class Emulator:
         self._process.wait()
 
 
+def save_with_orbax(url: str, state: dict) -> list[float]:
+    """Save with Orbax alone; return the seconds and CPU seconds in which it kept the caller."""
+    from orbax.checkpoint import v1 as ocp
+
+    from luthier.checkpoint.bucket_path import BucketPath
+    from tools.bench import checkpoint
+
+    rest = {"iterator": checkpoint.POSITION, "extra": {"position": checkpoint.POSITION}}
+    items = {"arrays": state, "rest": rest}
+    context = ocp.Context()
+    context.atomicity.mode = ocp.options.AtomicityMode.COMMIT_FILE
+    with context:
+        *seconds, pending = checkpoint.timed(
+            lambda: ocp.save_checkpointables_async(BucketPath(url), items)
+        )
+        pending.result()
+    return seconds
+
+
 def blocking_of(arguments: argparse.Namespace) -> dict:
     """Save as one of the processes; return the seconds in which each side kept the caller."""
     import jax
     import numpy as np
-    from orbax.checkpoint import v1 as ocp
 
     from luthier.checkpoint import Checkpoints, Store
-    from luthier.checkpoint.bucket_path import BucketPath
     from tools.bench import checkpoint
 
     jax.config.update("jax_platforms", "cpu")
@@ -119,16 +135,7 @@ def blocking_of(arguments: argparse.Namespace) -> dict:
         return seconds
 
     def bare() -> list[float]:
-        path = BucketPath(f"{root}/orbax/{next(numbers)}")
-        items = {"arrays": state, "rest": {"iterator": checkpoint.POSITION, "extra": position}}
-        context = ocp.Context()
-        context.atomicity.mode = ocp.options.AtomicityMode.COMMIT_FILE
-        with context:
-            *seconds, pending = checkpoint.timed(
-                lambda: ocp.save_checkpointables_async(path, items)
-            )
-            pending.result()
-        return seconds
+        return save_with_orbax(f"{root}/orbax/{next(numbers)}", state)
 
     sides = {"luthier": ours, "orbax": bare}
     seconds: dict[str, list[list[float]]] = {side: [] for side in sides}
@@ -141,17 +148,20 @@ def blocking_of(arguments: argparse.Namespace) -> dict:
 
 
 def memory_of(arguments: argparse.Namespace) -> list[float]:
-    """Save again and again; return the resident MiB after each save."""
+    """Let a side save again and again; return the resident MiB after each save."""
     from luthier.checkpoint import Checkpoints, Store
     from tools.bench import checkpoint
 
-    state = checkpoint.make_state(4, arguments.arrays)
-    sizes = []
-    with Store(f"{arguments.scheme}://lab/memory", Checkpoints(keep_latest=1)) as store:
-        for step in range(NUM_SAVES):
-            store.save(step, state, checkpoint.Position(), {"position": checkpoint.POSITION})
-            store.wait()
-            store.committed()
+    state, sizes = checkpoint.make_state(4, arguments.arrays), []
+    root = f"{arguments.scheme}://lab/memory"
+    with Store(f"{root}/luthier", Checkpoints(keep_latest=1)) as store:
+        for step in range(arguments.saves):
+            if arguments.side == "orbax":
+                save_with_orbax(f"{root}/orbax/{step}", state)
+            else:
+                store.save(step, state, checkpoint.Position(), {"position": checkpoint.POSITION})
+                store.wait()
+                store.committed()
             gc.collect()
             sizes.append(checkpoint.resident_bytes() / 2**20)
     return sizes
@@ -169,7 +179,7 @@ def requests_of(arguments: argparse.Namespace, emulator: Emulator, every: int) -
     return [end - start for start, end in itertools.pairwise(commits)][1:-1]
 
 
-def children(arguments: argparse.Namespace, what: str, count: int) -> list:
+def children(arguments: argparse.Namespace, what: str, count: int, side: str = "") -> list:
     """Run this script in so many processes; return what each of them found."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -177,6 +187,7 @@ def children(arguments: argparse.Namespace, what: str, count: int) -> list:
     words = [sys.executable, __file__, "--scheme", arguments.scheme, "--what", what]
     words += ["--mebibytes", str(arguments.mebibytes), "--arrays", str(arguments.arrays)]
     words += ["--rounds", str(arguments.rounds), "--processes", str(count), "--address", address]
+    words += ["--saves", str(arguments.saves), "--side", side]
     started = [
         subprocess.Popen([*words, "--process", str(index)], stdout=subprocess.PIPE)
         for index in range(count)
@@ -203,12 +214,13 @@ def measure(arguments: argparse.Namespace, emulator: Emulator) -> list[dict]:
             processes = "1 process" if count == 1 else f"{count} processes"
             what = f"blocking a save, {processes}, {kind}, ms"
             rows.append(checkpoint.row(what, *medians, "ratio <= 1.1"))
-    (sizes,) = children(arguments, "memory", 1)
-    quarter = NUM_SAVES // 4
-    early, late = sizes[quarter : 2 * quarter], sizes[-quarter:]
-    what = f"resident memory, second quarter of {NUM_SAVES} saves, MiB"
-    rows.append({"what": what, "luthier": statistics.median(early)})
-    rows.append({"what": "resident memory, last quarter, MiB", "luthier": statistics.median(late)})
+    quarter = arguments.saves // 4
+    early, late = slice(quarter, 2 * quarter), slice(-quarter, None)
+    found = {side: children(arguments, "memory", 1, side)[0] for side in checkpoint.SIDES}
+    for name, part in (("second", early), ("last", late)):
+        medians = (statistics.median(found[side][part]) for side in checkpoint.SIDES)
+        what = f"resident memory, {name} quarter of {arguments.saves} saves, MiB"
+        rows.append(checkpoint.row(what, *medians))
     for every in (10, 100):
         found = requests_of(arguments, emulator, every)
         what = f"requests from one commit to the next, {every} lines of the record between them"
@@ -225,8 +237,9 @@ def main() -> int:
     parser.add_argument("--arrays", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--saves", type=int, default=50, help="in the test of memory")
     parser.add_argument("--json", type=pathlib.Path, help="also write the table here")
-    for name in ("--what", "--address"):
+    for name in ("--what", "--side", "--address"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("--process", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -240,7 +253,7 @@ def main() -> int:
         rows = measure(arguments, emulator)
     finally:
         emulator.close()
-    names = ("scheme", "mebibytes", "arrays", "rounds", "processes")
+    names = ("scheme", "mebibytes", "arrays", "rounds", "processes", "saves")
     note = "The store is an emulator on the same machine, in a process of its own."
     settings = {name: getattr(arguments, name) for name in names}
     made = report.Report("bucket", settings, rows, [note])
