@@ -60,7 +60,9 @@ class _Batches:
         # A mixture may end within these batches; that is reported when the batch is wanted.
         with contextlib.suppress(DataError):
             for later in range(start, end):
-                self._reader.prefetch(self._rows_of(later))
+                if not self._reader.prefetch(self._rows_of(later)):
+                    self._ahead = later  # the rest of it and what follows: before the next batch
+                    break
 
     def _positions(self, step: int) -> np.ndarray:
         # `_places` are this process's rows within the global batch: with another number of

@@ -298,18 +298,23 @@ class MixedRows:
         """Whether `prefetch` has an effect on a component."""
         return any(getattr(rows, "reads_ahead", False) for rows in self.components.values())
 
-    def prefetch(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> bool:
         """Begin to read rows that will be wanted soon, of the components in object stores.
 
         Args:
           rows: As of `gather`.
+
+        Returns:
+          Whether there was room for all of them.
         """
+        has_room = True
         numbers = np.where(rows >= 0, np.searchsorted(self._ends, rows, side="right"), -1)
         for number, component in enumerate(self.components.values()):
             here = rows[numbers == number]
             if here.size and getattr(component, "reads_ahead", False):
                 reader: Any = component
-                reader.prefetch(here - (self._ends[number] - component.num_rows))
+                has_room &= reader.prefetch(here - (self._ends[number] - component.num_rows))
+        return has_room
 
     def gather(self, rows: np.ndarray, visit: Visit | None = None) -> Batch:
         """Assemble rows; `documents` and `examples` are numbered through all components.

@@ -507,18 +507,21 @@ class PackedRows:
         """Whether `prefetch` has an effect: the tokens are in an object store."""
         return hasattr(self.stream.tokens, "prefetch")
 
-    def prefetch(self, rows: np.ndarray) -> None:
+    def prefetch(self, rows: np.ndarray) -> bool:
         """Begin to read the tokens of rows that will be wanted soon.
 
         Args:
           rows: As of `gather`.
+
+        Returns:
+          Whether there was room for all of them.
         """
         _, _, chunk_E = self._chunks(rows)
         first_E = self.plan.starts[chunk_E]
         # The last target is one place further than the last input.
         last_E = first_E + self.plan.lengths[chunk_E]
         tokens: Any = self.stream.tokens
-        tokens.prefetch(first_E, last_E)
+        return tokens.prefetch(first_E, last_E)
 
     def gather(self, rows: np.ndarray, visit: Visit | None = None) -> dict[str, np.ndarray]:
         """Assemble rows.

@@ -191,6 +191,15 @@ def test_the_cache_is_bounded_shared_and_survives(store, tales, tmp_path, monkey
     np.testing.assert_array_equal(rows(Prepared(store.url, 1024, Concatenate()), 100), wanted)
 
 
+def test_what_was_read_ahead_stays_in_a_small_cache_until_it_is_wanted(store, tales, monkeypatch):
+    copy(tales, store)
+    monkeypatch.setenv("LUTHIER_DATA_CACHE_BYTES", str(50 << 14))  # a fifth of the corpus
+    steps, batch = 60, 8
+    rows(Prepared(store.url, 2048, Concatenate()), steps, global_batch_size=batch)
+    # A row of 4 KiB begins anywhere in a piece of 16 KiB, so it lies in 1.25 pieces on average.
+    assert sum(store.token_reads) < 1.3 * steps * batch * (1 << 14)
+
+
 @pytest.mark.parametrize("text", ["10G", "-1", "1e9"])
 def test_a_bound_that_is_not_a_number_is_refused(store, tales, monkeypatch, text):
     copy(tales, store)

@@ -270,7 +270,8 @@ shapes, and of a copy, on random data.
 The numbers were *measured* on 2026-11-26 in two sessions of a few minutes, which is all the GPU
 time that this project has had. `python tools/gpu_hour.py pack DIR` prints the commands (`stage 1`
 to `stage 4`), and `merge` writes the tables. Each row is a single run unless it has a spread. The
-times of luthier are medians over steps, and those of nanoGPT are means.
+times of luthier are medians over steps, and those of nanoGPT are means. Raw file:
+`tools/bench/results/gpu_hour.json`.
 
 - `before` and its variants, the third table and two runs of nanoGPT are from the first session. The
   code had never run on a GPU before. It used the attention of cuDNN and unrolled layers. In its
@@ -333,7 +334,8 @@ def render() -> str:
             )
             parts.append(text.format(command=command, table=report.table(made)))
             parts.extend(f"\n{note}\n" for note in made.notes)
-            parts.append(f"\n{_where(content['environment'], _asked(made.settings))}\n")
+            where = _where(content["environment"], _asked(made.settings))
+            parts.append(f"\n{where} Raw file: `tools/bench/results/{path.name}`.\n")
         elif name not in PICTURED:
             parts.append(text.format(command=command, table=UNMEASURED))
     parts.append(_gpu_hour())

@@ -94,19 +94,22 @@ class StreamedTokens(ShardedTokens):
         self._starts = self._ends - [len(shard) for shard in shards]
         self._tokens_per_piece = self._pieces.num_bytes // self.dtype.itemsize
 
-    def prefetch(self, first: np.ndarray, last: np.ndarray) -> None:
+    def prefetch(self, first: np.ndarray, last: np.ndarray) -> bool:
         """Begin to read runs of tokens that will be wanted soon; what fails is read again then.
 
         Args:
           first: The position of the first token of each run, int64 [n].
           last: The position of the last token of each run, int64 [n].
+
+        Returns:
+          Whether there was room for all of them, see `Pieces.prefetch`.
         """
         # Pieces are numbered in the order of the stream, through all shards.
         end = len(self) - 1
         first, last = (self._locate(np.minimum(at, end))[0] for at in (first, last))
         runs = zip(first.tolist(), last.tolist(), strict=True)
         numbers = {number for start, stop in runs for number in range(start, stop + 1)}
-        self._pieces.prefetch(sorted(numbers))
+        return self._pieces.prefetch(sorted(numbers))
 
     def _locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of the piece of each position, and the position within it."""
@@ -164,7 +167,9 @@ class Pieces:
         self._details: dict[int, tuple[int, int, np.ndarray]] = {}
         self._pending: dict[int, _Request] = {}
         self._lock = threading.Lock()
-        self._latest: dict[int, bytes] = {}
+        self._latest = threading.local()
+        self._unread: dict[int, int] = {}
+        self._num_requested = 0
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="luthier-pieces")
         with store_errors():
             self._read_details({0})
@@ -193,8 +198,10 @@ class Pieces:
           StoreUnavailable: The store has not answered for `PATIENCE_SECONDS`.
         """
         self._collect()
-        # A batch reads its inputs and then its targets, which lie in the same pieces.
-        latest = self._latest
+        # A batch reads its inputs and then its targets, which lie in the same pieces. By thread,
+        # since batches are assembled by several: in a small cache, those of others would replace
+        # the pieces of the inputs before the targets are read.
+        latest: dict[int, bytes] = getattr(self._latest, "pieces", {})
         found = {number: latest[number] for number in numbers if number in latest}
         for number in numbers:
             if number not in found and number not in self._pending:
@@ -208,22 +215,39 @@ class Pieces:
         for number in missing:
             if number not in found:
                 found.update(self._wait(number))
-        self._latest = found
+        for number in numbers:
+            self._unread.pop(number, None)
+        self._latest.pieces = found
         return found
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
+    def prefetch(self, numbers: Sequence[int]) -> bool:
         """Begin to read pieces that will be wanted soon.
 
         Args:
           numbers: The pieces, rising.
+
+        Returns:
+          Whether there was room for all of them; as many as fit were requested.
         """
         self._collect()
-        # A cache that holds little must not lose pieces again before they are wanted.
-        room = min(_MOST_AHEAD, self._cache.num_places // 4) - len(self._pending)
-        new = (n for n in numbers if n not in self._pending and self._key(n) not in self._cache)
+        new = [n for n in numbers if n not in self._pending and self._key(n) not in self._cache]
+        # A cache that holds little must not lose pieces again before they are wanted: those that
+        # arrived and were not read yet take room, too, unless so many were requested after them
+        # that they are gone in any case (after a jump of the position, nobody reads them).
+        self._unread = {
+            number: place
+            for number, place in list(self._unread.items())
+            if self._num_requested - place < self._cache.num_places
+        }
+        ahead = self._unread.keys() | self._pending.keys()
+        room = max(min(_MOST_AHEAD, self._cache.num_places // 4) - len(ahead), 0)
+        for number in new[:room]:
+            self._num_requested += 1
+            self._unread[number] = self._num_requested
         # Nothing waits for these: what fails here is requested again by `read`, which reports it.
         with contextlib.suppress(RunError, DataError, OutOfRange):
-            self._request(list(itertools.islice(new, max(room, 0))))
+            self._request(new[:room])
+        return len(new) <= room
 
     def _wait(self, number: int) -> dict[int, bytes]:
         """Return a piece, and those that arrive with it."""
