@@ -27,7 +27,7 @@ from luthier.metrics.metric import (
     Metric,
 )
 from luthier.metrics.ranking import top_k_correct
-from luthier.metrics.ratio import Ratio
+from luthier.metrics.ratio import Ratio, StackedRatios
 from luthier.metrics.selector import Selector
 from luthier.metrics.totals import Totals
 
@@ -58,6 +58,7 @@ __all__ = [
     "Metric",
     "Ratio",
     "Selector",
+    "StackedRatios",
     "Totals",
     "top_k_correct",
 ]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -68,3 +71,62 @@ class Ratio:
         if self.denominator == 0:
             return math.nan
         return float(self.numerator) / float(self.denominator)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["vectors"], meta_fields=["places"]
+)
+@dataclasses.dataclass(frozen=True)
+class StackedRatios:
+    """Ratios as one vector for each dtype, so that one transfer fetches all of them.
+
+    Args:
+      vectors: Numerators and denominators, [n], by the name of their dtype.
+      places: For each ratio its key, and dtype and index of the numerator and of the denominator.
+    """
+
+    vectors: dict[str, Any]
+    places: tuple[tuple[Any, tuple[str, int], tuple[str, int]], ...]
+
+    @classmethod
+    def of(cls, ratios: Mapping[Any, Ratio]) -> StackedRatios:
+        """Return ratios of scalars in this form; also inside a trace.
+
+        Args:
+          ratios: By key, such as a metric.
+
+        Returns:
+          The same numbers.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> from luthier import metrics
+          >>> ratios = {"loss": metrics.Ratio(jnp.float32(6), jnp.int32(2))}
+          >>> metrics.StackedRatios.of(ratios).ratios()
+          {'loss': Ratio(numerator=6.0, denominator=2.0)}
+        """
+        # By dtype, so that no number is rounded: a count may be an integer beyond 2^24.
+        scalars: dict[str, list[jax.Array]] = {}
+
+        def put(value: Any) -> tuple[str, int]:
+            array = jnp.asarray(value)
+            same = scalars.setdefault(array.dtype.name, [])
+            same.append(array)
+            return array.dtype.name, len(same) - 1
+
+        places = tuple(
+            (key, put(ratio.numerator), put(ratio.denominator)) for key, ratio in ratios.items()
+        )
+        return cls({name: jnp.stack(same) for name, same in scalars.items()}, places)
+
+    def ratios(self) -> dict[Any, Ratio]:
+        """Return the ratios in Python floats, waiting for the device if need be.
+
+        Returns:
+          Ratios by key.
+        """
+        fetched = {name: values.tolist() for name, values in jax.device_get(self.vectors).items()}
+        return {
+            key: Ratio(*(float(fetched[name][index]) for name, index in parts))
+            for key, *parts in self.places
+        }

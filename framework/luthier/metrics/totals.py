@@ -6,10 +6,8 @@ import collections
 import math
 from collections.abc import Mapping
 
-import jax
-
 from luthier.metrics.metric import Metric
-from luthier.metrics.ratio import Ratio
+from luthier.metrics.ratio import Ratio, StackedRatios
 
 
 class Totals:
@@ -36,16 +34,17 @@ class Totals:
         # JAX dispatches asynchronously: an entry of `_pending` may still be computed. To fetch the
         # newest would make the host wait for the device, and the device for the host.
         self._num_pending = num_pending
-        self._pending: collections.deque[dict[Metric, Ratio]] = collections.deque()
+        self._pending: collections.deque[StackedRatios | Mapping[Metric, Ratio]]
+        self._pending = collections.deque()
         self._parts: dict[Metric, tuple[list[float], list[float]]] = {}
 
-    def add(self, ratios: Mapping[Metric, Ratio]) -> None:
+    def add(self, ratios: StackedRatios | Mapping[Metric, Ratio]) -> None:
         """Merge one batch; its arrays may still be being computed.
 
         Args:
           ratios: The sums of the batch, by metric.
         """
-        self._pending.append(dict(ratios))
+        self._pending.append(ratios)
         while len(self._pending) > self._num_pending:
             self._fetch()
 
@@ -73,7 +72,10 @@ class Totals:
         return {metric: metric.value(ratio) for metric, ratio in self.ratios().items()}
 
     def _fetch(self) -> None:
-        for metric, ratio in jax.device_get(self._pending.popleft()).items():
+        oldest = self._pending.popleft()
+        ratios = oldest.ratios() if isinstance(oldest, StackedRatios) else oldest
+        for metric, ratio in ratios.items():
+            ratio = ratio.host()
             numerators, denominators = self._parts.setdefault(metric, ([], []))
-            numerators.append(float(ratio.numerator))
-            denominators.append(float(ratio.denominator))
+            numerators.append(ratio.numerator)
+            denominators.append(ratio.denominator)

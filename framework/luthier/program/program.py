@@ -24,6 +24,7 @@ from luthier import graph as graphs
 from luthier import user_code
 from luthier.errors import BadInput, LuthierError, Problem, UserCodeError, ValidationError
 from luthier.graph import Graph
+from luthier.metrics import StackedRatios
 from luthier.parallel import (
     ArrayInfo,
     AxisType,
@@ -444,7 +445,8 @@ class Program:
 
         def evaluate(values: Values, leaves: Leaves, batch: Mapping[str, jax.Array]) -> Any:
             with self.tracing(values) as experiment:
-                return evaluate_step(experiment, self.named(leaves), weights, batch)
+                sums = evaluate_step(experiment, self.named(leaves), weights, batch)
+            return StackedRatios.of(sums)
 
         def traced() -> Any:
             evaluate_jit = jax.jit(evaluate, out_shardings=self.replicated)
@@ -463,7 +465,7 @@ class Program:
           weights: `parameters` or `ema`.
 
         Returns:
-          A function from (values, leaves, batch) to the task's sums by metric, scalars.
+          A function from (values, leaves, batch) to the task's sums by metric, a `StackedRatios`.
         """
 
         def compiled() -> Any:

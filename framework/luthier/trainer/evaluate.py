@@ -19,6 +19,10 @@ from luthier.trainer.checks import DocumentLimit, check_spec, check_token_ids, v
 KEPT_BYTES = 64 * 2**20
 """Bytes on one device up to which the batches of an evaluation set stay there."""
 
+# Small batches take less than a millisecond each. A thread that saves at the same time keeps the
+# host from its turn for longer than that, so enough of them are dispatched for the device to go on.
+_NUM_PENDING = 16
+
 
 @dataclasses.dataclass
 class _KeptBatches:
@@ -95,7 +99,7 @@ class Evaluator:
         if self._compiled is None:
             weights = self._evaluation.weights.value
             self._compiled = self._program.compile_evaluation(self._batch, weights)
-        totals = Totals()
+        totals = Totals(_NUM_PENDING if self._batch_bytes * _NUM_PENDING <= KEPT_BYTES else 2)
         # The host runs ahead as in training: `Totals` keeps the last batches on the devices and
         # merges older ones in double precision. Rows that pad the last batch have weight 0, so that
         # every row counts once.
