@@ -92,8 +92,9 @@ def test_a_gate_whose_process_dies_says_so():
 
 
 def test_questions_are_answered_line_by_line():
-    asked = {"graph": graphs.to_json(_graph()), "memory_bytes": 10, "compiles": False}
-    broken = {"graph": "{", "memory_bytes": None, "compiles": False}
+    same = {"devices": jax.device_count(), "compiles": False}
+    asked = {"graph": graphs.to_json(_graph()), "memory_bytes": 10, **same}
+    broken = {"graph": "{", "memory_bytes": None, **same}
     answers = io.StringIO()
     serve(io.StringIO("".join(json.dumps(x) + "\n" for x in (asked, broken))), answers, ())
     first, second = [json.loads(line) for line in answers.getvalue().splitlines()]

@@ -48,6 +48,12 @@ class ShapeGate:
         self._packages = tuple(packages)
         self._level = level
         self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._spare: subprocess.Popen[str] | None = None
+
+    def begin(self) -> None:
+        """Start a process before the first question, while device groups start, too."""
+        if not self._processes and self._spare is None:
+            self._spare = self._start()
 
     def __call__(self, graph: Graph, slice: SliceInfo) -> str:
         """Return why the trial with `graph` cannot run on a slice; nothing where it can.
@@ -67,6 +73,7 @@ class ShapeGate:
         process = self._process(slice.num_devices)
         asked = {
             "graph": graphs.to_json(graph),
+            "devices": slice.num_devices,
             "memory_bytes": slice.memory_bytes,
             "compiles": self._level == "compile" and slice.device_kind == "cpu",
         }
@@ -87,43 +94,47 @@ class ShapeGate:
 
     def close(self) -> None:
         """End the processes."""
-        while self._processes:
-            with self._processes.popitem()[1] as process:
+        processes = [*self._processes.values(), *([] if self._spare is None else [self._spare])]
+        self._processes, self._spare = {}, None
+        for process in processes:
+            with process:
                 assert process.stdin is not None
                 process.stdin.close()
 
     def _process(self, num_devices: int) -> subprocess.Popen[str]:
         if num_devices not in self._processes:
-            # The parent's flags are replaced, not extended: they may be of an accelerator, which
-            # XLA on the CPU does not know.
-            flag = f"--xla_force_host_platform_device_count={num_devices}"
-            paths = [os.getcwd(), os.environ.get("PYTHONPATH")]
-            environment = {
-                **os.environ,
-                "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": flag,
-                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            }
-            self._processes[num_devices] = subprocess.Popen(
-                [
-                    sys.executable,
-                    # As for workers: the working directory comes by PYTHONPATH, in its place among
-                    # the others.
-                    "-P",
-                    "-m",
-                    "luthier.study.gate",
-                    str(os.getpid()),
-                    *self._packages,
-                ],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                # Ctrl-C is for the driver alone. The process ends with it by the id that it is
-                # given (`environment.end_with`), also where the driver is killed.
-                start_new_session=True,
-            )
+            self._processes[num_devices] = self._spare or self._start()
+            self._spare = None
         return self._processes[num_devices]
+
+    def _start(self) -> subprocess.Popen[str]:
+        paths = [os.getcwd(), os.environ.get("PYTHONPATH")]
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            # The parent's flags may be of an accelerator, which XLA on the CPU does not know.
+            "XLA_FLAGS": "",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        }
+        return subprocess.Popen(
+            [
+                sys.executable,
+                # As for workers: the working directory comes by PYTHONPATH, in its place among the
+                # others.
+                "-P",
+                "-m",
+                "luthier.study.gate",
+                str(os.getpid()),
+                *self._packages,
+            ],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Ctrl-C is for the driver alone. The process ends with it by the id that it is given
+            # (`environment.end_with`), also where the driver is killed.
+            start_new_session=True,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,15 +275,20 @@ def serve(questions: IO[str], answers: IO[str], packages: Sequence[str]) -> None
     """Answer questions, a line each, until there are no more.
 
     Args:
-      questions: Objects with `graph`, `memory_bytes` and `compiles`.
+      questions: Objects with `graph`, `devices`, `memory_bytes` and `compiles`.
       answers: Where the reasons go; an empty one where the trial can run.
       packages: The user's modules that a graph may name.
     """
+    # Imported before the first question, which may be a while after the start (`begin`).
     import jax
+
+    from luthier import parallel, planner, program  # noqa: F401
 
     for line in questions:
         asked: Mapping[str, Any] = json.loads(line)
         try:
+            # The number is the same in all questions: JAX makes its devices once.
+            parallel.configure(f"cpu:{asked['devices']}")
             graph = graphs.from_json(asked["graph"], packages=packages)
             limit, compiles = asked["memory_bytes"], asked["compiles"]
             reason = shape_problem(graph, jax.devices(), limit, packages, compiles)

@@ -644,7 +644,15 @@ class Driver(_Trials):
         """Run the study; return whether it is over, and not only stopped."""
         # Outside of the `try`: an engine that cannot open closes by itself the workers that it had
         # started (`Local.open`), and there is no line `opened` to be closed.
-        infos = self._engine.open(str(self._parts.directory.path))
+        gate = self._study.gate
+        # A gate of the user need not have `begin` or `close`: they are no part of its protocol.
+        if (begin := getattr(gate, "begin", None)) is not None:
+            begin()
+        try:
+            infos = self._engine.open(str(self._parts.directory.path))
+        except BaseException:
+            _close(gate)
+            raise
         # Stays False if anything below raises: the study can then be resumed.
         is_over = False
         try:
@@ -662,9 +670,7 @@ class Driver(_Trials):
             # Closing waits until running trials are saved; only then is it known which of them have
             # results (`_release`), and the last line of the journal can say how the study stands.
             self._engine.close()
-            # A gate of the user need not have it: it is no part of its protocol.
-            if (close := getattr(self._study.gate, "close", None)) is not None:
-                close()
+            _close(gate)
             self._release()
             stopped = {"stopped": self.stopped, "stopped_by": self.stopped_by}
             self._note("closed", over=is_over, **(stopped if self.stopped and not is_over else {}))
@@ -1165,6 +1171,11 @@ class Driver(_Trials):
         """Note that the budget cuts the grid off, once."""
         if (notice := grid_notice(self._study)) and notice not in self._ledger.notices:
             self._note("noted", notice=notice)
+
+
+def _close(gate: Any) -> None:
+    if (close := getattr(gate, "close", None)) is not None:
+        close()
 
 
 def _at_rung(trial: Trial) -> dict[str, Any]:
