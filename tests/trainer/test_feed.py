@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.errors import BadInput, StoreUnavailable
 from luthier.parallel import Mesh, Share, distributed, make_mesh
-from luthier.trainer import Agreed, Agreeing, Feed, Times
+from luthier.trainer import Agreed, Agreeing, Feed, KeptBatches, Times
 
 ROWS = 8
 
@@ -106,6 +106,35 @@ def test_set_state_goes_there():
     feed.set_state({"index": 10})
     assert _number(feed.next()) == 11
     feed.close()
+
+
+def test_batches_are_kept_for_other_runs_which_read_where_they_end():
+    one = ROWS * 2 * 4
+    kept = KeptBatches({"index": 0}, max_bytes=3 * one + 1)
+
+    def numbers(feed, count):
+        found = []
+        for _ in range(count):
+            fed = feed.next()
+            number = _number(fed)
+            assert fed.tokens == (ROWS - number) * 2
+            assert feed.get_state() == {"index": number}
+            found.append(number)
+        feed.close()
+        return found
+
+    assert numbers(_feed(Counting(), kept=kept), 5) == [1, 2, 3, 4, 5]
+    second = Counting()
+    feed = _feed(second, kept=kept)
+    assert numbers(feed, 3) == [1, 2, 3]
+    assert second.fetched <= 3  # what comes after them, ahead of time
+    assert numbers(feed, 2) == [4, 5]
+    feed.set_state({"index": 2})  # a resume, within the kept ones and beyond them
+    assert numbers(feed, 3) == [3, 4, 5]
+    feed.set_state({"index": 5})
+    assert numbers(feed, 1) == [6]
+    other = _feed(Counting(1), kept=kept)
+    assert numbers(other, 3) == [2, 3, 4]
 
 
 def test_an_error_of_the_data_reaches_the_step_that_needed_it():

@@ -9,7 +9,7 @@ from luthier.trainer.cadence import is_due, is_over
 from luthier.trainer.checks import DocumentLimit, check_data, check_repeatable
 from luthier.trainer.divergence import Rise
 from luthier.trainer.evaluate import Evaluator, Patience
-from luthier.trainer.feed import Batch, Feed
+from luthier.trainer.feed import Batch, Feed, KeptBatches
 from luthier.trainer.interrupt import (
     INTERRUPTED,
     PAUSED,
@@ -76,6 +76,7 @@ __all__ = [
     "Evaluator",
     "Feed",
     "HostTimes",
+    "KeptBatches",
     "Loop",
     "MovedRun",
     "Opened",

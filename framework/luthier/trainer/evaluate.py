@@ -17,7 +17,7 @@ from luthier.program.program import Leaves, Values
 from luthier.trainer.checks import DocumentLimit, check_spec, check_token_ids, vocabulary
 
 KEPT_BYTES = 64 * 2**20
-"""Bytes on one device up to which the batches of an evaluation set stay there."""
+"""Bytes up to which the batches of a set stay on a device, for later evaluations and trials."""
 
 # Small batches take less than a millisecond each. A thread that saves at the same time keeps the
 # host from its turn for longer than that, so enough of them are dispatched for the device to go on.

@@ -37,6 +37,60 @@ class Batch:
     agreed: Agreed | None = None
 
 
+class KeptBatches:
+    """The first batches of an iterator, as they were handed out, for other runs of one program.
+
+    Runs that read the same rows in the same order, as the trials of a study do, read, check and
+    place them once. Several feeds may use it at the same time, in threads of their own.
+
+    Args:
+      state: The position before the first batch.
+      max_bytes: The most bytes that are kept.
+    """
+
+    def __init__(self, state: Any, max_bytes: int):
+        self._states = [state]
+        self._batches: list[tuple[Mapping[str, Any], int]] = []
+        self._free_bytes = max_bytes
+        self._lock = threading.Lock()
+
+    def place(self, state: Any) -> int | None:
+        """Return how many batches come before a position; None where it is not among them.
+
+        Args:
+          state: The position, as of `RowIterator.get_state`.
+        """
+        with self._lock:
+            return self._states.index(state) if state in self._states else None
+
+    def get(self, place: int) -> tuple[Mapping[str, Any], int, Any] | None:
+        """Return a batch, the number of its targets and the position after it, if it is here.
+
+        Args:
+          place: How many batches come before it.
+        """
+        with self._lock:
+            if place >= len(self._batches):
+                return None
+            return *self._batches[place], self._states[place + 1]
+
+    def put(self, place: int, batch: Mapping[str, Any], tokens: int, state: Any) -> None:
+        """Keep a batch, if it is the next one and there is room for it.
+
+        Args:
+          place: How many batches come before it.
+          batch: Its arrays, which nobody may donate or write to.
+          tokens: The number of its targets that count.
+          state: The position after it.
+        """
+        num_bytes = sum(array.nbytes for array in batch.values())
+        with self._lock:
+            if place == len(self._batches) and num_bytes <= self._free_bytes:
+                self._batches.append((batch, tokens))
+                self._states.append(state)
+                self._free_bytes -= num_bytes
+
+
 class RowIterator(Protocol):
     """An endless iterator over the rows of one process, whose position can be saved."""
 
@@ -70,6 +124,7 @@ class Feed:
       vocab_size: A batch with a token that is not below it is refused; None looks at no tokens.
       on_host: Whether batches stay NumPy arrays, for a step that places those of several runs
         together.
+      kept: Batches of earlier runs, which the iterator need not read again; not with `agreeing`.
     """
 
     def __init__(
@@ -83,9 +138,11 @@ class Feed:
         check: Callable[[Mapping[str, Any]], None] | None = None,
         vocab_size: int | None = None,
         on_host: bool = False,
+        kept: KeptBatches | None = None,
     ):
         self._check = check
         self._on_host = on_host
+        self._kept = kept
         self._share = share
         self._iterator = iterator
         self._entries = batch
@@ -165,8 +222,20 @@ class Feed:
         self._thread.start()
 
     def _fetch(self, ready: queue.Queue[Any], stop: threading.Event) -> None:
+        kept = self._kept
+        place = None if kept is None else kept.place(self._state)
+        # Where the iterator is to go before it is asked for a batch that is not kept.
+        target = None
         try:
             while not stop.is_set():
+                if kept is not None and place is not None and (found := kept.get(place)):
+                    batch, tokens, target = found
+                    place += 1
+                    self._put(ready, stop, (batch, tokens, None, target))
+                    continue
+                if target is not None:
+                    self._iterator.set_state(target)
+                    target = None
                 start = time.perf_counter()
                 try:
                     batch = self._next()
@@ -198,6 +267,9 @@ class Feed:
                     batch = {name: np.asarray(batch[name]) for name in self._entries}
                 else:
                     batch = self._share.global_batch(batch, self._entries)
+                if kept is not None and place is not None:
+                    kept.put(place, batch, tokens, state)
+                    place += 1
                 self._put(ready, stop, (batch, tokens, agreed, state))
         except distributed.GaveUp:
             return

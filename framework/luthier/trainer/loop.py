@@ -132,9 +132,11 @@ class TrainStep(Protocol):
 
     Attributes:
       takes_host_batches: Whether it takes batches as NumPy arrays, and places them itself.
+      keeps_batches: Whether batches are kept for other runs of its program, see `KeptBatches`.
     """
 
     takes_host_batches: bool
+    keeps_batches: bool
 
     def begin(self) -> None:
         """Begin to compile, while the state is made or restored."""
@@ -183,11 +185,13 @@ class CompiledStep:
 
     Args:
       program: The program of the state.
+      keeps_batches: Whether batches are kept for other runs of the program.
     """
 
     takes_host_batches = False
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, keeps_batches: bool = False):
+        self.keeps_batches = keeps_batches
         self._program = program
         self._values: Values = ()
         self._step: Callable[..., Any]

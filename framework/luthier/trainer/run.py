@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +45,8 @@ from luthier.trainer.checks import (
     require_documents,
     vocabulary,
 )
-from luthier.trainer.feed import Feed
+from luthier.trainer.evaluate import KEPT_BYTES
+from luthier.trainer.feed import Feed, KeptBatches
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
 from luthier.trainer.loop import CompiledStep, Loop, Position, Rates, TrainStep
 from luthier.trainer.media import check_shows
@@ -345,7 +347,7 @@ def _open_loop(
             )
             agreeing = Agreeing(lambda: watcher.requested, times)
         feed = stack.enter_context(
-            contextlib.closing(_feed(plan, agreeing, step.takes_host_batches))
+            contextlib.closing(_feed(plan, agreeing, step.takes_host_batches, step.keeps_batches))
         )
         # Compiling and restoring take minutes each and need different resources.
         step.begin()
@@ -730,8 +732,14 @@ def _look_at_data(plan: Plan) -> None:
     sets: dict[str, Callable[[], Any]] = {"data": lambda: _feed(plan).close()}
     for name, evaluation in experiment.evaluations.items():
         sets[f"evaluations.{name}.data"] = functools.partial(getattr, evaluation.data, "num_rows")
-    open_sets(graph, sets)
-    require_documents(plan.program)
+
+    def look() -> bool:
+        open_sets(graph, sets)
+        require_documents(plan.program)
+        return True
+
+    # Once for all runs of a program, which share its data.
+    plan.program.once("data looked at", look)
 
 
 def _look_at_disk(plan: Plan, directory: Path | None) -> None:
@@ -749,7 +757,12 @@ def _look_at_disk(plan: Plan, directory: Path | None) -> None:
         require_space(str(place), plan.state_bytes * copies)
 
 
-def _feed(plan: Plan, agreeing: Agreeing | None = None, on_host: bool = False) -> Feed:
+def _feed(
+    plan: Plan,
+    agreeing: Agreeing | None = None,
+    on_host: bool = False,
+    keeps_batches: bool = False,
+) -> Feed:
     experiment = plan.program.experiment
 
     task, batch = experiment.task, plan.program.batch
@@ -768,6 +781,16 @@ def _feed(plan: Plan, agreeing: Agreeing | None = None, on_host: bool = False) -
         if limit is not None:
             limit.check(host_batch, data="data")
 
+    kept = None
+    if keeps_batches and agreeing is None:
+        # Here and not at the top, since it imports Grain.
+        from luthier.data.loader import ShuffledIterator
+
+        # Only of luthier's own iterators is it known that a position determines the batches.
+        if isinstance(iterator, ShuffledIterator):
+            state = iterator.get_state()
+            key = ("training batches", json.dumps(state), on_host)
+            kept = plan.program.once(key, lambda: KeptBatches(state, KEPT_BYTES))
     return Feed(
         iterator,
         share,
@@ -777,6 +800,7 @@ def _feed(plan: Plan, agreeing: Agreeing | None = None, on_host: bool = False) -
         check=check,
         vocab_size=vocabulary(experiment),
         on_host=on_host,
+        kept=kept,
     )
 
 

@@ -637,7 +637,8 @@ class Execution:
                 raise problem
             self.make_room(step_bytes(plan) if self.memory_bytes is not None else None)
             # A step of its own for each trial: the state of the last one is freed with it.
-            opening = self.open(plan, CompiledStep(plan.program), trial, watcher)
+            step = CompiledStep(plan.program, keeps_batches=True)
+            opening = self.open(plan, step, trial, watcher)
             session = opening.__enter__()
             leaving(opening, session.train)
         except RAISED as error:

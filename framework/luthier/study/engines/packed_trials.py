@@ -349,6 +349,7 @@ class LaneStep:
     """
 
     takes_host_batches = True
+    keeps_batches = True
 
     def __init__(self, pack: Pack, lane: int):
         self._pack = pack
