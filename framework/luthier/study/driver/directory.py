@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,8 +44,21 @@ FOLDER = "source"
 HASHES = "hashes.json"
 ARCHIVE = "source.tar.gz"
 """The copy of the source, where the study is kept in an object store."""
-# Caches of bytecode have the old paths in them; hidden folders are git's and editors'.
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "node_modules")
+# Hidden folders are git's and editors'.
+_LEFT_OUT = shutil.ignore_patterns(".*", "node_modules")
+_BYTECODE = "__pycache__"
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Return what is not copied of a folder, for `shutil.copytree`."""
+    left = set(_LEFT_OUT(folder, names))
+    if os.path.basename(folder) == _BYTECODE:
+        # Workers would compile every module again. Python compares time and size of the source,
+        # which a copy keeps, and replaces the path. What other processes are writing has names that
+        # end otherwise, and may be gone before it is copied.
+        mine = f".{sys.implementation.cache_tag}.pyc"
+        left |= {name for name in names if not name.endswith(mine)}
+    return left
 
 
 def copy_source(
@@ -87,7 +101,7 @@ def copy_source(
                 # system sees them (`dirs_exist_ok`).
                 copy = temporary / place.name
                 if place.is_dir():
-                    shutil.copytree(place, copy, ignore=_LEFT_OUT, dirs_exist_ok=True)
+                    shutil.copytree(place, copy, ignore=_left_out, dirs_exist_ok=True)
                 else:
                     shutil.copy2(place, copy)
         write_json(temporary / HASHES, hashes)
@@ -113,7 +127,9 @@ def _pack(folder: pathlib.Path, archive: pathlib.Path) -> None:
                 packed.add(place, place.name, filter=_without_owner)
 
 
-def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if _BYTECODE in member.name.split("/"):
+        return None  # the machines that unpack it may have another Python
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
