@@ -399,6 +399,9 @@ def rounds(directory: Folder) -> Rounds:
     return Rounds(f"commits{directory}/{number}")
 
 
+_TRIM_BYTES = 2**24
+
+
 def finish(
     pending: arrays_lib.Pending,
     rounds: Rounds,
@@ -442,9 +445,11 @@ def finish(
     try:
         with arrays_lib.without_logs():
             pending.result()
-        # Orbax's host copies are freed now, and glibc would keep their pages for the process.
-        arrays_lib.trim()
         sums = seal()
+        # Orbax's host copies are freed now, and glibc would keep their pages for the process. It
+        # takes milliseconds, which small ones are not worth.
+        if sum(size for size, _ in sums.values()) >= _TRIM_BYTES:
+            arrays_lib.trim()
     except Exception as error:
         own = error
     why = rounds.exchange((None if own is None else summarize(own), sums), commit_all)

@@ -73,7 +73,9 @@ class DiskFiles:
         """
         size, checksum = 0, 0
         with open(self._path / name, "rb", buffering=0) as file:
-            block = memoryview(bytearray(_BLOCK_BYTES))
+            # No larger than the file: most files of a checkpoint are small.
+            num_bytes = max(1, min(_BLOCK_BYTES, os.fstat(file.fileno()).st_size))
+            block = memoryview(bytearray(num_bytes))
             while count := file.readinto(block):
                 size += count
                 checksum = zlib.crc32(block[:count], checksum)

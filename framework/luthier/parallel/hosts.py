@@ -184,14 +184,16 @@ class Share:
         Returns:
           Arrays [rows, ...] by name.
         """
+        if jax.process_count() == 1:
+            # All entries by one call: each takes a tenth of a millisecond, as long as some steps.
+            rows = {name: np.asarray(batch[name]) for name in entries}
+            return jax.device_put(rows, {name: entry.sharding for name, entry in entries.items()})
         return {name: self._global_array(batch[name], entry) for name, entry in entries.items()}
 
     def _global_array(self, rows: np.ndarray, entry: jax.ShapeDtypeStruct) -> jax.Array:
         rows = np.asarray(rows)
-        # With several processes, each local device asks a callback for its piece, since the rows of
-        # a process are any subset of the batch.
-        if jax.process_count() == 1:
-            return jax.make_array_from_process_local_data(entry.sharding, rows)
+        # Each local device asks a callback for its piece, since the rows of a process are any
+        # subset of the batch.
         assert len(rows) == len(self.rows), f"{len(rows)} rows for a share of {len(self.rows)}"
         assert entry.sharding is not None
         return jax.make_array_from_callback(

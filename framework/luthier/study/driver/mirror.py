@@ -425,6 +425,7 @@ def main(arguments: Sequence[str]) -> None:
     import threading
 
     environment.collect_rarely()
+    os.nice(10)  # the copy may come later than what trains on the same cores
     directory = pathlib.Path(arguments[0])
     is_over = threading.Event()
 

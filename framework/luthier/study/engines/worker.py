@@ -32,6 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     environment.report_native_crashes()
     environment.collect_rarely()
+    # While a thread saves one trial, the next one trains, and waits for the interpreter's lock
+    # after every step that it fetches: at Python's 5 ms it would be longer than a small step.
+    sys.setswitchinterval(5e-4)
     received, sent = _own_streams()
     # An interrupt is for the driver, which has running trials saved through the protocol.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
