@@ -15,6 +15,7 @@ WAYS = {
     "accumulation 8": ("training.accumulation=8",),
     "chunked cross-entropy": ("task.chunking=luthier.losses.Chunked(8)",),
     "uneven chunks": ("task.chunking=luthier.losses.Chunked(12)",),
+    "fused cross-entropy": ("task.chunking=luthier.losses.Fused(12)",),
     "full remat": ("model.stack=luthier.layers.Scanned(remat=luthier.layers.FullRemat())",),
     "saved projections": (
         "model.stack=luthier.layers.Scanned(remat=luthier.layers.SaveProjections())",

@@ -14,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luthier import parallel
-from luthier.losses import Chunked, Whole, cross_entropy, unembedded_cross_entropy
+from luthier.losses import (
+    Chunked,
+    Fused,
+    Whole,
+    cross_entropy,
+    unembedded_cross_entropy,
+    weighted_cross_entropy,
+)
 from luthier.parallel import Mesh, Rules, activation_rules
 
 B, D, V = 3, 8, 13
@@ -176,6 +183,74 @@ def test_chunked_gradients_in_float64():
         assert losses.nats_BL.dtype == jnp.float64
         for a, b in zip(chunked, gradients, strict=True):
             assert relative(a, b) <= 1e-13
+
+
+@functools.cache
+def summed(chunking, z_loss, smoothing):
+    """Three times the weighted sum: a factor that the loss does not know of."""
+
+    def loss(hidden, table, weights, targets):
+        total, losses = weighted_cross_entropy(
+            hidden,
+            lambda hidden: hidden @ table.T,
+            targets,
+            weights,
+            z_loss=z_loss,
+            label_smoothing=smoothing,
+            chunking=chunking,
+        )
+        return 3 * total, losses
+
+    return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+
+
+@pytest.mark.full
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    length=st.sampled_from([1, 7, 12]),
+    chunk=st.sampled_from([1, 3, 4, 20]),
+    z_loss=st.sampled_from([None, 1e-2]),
+    smoothing=st.sampled_from([None, 0.15]),
+)
+def test_a_fused_loss_has_the_values_and_gradients_of_the_whole(
+    seed, length, chunk, z_loss, smoothing
+):
+    with jax.enable_x64(True):
+        hidden, table, targets, weights = sample(seed, length)
+        floats = [x.astype(jnp.float64) for x in (hidden, table, 0.5 * weights)]
+        whole = jax.jit(summed(Whole(), z_loss, smoothing))(*floats, targets)
+        fused = jax.jit(summed(Fused(chunk), z_loss, smoothing))(*floats, targets)
+    for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(whole), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_a_fused_loss_makes_the_logits_once():
+    """Three products: forward, and one for each gradient; in chunks that are made again, four."""
+    hidden, table, targets, weights = sample(6, 12)
+    for chunking, products in ((Whole(), 3), (Chunked(4), 4), (Fused(4), 3)):
+        jaxpr = str(jax.make_jaxpr(summed(chunking, None, None))(hidden, table, weights, targets))
+        assert jaxpr.count("dot_general[") == products, chunking
+        # No array holds the logits of all positions.
+        assert (f"f32[{B},12,{V}]" in jaxpr) == (chunking == Whole())
+
+
+def test_a_fused_loss_adds_up_the_gradient_of_narrow_parameters_in_float32():
+    length = 512
+    hidden = jnp.ones((1, length, 4), jnp.bfloat16)
+    table = jnp.zeros((V, 4), jnp.bfloat16)
+    targets, weights = jnp.zeros((1, length), jnp.int32), jnp.ones((1, length), jnp.float32)
+
+    def loss(table):
+        unembed = lambda hidden: (hidden @ table.T).astype(jnp.float32)
+        return weighted_cross_entropy(hidden, unembed, targets, weights, chunking=Fused(1))[0]
+
+    gradient = jax.grad(loss)(table)
+    assert gradient.dtype == jnp.bfloat16
+    # In bfloat16 the sum of 512 such summands would end where one of them is half a rounding.
+    expected = length / V
+    np.testing.assert_allclose(gradient[1:].astype(np.float32), expected, rtol=1e-2)
 
 
 @pytest.mark.parametrize("chunking", [Whole(), Chunked(3)])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.losses import Chunked, Whole
+from luthier.losses import Chunked, Fused, Whole
 from luthier.metrics import (
     ACCURACY,
     BITS_PER_BYTE,
@@ -106,7 +106,7 @@ def test_the_loss_is_a_sum_with_its_weight_and_reports_plain_nats():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("chunking", [Whole(), Chunked(3)])
+@pytest.mark.parametrize("chunking", [Whole(), Chunked(3), Fused(3)])
 @pytest.mark.parametrize("key", [None, 0])
 def test_parts_of_a_batch_add_up_to_its_gradient(chunking, key):
     # Also with dropout: its masks belong to tokens, not to places in the batch.

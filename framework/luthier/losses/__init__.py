@@ -1,7 +1,12 @@
 """Loss functions: pure, per token or per example, never divided."""
 
-from luthier.losses.chunking import Chunked, Chunking, Whole
-from luthier.losses.cross_entropy import TokenLosses, cross_entropy, unembedded_cross_entropy
+from luthier.losses.chunking import Chunked, Chunking, Fused, Whole
+from luthier.losses.cross_entropy import (
+    TokenLosses,
+    cross_entropy,
+    unembedded_cross_entropy,
+    weighted_cross_entropy,
+)
 from luthier.losses.preferences import DPO, IPO, PreferenceHinge, PreferenceLoss
 from luthier.losses.regression import (
     AbsoluteError,
@@ -18,6 +23,7 @@ __all__ = [
     "AbsoluteError",
     "Chunked",
     "Chunking",
+    "Fused",
     "Huber",
     "PreferenceHinge",
     "PreferenceLoss",
@@ -30,4 +36,5 @@ __all__ = [
     "load_balance",
     "router_z",
     "unembedded_cross_entropy",
+    "weighted_cross_entropy",
 ]

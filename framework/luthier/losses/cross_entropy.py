@@ -229,3 +229,51 @@ def unembedded_cross_entropy(
         )
 
     return chunking.map(losses, hidden_BLD, targets_BL)
+
+
+def weighted_cross_entropy(
+    hidden_BLD: jax.Array,
+    unembed: Callable[[jax.Array], jax.Array],
+    targets_BL: jax.Array,
+    weights_BL: jax.Array,
+    *,
+    z_loss: Any = None,
+    label_smoothing: Any = None,
+    chunking: Chunking = Whole(),
+) -> tuple[jax.Array, TokenLosses]:
+    """Return the weighted sum of the losses of tokens, and the losses for reports.
+
+    With `Fused` chunks, the gradient is computed with the sum, see there.
+
+    Args:
+      hidden_BLD: As in `unembedded_cross_entropy`.
+      unembed: As in `unembedded_cross_entropy`.
+      targets_BL: Class ids, integers [B, L].
+      weights_BL: Weights of the tokens, floats [B, L].
+      z_loss: As in `cross_entropy`.
+      label_smoothing: As in `cross_entropy`.
+      chunking: Number of positions whose logits are in memory at a time.
+
+    Returns:
+      The sum over the tokens, a scalar, and their losses, each [B, L]. Only the sum is sure to have
+      a gradient.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import losses
+      >>> hidden_BLD, kernel_DV = jnp.ones((1, 2, 4)), jnp.zeros((4, 8))
+      >>> targets_BL, weights_BL = jnp.zeros((1, 2), jnp.int32), jnp.array([[1.0, 0.0]])
+      >>> total, _ = losses.weighted_cross_entropy(
+      ...     hidden_BLD, lambda x: x @ kernel_DV, targets_BL, weights_BL
+      ... )
+      >>> print(total.round(3))  # log 8
+      2.079
+    """
+
+    def losses(hidden_BCD: jax.Array, targets_BC: jax.Array) -> tuple[jax.Array, TokenLosses]:
+        found = cross_entropy(
+            unembed(hidden_BCD), targets_BC, z_loss=z_loss, label_smoothing=label_smoothing
+        )
+        return found.loss_BL, found
+
+    return chunking.total(losses, weights_BL, hidden_BLD, targets_BL)

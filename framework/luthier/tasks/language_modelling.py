@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 
 from luthier.layers.dropout import DropoutKeys
-from luthier.losses import Chunking, TokenLosses, Whole, unembedded_cross_entropy
+from luthier.losses import Chunking, TokenLosses, Whole, weighted_cross_entropy
 from luthier.metrics import (
     ACCURACY,
     BITS_PER_BYTE,
@@ -80,7 +80,7 @@ class LanguageModelling:
         Returns:
           Numerator and weight of the loss, scalars, with the sums of the metrics of training.
         """
-        ratios = self._ratios(self._losses(model, batch, key), batch)
+        ratios = self._ratios(*self._losses(model, batch, key), batch)
         # Metrics that a subclass adds to `loss_metrics` are its own to compute.
         reported = {metric: ratios[metric] for metric in self.loss_metrics if metric in ratios}
         return LossSums(ratios[LOSS], reported)
@@ -95,7 +95,7 @@ class LanguageModelling:
         Returns:
           Sums of each metric over the batch, scalars.
         """
-        return self._ratios(self._losses(model, batch, None), batch)
+        return self._ratios(*self._losses(model, batch, None), batch)
 
     def count_tokens(self, batch: Batch) -> Any:
         """Return the number of targets with non-zero weight.
@@ -108,7 +108,10 @@ class LanguageModelling:
         """
         return (batch["weights"] != 0).sum()
 
-    def _losses(self, model: Any, batch: Batch, key: jax.Array | None) -> TokenLosses:
+    def _losses(
+        self, model: Any, batch: Batch, key: jax.Array | None
+    ) -> tuple[jax.Array, TokenLosses]:
+        """Return the weighted sum of the losses, and those of each token."""
         # `hidden` and `logits` are called apart, so that the loss can make logits by chunks.
         hidden_BLD = model.hidden(
             batch["inputs"],
@@ -118,19 +121,22 @@ class LanguageModelling:
         )
         return self._unembedded(hidden_BLD, model, batch)
 
-    def _unembedded(self, hidden_BLD: jax.Array, model: Any, batch: Batch) -> TokenLosses:
-        return unembedded_cross_entropy(
+    def _unembedded(
+        self, hidden_BLD: jax.Array, model: Any, batch: Batch
+    ) -> tuple[jax.Array, TokenLosses]:
+        return weighted_cross_entropy(
             hidden_BLD,
             model.logits,
             batch["targets"],
+            batch["weights"],
             z_loss=self.z_loss,
             label_smoothing=self.label_smoothing,
             chunking=self.chunking,
         )
 
-    def _ratios(self, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
+    def _ratios(self, total: jax.Array, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
         weights_BL = batch["weights"]
-        ratios = token_ratios(losses, weights_BL)
+        ratios = token_ratios(losses, weights_BL, total)
         nats = ratios[NATS_PER_TOKEN].numerator
         ratios |= byte_ratios(nats, batch["target_bytes"], weights_BL)
         return {metric: ratios[metric] for metric in self.metrics if metric in ratios}

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.layers.dropout import DropoutKeys
-from luthier.losses import Chunking, TokenLosses, Whole, unembedded_cross_entropy
+from luthier.losses import Chunking, Whole, weighted_cross_entropy
 from luthier.metrics import ACCURACY, LOSS, NATS_PER_TOKEN, PERPLEXITY, Metric, Ratio
 from luthier.tasks.language_modelling import token_keys
 from luthier.tasks.task import Additive, Batch, LossSums
@@ -147,12 +147,14 @@ class MaskedModelling:
             segments_BL=batch["segments"],
             dropout=dropout,
         )
-        losses: TokenLosses = unembedded_cross_entropy(
+        weights_BL = jnp.where(chosen_BL, batch["weights"], 0)
+        total, losses = weighted_cross_entropy(
             hidden_BLD,
             model.logits,
             batch["inputs"],
+            weights_BL,
             z_loss=self.z_loss,
             label_smoothing=self.label_smoothing,
             chunking=self.chunking,
         )
-        return token_ratios(losses, jnp.where(chosen_BL, batch["weights"], 0))
+        return token_ratios(losses, weights_BL, total)

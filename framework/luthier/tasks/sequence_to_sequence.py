@@ -51,13 +51,15 @@ class SequenceToSequence(LanguageModelling):
 
     metrics: ClassVar[tuple[Metric, ...]] = (*LanguageModelling.metrics, EXACT_MATCH)
 
-    def _ratios(self, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
+    def _ratios(self, total: jax.Array, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
         # `correct` is with the right tokens before (teacher forcing); see `exact_match` for why
         # that decides whether greedy decoding is right.
         match = exact_match(losses.correct_BL, batch["weights"], batch["segments"])
-        return {**super()._ratios(losses, batch), EXACT_MATCH: match}
+        return {**super()._ratios(total, losses, batch), EXACT_MATCH: match}
 
-    def _losses(self, model: Any, batch: Batch, key: jax.Array | None) -> TokenLosses:
+    def _losses(
+        self, model: Any, batch: Batch, key: jax.Array | None
+    ) -> tuple[jax.Array, TokenLosses]:
         source = model.encode(
             batch["inputs"],
             positions_BL=batch["input_positions"],

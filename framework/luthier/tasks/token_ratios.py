@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.losses import TokenLosses
+from luthier.losses.chunking import weighted_sum
 from luthier.metrics import (
     ACCURACY,
     BITS_PER_BYTE,
@@ -20,34 +21,15 @@ from luthier.metrics import (
 )
 
 
-def weighted_sum(values: jax.Array, weights: Any) -> jax.Array:
-    """Return the sum of values times weights.
-
-    Values of weight 0 do not count, even if they are not finite.
-
-    Args:
-      values: Any array.
-      weights: Of the same shape.
-
-    Returns:
-      A scalar.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from luthier import tasks
-      >>> print(tasks.weighted_sum(jnp.array([2.0, jnp.inf]), jnp.array([0.5, 0.0])))
-      1.0
-    """
-    # A product alone would not do: the loss of padding may be infinite, and 0 x inf is NaN.
-    return jnp.sum(jnp.where(weights != 0, values * weights, 0))
-
-
-def token_ratios(losses: TokenLosses, weights_BL: Any) -> dict[Metric, Ratio]:
+def token_ratios(
+    losses: TokenLosses, weights_BL: Any, total: jax.Array | None = None
+) -> dict[Metric, Ratio]:
     """Return loss, nats per token, perplexity and accuracy.
 
     Args:
       losses: The cost of every token.
       weights_BL: Weights of the tokens, float32 [B, L].
+      total: The weighted sum of the losses, where it is known (`weighted_cross_entropy`).
 
     Returns:
       A numerator and a weight for each of these metrics, scalars: sums over the batch.
@@ -64,8 +46,9 @@ def token_ratios(losses: TokenLosses, weights_BL: Any) -> dict[Metric, Ratio]:
     # same ratio as nats per token.
     tokens = jnp.sum(weights_BL)
     nats = weighted_sum(losses.nats_BL, weights_BL)
+    total = weighted_sum(losses.loss_BL, weights_BL) if total is None else total
     return {
-        LOSS: Ratio(weighted_sum(losses.loss_BL, weights_BL), tokens),
+        LOSS: Ratio(total, tokens),
         NATS_PER_TOKEN: Ratio(nats, tokens),
         PERPLEXITY: Ratio(nats, tokens),
         ACCURACY: Ratio(weighted_sum(losses.correct_BL, weights_BL), tokens),

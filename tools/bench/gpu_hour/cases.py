@@ -50,6 +50,7 @@ VARIANTS = (  # one override each, the most telling first
     ("no Triton products", "compiler.gpu.xla_gpu_enable_triton_gemm:=False"),
     ("no command buffers", "compiler.gpu.xla_gpu_enable_command_buffer:=''"),
     ("unrolled", "model.stack:=luthier.layers.Unrolled()"),
+    ("fused loss", "task.chunking:=luthier.losses.Fused(256)"),
     ("chunked loss", "task.chunking:=luthier.losses.Chunked(256)"),
     ("uniform tokens", "data:=luthier.data.Synthetic({vocab}, {length})"),
 )
