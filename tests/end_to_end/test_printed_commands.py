@@ -151,15 +151,23 @@ def identities(folder):
     return {"other": found[0].name, "run": found[1].name}
 
 
+@pytest.fixture(scope="module")
+def accepted():
+    """Return the commands that ran already: pages repeat those of others."""
+    return set()
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", documents())
-def test_every_printed_command_is_accepted(name, machine, folder, identities):
+def test_every_printed_command_is_accepted(name, machine, folder, identities, accepted):
     refused = []
     for number, command in enumerate(commands(documents()[name])):
         own = f"{re.sub(r'[^a-z]', '', name)}{number}"
         words = prepared(command, number=own, **identities)
-        if words is None:
+        same = prepared(command, number="", **identities)
+        if words is None or tuple(same) in accepted:
             continue
+        accepted.add(tuple(same))
         started = machine.start(folder, words)
         if started.wait() != 0:
             refused.append(
