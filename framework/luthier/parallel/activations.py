@@ -87,10 +87,12 @@ class ActivationLayout:
     Args:
       mesh: The devices.
       table: Logical axis and its mesh axes, for activations.
+      parameters: The same for parameters.
     """
 
     mesh: DeviceMesh
     table: tuple[tuple[str, tuple[str, ...]], ...]
+    parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -185,7 +187,7 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
 
     Args:
       mesh: The devices.
-      rules: Mesh axes by logical axis; only `activations` is read.
+      rules: Mesh axes by logical axis.
 
     Yields:
       Nothing; use it as `with activation_rules(mesh, rules):` around a trace.
@@ -205,8 +207,11 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
     if problems:
         raise ShardingError(problems)
     # As tuples, because a user context must be hashable.
-    table = tuple((logical, tuple(axes)) for logical, axes in rules.activations.items())
-    with _current(ActivationLayout(mesh, table)):
+    tables = (
+        tuple((logical, tuple(axes)) for logical, axes in table.items())
+        for table in (rules.activations, rules.parameters)
+    )
+    with _current(ActivationLayout(mesh, *tables)):
         yield
 
 

@@ -6,6 +6,8 @@ Letters: m fan in, n fan out of a kernel; layers of a scanned stack are matrices
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -26,6 +28,9 @@ from luthier.optim.stages import (
     scale_by_learning_rate,
     zeros_like,
 )
+from luthier.parallel.activations import constrain, current_layout
+from luthier.parallel.rules import axis_product
+from luthier.parallel.specs import resolve
 
 
 class UpdateScale(Protocol):
@@ -188,14 +193,83 @@ def orthogonalize_momentum(
 
         # Heads are not matrices of their own: a query kernel is one map from `embed` to all heads,
         # as it would be if it were stored with two dimensions. Layers of a stack are batched.
-        def orthogonal(layout: Layout, x: jax.Array) -> jax.Array:
-            matrices = iteration(layout.to_matrices(x), count)
-            return layout.from_matrices(scale(*layout.matrix_shape, count) * matrices)
-
-        updates = {n: orthogonal(layouts[n], g + decay * trace[n]) for n, g in gradients.items()}
+        matrices = {n: layouts[n].to_matrices(g + decay * trace[n]) for n, g in gradients.items()}
+        matrices = _by_device(lambda x: iteration(x, count), matrices, layouts)
+        updates = {
+            n: layouts[n].from_matrices(scale(*layouts[n].matrix_shape, count) * x)
+            for n, x in matrices.items()
+        }
         return updates, MomentumState(trace)
 
     return OptimizerStage(init, update)  # type: ignore[arg-type]
+
+
+def _by_device(
+    function: Callable[[jax.Array], jax.Array], matrices: Arrays, layouts: Layouts
+) -> Arrays:
+    """Apply a function to matrices; those that devices split are exchanged, so that each has some.
+
+    Args:
+      function: From [..., m, n] to [..., m, n], for each matrix by itself.
+      matrices: [*stacked, m, n] by name.
+      layouts: Layout of every kernel.
+
+    Source: Liu et al., 2025, arXiv:2502.16982, section 2.3 (a device iterates on whole matrices).
+    """
+    # The products of an iteration contract what fsdp splits. Left to the compiler, each of them
+    # gathers its factor: nine times the model in a step. Here all matrices of one shape are put
+    # together, and one exchange (an all-to-all) gives each device some of them whole, another one
+    # brings the results back.
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name in matrices:
+        rows, columns = _splitting_axes(layouts[name])
+        is_split = rows or columns
+        key = (rows, columns, layouts[name].matrix_shape) if is_split else (name,)
+        groups.setdefault(key, []).append(name)
+    found = {}
+    for key, names in groups.items():
+        if len(key) == 1:
+            found[names[0]] = function(matrices[names[0]])
+            continue
+        rows, columns, shape = key
+        flat = [matrices[name].reshape(-1, *shape) for name in names]
+        ends = list(itertools.accumulate(len(x) for x in flat))
+        # As many for each device. Matrices of zeros stay zeros.
+        padding = -ends[-1] % axis_product((*rows, *columns), _sizes())
+        together = jnp.pad(jnp.concatenate(flat), ((0, padding), (0, 0), (0, 0)))
+        # One side after the other: the compiler knows no exchange of both, and would gather them.
+        # The results go back before they are taken apart: parts of a dimension that devices split
+        # could only be taken out of it by gathering it.
+        steps = [((), rows, columns), (rows, (), columns), ((*rows, *columns), (), ())]
+        for axes in steps:
+            together = constrain(together, _NAMES, dict(zip(_NAMES, axes, strict=True)))
+        together = function(together)
+        for axes in reversed(steps):
+            together = constrain(together, _NAMES, dict(zip(_NAMES, axes, strict=True)))
+        for name, start, end in zip(names, [0, *ends], ends, strict=False):
+            found[name] = together[start:end].reshape(matrices[name].shape)
+    return {name: found[name] for name in matrices}
+
+
+_NAMES = ("matrices", "rows of matrices", "columns of matrices")
+
+
+def _sizes() -> Mapping[str, int]:
+    layout = current_layout()
+    return {} if layout is None or layout.is_explicit else layout.sizes
+
+
+def _splitting_axes(layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the mesh axes that split fan in, and fan out; none where matrices need not move."""
+    mesh, sizes = current_layout(), _sizes()
+    if mesh is None or not sizes or layout.axes is None:
+        return (), ()
+    inputs, outputs = layout.matrix_axes
+    names = (*layout.axes[: layout.num_stacked], inputs.names[-2], outputs.names[-2])
+    *stacked, rows, columns = resolve(names, dict(mesh.parameters), sizes)
+    if any(dimension.mesh_axes for dimension in stacked):
+        return (), ()  # each device has its own layers or experts already
+    return rows.mesh_axes, columns.mesh_axes
 
 
 def muon(
