@@ -4,6 +4,7 @@ import fiddle as fdl
 import numpy as np
 import pytest
 
+from luthier import graph as graphs
 from luthier import recipes
 from luthier.layers import Circular, GPipe
 
@@ -62,9 +63,10 @@ def computed_once():
 
 @pytest.fixture
 def piped(model, case):
-    def make(stages, microbatches, schedule, mesh, *overrides):
+    def make(stages, microbatches, schedule, mesh, *overrides, gather="tick"):
         graph = model(*overrides, *(f"parallelism.mesh.{size}" for size in mesh))
-        return case(recipes.pipeline(graph, stages, microbatches, schedule), 8)
+        graph = recipes.pipeline(graph, stages, microbatches, schedule)
+        return case(graphs.apply(graph, [f"model.stack.gather={gather}"]), 8)
 
     return make
 
@@ -92,15 +94,26 @@ def packed(batch):
     }
 
 
-def test_a_pipeline_with_everything_else(model, case, piped, batches, relative):
+@pytest.mark.parametrize("gather", ["tick", "step"])
+def test_a_pipeline_with_everything_else(model, case, piped, batches, relative, gather):
     """Packed rows, dropout, accumulation, sharded parameters and rounds at the same time."""
     overrides = (DROPOUT, "training.accumulation=2")
     one = case(model(DROPOUT))
-    many = piped(2, 4, CIRCULAR, ("fsdp=2", "tensor=2"), *overrides)
+    many = piped(2, 4, CIRCULAR, ("fsdp=2", "tensor=2"), *overrides, gather=gather)
     assert_same_start(one, many)
     batch = packed(batches[0])
     assert relative(many.gradient(batch), one.gradient(batch)) < 2e-6
     assert relative(many.gradient(batch), one.gradient(batches[0])) > 0.1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("gather", "is_in_loops"), [("tick", True), ("step", False)])
+def test_parameters_are_gathered_by_tick_or_once_a_step(piped, gather, is_in_loops):
+    overrides = ("training.global_batch_size=32", "fiddler:quick_compile")
+    program = piped(2, 4, GPipe, ("fsdp=4",), *overrides, gather=gather).program
+    loops, entry = program.lower_and_compile(program.traced_step).as_text().split("ENTRY")
+    assert (" all-gather" in loops) == is_in_loops
+    assert " all-gather" in entry
 
 
 @pytest.mark.slow

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.errors import BadInput, Problem
 from luthier.layers.experts.routing import carrying
-from luthier.layers.parameters import wide
+from luthier.layers.parameters import AXES, wide
 from luthier.layers.remat import FullRemat, NoRemat, Remat
 from luthier.layers.stacks import (
     Apply,
@@ -33,6 +33,7 @@ from luthier.layers.stacks import (
     with_rows,
 )
 from luthier.parallel import ActivationLayout, constrain, current_layout
+from luthier.parallel.specs import resolve
 
 
 class PipelineSchedule(Protocol):
@@ -330,6 +331,12 @@ class Pipelined:
       schedule: The work of each stage at each tick, `GPipe` or `Circular`.
       remat: Rematerialization policy of a layer.
       stage_remat: Rematerialization policy of a stage for one microbatch, on top of `remat`.
+      gather: When a stage gathers the parameters that fsdp splits: by `tick` in each of its layers,
+        for every microbatch, in the forward and in the backward pass; or once a `step`, which moves
+        them once each way, and holds those of the stage and their gradient whole, in float32.
+
+    Raises:
+      BadInput: `gather` is another word.
 
     Source: Huang et al. 2018, arXiv 1811.06965, section 2.3 (microbatches, remat by stages).
     """
@@ -339,6 +346,12 @@ class Pipelined:
     schedule: PipelineSchedule = GPipe()
     remat: Remat = NoRemat()
     stage_remat: Remat = FullRemat()
+    gather: str = "tick"
+
+    def __post_init__(self) -> None:
+        if self.gather not in ("tick", "step"):
+            remedy = "write tick or step"
+            raise BadInput(Problem(f"nothing is gathered by {self.gather!r}", "gather", "", remedy))
 
     def create(
         self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
@@ -478,6 +491,8 @@ class Pipelined:
         # `all_rows`, `stage` reads only the types.
         all_rows = rows
         blocks = jax.tree.map(lambda x: x.reshape(R, S, -1, *x.shape[1:]), _widened(states))
+        if self.gather == "step":
+            blocks = _gathered_once(blocks, layout)
         parts = jax.tree.map(lambda x: _dealt(x, S, M), (carry, _widened(rows)))
         rows = jax.tree.map(lambda x: x.reshape(M, *x.shape[2:]), parts[1])
         # `check_vma=False`, because layers with a checked `shard_map` of their own (for attention
@@ -493,6 +508,33 @@ class Pipelined:
         )
         carry, given = pipe(blocks, parts[0], rows)
         return jax.tree.map(_gathered, carry), given
+
+
+def _gathered_once(blocks: Any, layout: ActivationLayout) -> Any:
+    """Gather parameters over the axes that split the batch, before the ticks.
+
+    What splits other dimensions of activations as well, such as `tensor`, keeps splitting them.
+    The transpose of the gather adds up the gradient once, after the ticks.
+
+    Args:
+      blocks: Variables [R, S, K, ...].
+      layout: The mesh and its rules.
+    """
+    of_batch = set(layout.mesh_axes("batch"))
+
+    def gathered(variable: nnx.Variable) -> nnx.Variable:
+        axes = variable.get_metadata().get(AXES)
+        if axes is None:
+            return variable  # of a module that declares none: it is whole already
+        own = resolve(axes[1:], dict(layout.parameters), layout.sizes)
+        entries = [
+            tuple(axis for axis in dimension.mesh_axes if axis not in of_batch) or None
+            for dimension in own
+        ]
+        sharding = NamedSharding(layout.mesh, PartitionSpec(None, AXIS, None, *entries))
+        return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, sharding), variable)
+
+    return jax.tree.map(gathered, blocks, is_leaf=lambda x: isinstance(x, nnx.Variable))
 
 
 def _dealt(x: jax.Array, stages: int, microbatches: int) -> jax.Array:
