@@ -59,11 +59,11 @@ def test_the_last_word_that_fills_wins(quickstart, change, expected):
     assert graphs.to_json(quickstart) == before, "the original is untouched"
 
 
-def test_only_the_mesh_and_the_cores_change(quickstart):
+def test_only_the_mesh_the_cores_and_a_rule_change(quickstart):
     changed = [change.path for change in graphs.diff(quickstart, tensor(fsdp(quickstart, 4), 2))]
     assert changed == ["parallelism.mesh.fsdp", "parallelism.mesh.tensor"]
     changed = [change.path for change in graphs.diff(quickstart, ring(quickstart, 4))]
-    assert changed == [CORE, "parallelism.mesh.sequence"]
+    assert changed == [CORE, "parallelism.mesh.sequence", "parallelism.rules.parameters.embed"]
 
 
 def core(graph, path=CORE):
@@ -125,7 +125,7 @@ def test_words_of_the_command_line_compose(quickstart):
     assert tuple(program.sizes) == AXES
     assert program.batch["inputs"].sharding.spec == jax.P("fsdp", "sequence")
     spec = program.placements["parameters/blocks.mlp.up.kernel"].spec
-    assert spec == jax.P(None, "fsdp", "tensor")
+    assert spec == jax.P(None, ("fsdp", "sequence"), "tensor")
 
 
 def test_a_space_of_a_sweep_may_choose_among_them(quickstart):

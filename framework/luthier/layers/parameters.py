@@ -22,6 +22,7 @@ from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import Initializer, describe
 from luthier.parallel import constrain, current_layout, is_explicit, result_sharding
 from luthier.parallel.activations import whole
+from luthier.parallel.specs import resolve
 
 # Other callables, such as an activation, may be objects themselves. By the marker `luthier.graph`
 # knows that a node at such a place is an `fdl.Partial`. Text, as no component imports the graph.
@@ -361,7 +362,26 @@ def looked_up(
       [[[0. 0. 1.]
         [1. 0. 0.]]]
     """
-    return _rows(gathered(param), indices, jnp.dtype(dtype), beyond)
+    return _first_by_rows(_rows(gathered(param), indices, jnp.dtype(dtype), beyond))
+
+
+def _first_by_rows(x_BLD: jax.Array) -> jax.Array:
+    """Exchange the parts of D that the mesh axes of the batch hold for rows.
+
+    A lookup in a table whose D is split gives vectors that are split in the same way. Where some of
+    the mesh axes split the batch and others the length, the compiler knows no exchange for both at
+    once, and would put all vectors on every device. That of the batch comes first here; what layers
+    constrain the result to is the other one.
+    """
+    layout = current_layout()
+    if layout is None or layout.is_explicit:
+        return x_BLD
+    own = resolve(("embed",), dict(layout.parameters), layout.sizes)[0].mesh_axes
+    of_batch, of_length = set(layout.mesh_axes("batch")), set(layout.mesh_axes("length"))
+    if not (of_batch.intersection(own) and of_length.intersection(own)):
+        return x_BLD
+    rest = tuple(axis for axis in own if axis not in of_batch)
+    return constrain(x_BLD, ("batch", "length", "embed"), {"length": (), "embed": rest})
 
 
 # The forward pass casts, then looks up: devices that hold a part of the table gather it in `dtype`,

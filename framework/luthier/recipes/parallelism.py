@@ -20,6 +20,7 @@ from luthier.parallel import AXES
 from luthier.recipes.selection import is_experiment
 
 _MESH = "parallelism.mesh"
+_EMBED = "parallelism.rules.parameters.embed"
 
 
 def data(experiment: fdl.Buildable, size: int = -1) -> Any:
@@ -167,7 +168,8 @@ def sequence(experiment: fdl.Buildable, size: int = -1) -> Any:
     """Return an experiment whose rows are split along their length.
 
     Norms, feed-forward parts, embedding and loss see a part of each row. Attention gathers the
-    keys and values of whole rows; `ring` and `all_to_all` do not.
+    keys and values of whole rows; `ring` and `all_to_all` do not. Parameters and the optimizer's
+    state are split over the same devices, as by `fsdp`.
 
         luthier show configs.lm.quickstart 'fiddler:sequence(2)' --changes
 
@@ -199,6 +201,7 @@ def ring(experiment: fdl.Buildable, size: int = -1) -> Any:
 
     Every core of attention becomes a `RingAttention` with the same mask and settings: no device
     holds the keys of a whole row. Causal rows are cut in zigzag, so that the work is even.
+    Parameters are split as by `sequence`.
 
         luthier show configs.lm.quickstart 'fiddler:ring(4)' --changes
 
@@ -231,7 +234,8 @@ def all_to_all(experiment: fdl.Buildable, size: int = -1) -> Any:
     """Return an experiment whose rows are split along their length, and by heads in attention.
 
     Every core of attention is wrapped in an `AllToAllAttention`, which exchanges parts of the rows
-    for heads and back. The heads must divide over the devices.
+    for heads and back. The heads must divide over the devices. Parameters are split as by
+    `sequence`.
 
         luthier show configs.lm.quickstart 'fiddler:all_to_all(4)' --changes
 
@@ -270,6 +274,12 @@ def _with_axes(experiment: fdl.Buildable, **sizes: int) -> Any:
                 graph.set_value(changed, f"{_MESH}.{axis}", 1)
     for axis, size in sizes.items():
         graph.set_value(changed, f"{_MESH}.{axis}", size)
+    if "sequence" in sizes:
+        # Devices that share a row hold the same parameters otherwise: then long rows would need the
+        # memory of the whole state on each of them.
+        own = tuple(graph.get(changed, _EMBED))
+        if "sequence" not in own:
+            graph.set_value(changed, _EMBED, (*own, "sequence"))
     return changed
 
 
