@@ -46,6 +46,17 @@ def test_a_study_is_one_call_that_shows_its_trials(tmp_path, monkeypatch, capsys
         luthier.sweep(toys.study(), ["rate=log(1e-3,1e-1)"])
 
 
+def test_overrides_may_name_the_modules_that_the_call_allows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # no project, which would allow some
+    overrides = ["engine=simulated_engine.InstantEngine()", "gate=None", "packing=None"]
+    call = functools.partial(
+        luthier.sweep, toys.experiment(), "rate=log(1e-3,1e-1)", overrides=overrides, trials=1
+    )
+    with pytest.raises(BadInput, match="simulated_engine"):
+        call(name="unknown")
+    assert call(name="known", packages=["simulated_engine"]).is_over
+
+
 def test_objectives_are_given_as_text(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text('[tool.luthier]\npackages = ["simulated_engine"]\n')

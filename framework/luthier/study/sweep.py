@@ -122,7 +122,8 @@ def sweep(
     late = [o for o in overrides if objectives and objective_grammar.sets_objectives(o)]
     overrides = [o for o in overrides if o not in late]
     of_study = [o for o in overrides if studies.is_study(study) or studies.sets_study(o)]
-    study = graphs.apply(study, [o for o in overrides if o not in of_study], shelves=known)
+    of_base = [o for o in overrides if o not in of_study]
+    study = graphs.apply(study, of_base, shelves=known, packages=packages)
     if studies.is_study(study) == bool(space):
         remedy = "change its space.dimensions" if space else "give it a space, or describe a Study"
         kind = "a study has a space of its own" if space else "an experiment has no search space"
@@ -131,12 +132,12 @@ def sweep(
     if space:
         title = graphs.get(study, "name")
         study = samplers.study_of(title, study, parse_space(space), samplers.sampler("tpe"), own)
-    study = graphs.apply(study, of_study, shelves=known)
+    study = graphs.apply(study, of_study, shelves=known, packages=packages)
     if objectives:
         evaluations = evaluations_of(graphs.get(study, "base"))
         nodes = [objective_grammar.objective(text, evaluations) for text in objectives]
         study = graphs.apply(study, [("objectives", nodes)], "objective")
-        study = graphs.apply(study, late, shelves=known)
+        study = graphs.apply(study, late, shelves=known, packages=packages)
     if name is not None:
         study = graphs.apply(study, [("name", name)], "name")
     if trials is not None:
