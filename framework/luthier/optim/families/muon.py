@@ -193,8 +193,8 @@ def orthogonalize_momentum(
 
         # Heads are not matrices of their own: a query kernel is one map from `embed` to all heads,
         # as it would be if it were stored with two dimensions. Layers of a stack are batched.
-        matrices = {n: layouts[n].to_matrices(g + decay * trace[n]) for n, g in gradients.items()}
-        matrices = _by_device(lambda x: iteration(x, count), matrices, layouts)
+        directions = {n: layouts[n].to_matrices(g + decay * trace[n]) for n, g in gradients.items()}
+        matrices = _by_device(lambda x: iteration(x, count), directions, layouts)
         updates = {
             n: layouts[n].from_matrices(scale(*layouts[n].matrix_shape, count) * x)
             for n, x in matrices.items()
