@@ -34,8 +34,9 @@ works like a list of overrides, and takes effect at its position among the overr
 
 luthier supports the following syntax of gin. The order of the statements in a file does not matter.
 
-- `Name.argument = value` sets the argument in every node of that class or function. With a scope,
-  such as `held_out/Packed.length`, it sets the argument only in nodes below that name.
+- `Name.argument = value` sets the argument in every node of that class or function (see the
+  [glossary](../get_started/glossary.md) for *node* and *template*). With a scope, as in
+  `held_out/Packed.length`, it sets the argument only in nodes below `held_out`.
 - `@Name()` creates a node, and `@Name` creates a template.
 - `%NAME` refers to a macro. All references to a macro share one value, which you can change with
   `gin:NAME=VALUE` and sweep over with `--space 'gin:NAME=log(1e-4,1e-2)'`.
@@ -53,16 +54,17 @@ classes that they register with `@gin.configurable`.
 
 ## Export a config to gin
 
-`--to gin` writes a file that both `gin.parse_config` and `luthier show FILE.gin` accept, and from
-which luthier reads an equal graph. Comments that start with `# luthier:` contain the parts that gin
-cannot express. `luthier train ... --operative-gin` saves such a file as `operative_config.gin` in
-the directory of the run. It contains exactly the values that the run uses.
+`--to gin` writes a file that both `gin.parse_config` and `luthier show FILE.gin` accept. When
+luthier reads this file, it creates a graph that is equal to the exported one. Comments that start
+with `# luthier:` contain the parts that gin cannot express. `luthier train ... --operative-gin`
+saves such a file as `operative_config.gin` in the directory of the run. It contains exactly the
+values that the run uses.
 
 ## Sweep over a macro
 
-To sweep over a macro, use its name in the space. The trials share one compiled program if the value
-of the macro can be an argument of that program. `luthier sweep best` prints overrides that you can
-pass to `luthier train` together with the same file:
+To sweep over a macro, use `gin:NAME` in the search space. The trials share one compiled program if
+the value of the macro can be an argument of that program. `luthier sweep best` prints overrides
+that you can pass to `luthier train` together with the same file:
 
     luthier sweep configs.lm.quickstart --gin_file small.gin \\
         --space 'gin:LEARNING_RATE=log(1e-4,1e-2)' --trials 8
@@ -74,9 +76,9 @@ pass to `luthier train` together with the same file:
 The gin files of T5X bind arguments of T5X's own classes, for which luthier has no nodes. You can
 keep the values as macros, and bind these macros to the classes that `luthier show EXPERIMENT`
 lists. With `--gin_skip_unknown`, luthier ignores the remaining statements, and lists them.
-`import __main__` is ignored. If a file leaves a macro open (`TRAIN_STEPS = %gin.REQUIRED`), set the
-macro yourself, for example with `--gin.TRAIN_STEPS=1000`. For the sizes of T5X's models in luthier,
-and to import their weights, see [Import checkpoints](checkpoints.md#t5x).
+`import __main__` is ignored. If a file does not give a macro a value (`TRAIN_STEPS = %gin.REQUIRED`),
+set the macro yourself, for example with `--gin.TRAIN_STEPS=1000`. To set the sizes of T5X's models
+in luthier and to import their weights, see [Import checkpoints](checkpoints.md#t5x).
 
 ## Examples
 

@@ -18,9 +18,9 @@ WORDS = {
     "hsdp(replicas=2)": "keeps several copies of the state, each of which is split like `fsdp`",
     "tensor(2)": "splits attention heads, hidden dimensions and the vocabulary",
     "expert(2)": "splits the experts and the batch",
-    "sequence(4)": "splits sequences along their length",
-    "ring(4)": "splits sequences along their length, also in attention",
-    "all_to_all(4)": "splits sequences along their length, and by heads in attention",
+    "sequence(4)": "splits sequences along their length, and parameters as `fsdp` does",
+    "ring(4)": "the same, and splits sequences in attention, too",
+    "all_to_all(4)": "the same as `sequence`, and splits attention by heads",
     "pipeline(stages=2, microbatches=4)": "splits stacks of layers into the stages of a pipeline",
 }
 KERNEL = "parameters/blocks.mlp.up.kernel"
@@ -61,6 +61,15 @@ shapes. The tests train with every recipe on virtual CPU devices (*emulated*).
 """
 
 END = """
+If a pipeline is combined with `fsdp`, each stage gathers the parameters of a layer again for every
+microbatch. Set `model.stack.gather=step` to gather the parameters of a stage only once per step.
+Each device then stores all parameters of its stage and their gradients in float32 during the step.
+
+The `muon` optimizer needs whole matrices. If the mesh splits them, the devices exchange their
+parts, so that each device orthogonalizes an equal number of whole matrices, and then exchange the
+results. These two exchanges move each matrix twice for every dimension that is split (*emulated*,
+`tests/optim/families/test_muon.py`).
+
 ## Context parallelism
 
 For long sequences, the mesh axis `sequence` splits the length of activations. Attention still needs
@@ -72,7 +81,9 @@ the keys of the whole sequence. There are three ways to provide them, which give
   that no query attends to are skipped, which saves whole ring steps if attention is limited to a
   window. For causal attention, `ring` assigns the parts of a sequence to devices in a zigzag order
   (`order=Zigzag()`), so that every device has the same amount of work. The length of a sequence
-  must then be a multiple of twice the size of the axis. `ring` does not work within a pipeline.
+  must then be a multiple of twice the size of the axis. `ring` does not work within a pipeline,
+  because both are mapped over devices by `jax.shard_map`, and JAX cannot compile the gradient of
+  such a function inside another one.
 - With `all_to_all`, devices exchange parts of sequences for heads. The number of heads must be a
   multiple of the size of the axis (times the size of `tensor`). Key and value heads are repeated if
   there are fewer of them. You can use `all_to_all` with any attention implementation.
