@@ -76,9 +76,10 @@ that you can pass to `luthier train` together with the same file:
 The gin files of T5X bind arguments of T5X's own classes, for which luthier has no nodes. You can
 keep the values as macros, and bind these macros to the classes that `luthier show EXPERIMENT`
 lists. With `--gin_skip_unknown`, luthier ignores the remaining statements, and lists them.
-`import __main__` is ignored. If a file does not give a macro a value (`TRAIN_STEPS = %gin.REQUIRED`),
-set the macro yourself, for example with `--gin.TRAIN_STEPS=1000`. To set the sizes of T5X's models
-in luthier and to import their weights, see [Import checkpoints](checkpoints.md#t5x).
+`import __main__` is ignored. If a file does not give a macro a value
+(`TRAIN_STEPS = %gin.REQUIRED`), set the macro yourself, for example with
+`--gin.TRAIN_STEPS=1000`. To set the sizes of T5X's models in luthier and to import their weights,
+see [Import checkpoints](checkpoints.md#t5x).
 
 ## Examples
 
