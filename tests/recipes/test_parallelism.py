@@ -64,6 +64,9 @@ def test_only_the_mesh_the_cores_and_a_rule_change(quickstart):
     assert changed == ["parallelism.mesh.fsdp", "parallelism.mesh.tensor"]
     changed = [change.path for change in graphs.diff(quickstart, ring(quickstart, 4))]
     assert changed == [CORE, "parallelism.mesh.sequence", "parallelism.rules.parameters.embed"]
+    rules = graphs.apply(quickstart, ["parallelism.rules.parameters={mlp: tensor}"])
+    changed = [change.path for change in graphs.diff(rules, sequence(rules, 4))]
+    assert changed == ["parallelism.mesh.sequence"]
 
 
 def core(graph, path=CORE):

@@ -20,7 +20,7 @@ from luthier.parallel import AXES
 from luthier.recipes.selection import is_experiment
 
 _MESH = "parallelism.mesh"
-_EMBED = "parallelism.rules.parameters.embed"
+_PARAMETERS = "parallelism.rules.parameters"
 
 
 def data(experiment: fdl.Buildable, size: int = -1) -> Any:
@@ -277,9 +277,9 @@ def _with_axes(experiment: fdl.Buildable, **sizes: int) -> Any:
     if "sequence" in sizes:
         # Devices that share a row hold the same parameters otherwise: then long rows would need the
         # memory of the whole state on each of them.
-        own = tuple(graph.get(changed, _EMBED))
-        if "sequence" not in own:
-            graph.set_value(changed, _EMBED, (*own, "sequence"))
+        own = graph.get(changed, _PARAMETERS).get("embed")
+        if own is not None and "sequence" not in own:  # rules of the user's own may have none
+            graph.set_value(changed, f"{_PARAMETERS}.embed", (*own, "sequence"))
     return changed
 
 
