@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import types
+import weakref
 from unittest import mock
 
 import jax
@@ -224,6 +226,38 @@ def test_a_fused_loss_has_the_values_and_gradients_of_the_whole(
     for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(whole), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_a_fused_loss_pads_the_last_chunk_with_what_has_a_derivative():
+    hidden, table, targets, weights = sample(7, 5)
+
+    def loss(table, chunking):
+        unembed = lambda hidden: hidden / jnp.linalg.norm(hidden, axis=-1, keepdims=True) @ table.T
+        return weighted_cross_entropy(hidden, unembed, targets, weights, chunking=chunking)[0]
+
+    found, expected = (jax.grad(loss)(table, chunking) for chunking in (Fused(2), Whole()))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_fused_loss_keeps_nothing_of_the_model_alive():
+    hidden, table, targets, weights = sample(8, 4)
+
+    class Unembed:
+        def __call__(self, hidden):
+            return hidden @ table.T
+
+    def gradient(unembed):
+        def loss(hidden):
+            return weighted_cross_entropy(hidden, unembed, targets, weights, chunking=Fused(2))[0]
+
+        return jax.grad(loss)(hidden)
+
+    unembed = Unembed()
+    alive = weakref.ref(unembed)
+    gradient(unembed)
+    del unembed
+    gc.collect()
+    assert alive() is None
 
 
 def test_a_fused_loss_makes_the_logits_once():

@@ -374,7 +374,7 @@ def _first_by_rows(x_BLD: jax.Array) -> jax.Array:
     constrain the result to is the other one.
     """
     layout = current_layout()
-    if layout is None or layout.is_explicit:
+    if layout is None or layout.is_explicit or x_BLD.ndim != 3:
         return x_BLD
     own = resolve(("embed",), dict(layout.parameters), layout.sizes)[0].mesh_axes
     of_batch, of_length = set(layout.mesh_axes("batch")), set(layout.mesh_axes("length"))

@@ -513,7 +513,8 @@ class Pipelined:
 def _gathered_once(blocks: Any, layout: ActivationLayout) -> Any:
     """Gather parameters over the axes that split the batch, before the ticks.
 
-    What splits other dimensions of activations as well, such as `tensor`, keeps splitting them.
+    What splits the same dimension of activations, such as `tensor` and `expert`, keeps splitting
+    it.
     The transpose of the gather adds up the gradient once, after the ticks.
 
     Args:
@@ -527,10 +528,12 @@ def _gathered_once(blocks: Any, layout: ActivationLayout) -> Any:
         if axes is None:
             return variable  # of a module that declares none: it is whole already
         own = resolve(axes[1:], dict(layout.parameters), layout.sizes)
-        entries = [
-            tuple(axis for axis in dimension.mesh_axes if axis not in of_batch) or None
-            for dimension in own
-        ]
+        entries = []
+        for name, dimension in zip(axes[1:], own, strict=True):
+            # Experts are split over an axis of the batch, and stay where they are.
+            of_name = set() if name is None else set(layout.mesh_axes(name))
+            kept = (axis for axis in dimension.mesh_axes if axis not in of_batch - of_name)
+            entries.append(tuple(kept) or None)
         sharding = NamedSharding(layout.mesh, PartitionSpec(None, AXIS, None, *entries))
         return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, sharding), variable)
 

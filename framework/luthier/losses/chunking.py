@@ -1,7 +1,5 @@
 """Chunked computation along a sequence. Shapes: B batch rows, L length, C chunk, N chunks.
 
-`map` applies a function to every position; `total` also adds up what it costs, with weights.
-
 A loss over a large vocabulary needs memory for the logits of every token that it computes at once.
 Chunks cut the sequence, never the batch: each device cuts its own rows, so the axis that is scanned
 is never sharded over the batch axes of the mesh.
@@ -32,21 +30,6 @@ class Chunking(Protocol):
           Its results, arrays [B, L, ...].
         """
 
-    def total(
-        self, function: Callable[..., Any], weights_BL: jax.Array, *arrays_BL: jax.Array
-    ) -> tuple[jax.Array, Any]:
-        """Return the weighted sum of what positions cost.
-
-        Args:
-          function: As of `map`; it returns the cost [B, L] and further arrays [B, L, ...].
-          weights_BL: Weights of the positions; those of weight 0 do not count, even if their cost
-            is not finite.
-          *arrays_BL: Arrays [B, L, ...].
-
-        Returns:
-          The sum, a scalar, and the further arrays. Only the sum is sure to have a gradient.
-        """
-
 
 def weighted_sum(values: jax.Array, weights: Any) -> jax.Array:
     """Return the sum of values times weights.
@@ -70,31 +53,8 @@ def weighted_sum(values: jax.Array, weights: Any) -> jax.Array:
     return jnp.sum(jnp.where(weights != 0, values * weights, 0))
 
 
-class _Mapped:
-    """Adds up after the fact what `map` returns."""
-
-    def map(self, function: Callable[..., Any], *arrays_BL: jax.Array) -> Any:
-        raise NotImplementedError
-
-    def total(
-        self, function: Callable[..., Any], weights_BL: jax.Array, *arrays_BL: jax.Array
-    ) -> tuple[jax.Array, Any]:
-        """Return the weighted sum of what positions cost.
-
-        Args:
-          function: As of `map`; it returns the cost [B, L] and further arrays [B, L, ...].
-          weights_BL: Weights of the positions.
-          *arrays_BL: Arrays [B, L, ...].
-
-        Returns:
-          The sum, a scalar, and the further arrays.
-        """
-        costs_BL, others = self.map(function, *arrays_BL)
-        return weighted_sum(costs_BL, weights_BL), others
-
-
 @dataclasses.dataclass(frozen=True)
-class Whole(_Mapped):
+class Whole:
     """Computes the whole sequence at once: fastest while the logits fit."""
 
     def map(self, function: Callable[..., Any], *arrays_BL: jax.Array) -> Any:
@@ -112,7 +72,7 @@ class Whole(_Mapped):
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunked(_Mapped):
+class Chunked:
     """Computes `length` positions at a time, and again in the backward pass.
 
     Memory falls from L to `length` positions; the function's forward FLOPs are paid twice. A
@@ -213,20 +173,24 @@ class Fused(Chunked):
         """
         length = min(self.length, weights_BL.shape[1])
         # What the function closes over, such as the parameters of the unembedding, becomes an
-        # argument, because a custom derivative sees nothing else.
+        # argument, because a custom derivative sees nothing else. Not by `jax.closure_convert`,
+        # whose cache would keep each function, and with it the model, for the life of the process.
         own = [array_BL[:, :length] for array_BL in arrays_BL]
-        function, captured = jax.closure_convert(function, *own)
-        is_float = [jnp.issubdtype(array_BL.dtype, jnp.inexact) for array_BL in arrays_BL]
+        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*own)
+        tree = jax.tree.structure(shapes)
+        captured, constants, is_captured = _by_kind(traced.consts)
+        floats, fixed, is_float = _by_kind(arrays_BL)
 
         def cost(floats: Any, fixed: Any, weights_BC: jax.Array) -> Any:
             captured, own = floats
-            costs_BC, others = function(*_interleaved(is_float, own, fixed), *captured)
+            constants_of_trace = _merged(is_captured, captured, constants)
+            arrays_BC = _merged(is_float, own, fixed)
+            found = jax.core.eval_jaxpr(traced.jaxpr, constants_of_trace, *arrays_BC)
+            costs_BC, others = jax.tree.unflatten(tree, found)
             return weighted_sum(costs_BC, weights_BC), (costs_BC, others)
 
         total = _with_gradient(cost, length)
-        floats = [x for x, known in zip(arrays_BL, is_float, strict=True) if known]
-        fixed = [x for x, known in zip(arrays_BL, is_float, strict=True) if not known]
-        sum_, others = total((list(captured), floats), fixed, weights_BL)
+        sum_, others = total((captured, floats), fixed, weights_BL)
         return sum_, jax.lax.stop_gradient(others)
 
 
@@ -239,11 +203,18 @@ def _with_gradient(cost: Callable[..., Any], length: int) -> Callable[..., Any]:
       length: Positions in a chunk.
     """
 
-    def cut(array_BL: jax.Array) -> jax.Array:
-        # Positions of padding have weight 0, so that zeros are as good as anything.
-        widths = [(0, 0), (0, -array_BL.shape[1] % length), *[(0, 0)] * (array_BL.ndim - 2)]
-        padded_BL = jnp.pad(array_BL, widths)
-        return _split(padded_BL, padded_BL.shape[1] // length)
+    def cut(own: Any, fixed: Any, weights_BL: jax.Array) -> Any:
+        num_chunks = -(-weights_BL.shape[1] // length)
+        padding = num_chunks * length - weights_BL.shape[1]
+
+        def padded(array_BL: jax.Array, mode: str) -> jax.Array:
+            widths = [(0, 0), (0, padding), *[(0, 0)] * (array_BL.ndim - 2)]
+            return _split(jnp.pad(array_BL, widths, mode=mode), num_chunks)
+
+        # The last position is repeated, with weight 0. Zeros would do for the sum, but a function
+        # need not have a finite derivative there.
+        arrays = jax.tree.map(lambda x: padded(x, "edge"), (own, fixed))
+        return (*arrays, padded(weights_BL, "constant"))
 
     @jax.custom_vjp
     def total(floats: Any, fixed: Any, weights_BL: jax.Array) -> Any:
@@ -254,7 +225,7 @@ def _with_gradient(cost: Callable[..., Any], length: int) -> Callable[..., Any]:
             value, (_, others) = cost((captured, own), fixed, weights_BC)
             return carry, (value, others)
 
-        chunks = jax.tree.map(cut, (own, fixed, weights_BL))
+        chunks = cut(own, fixed, weights_BL)
         _, (values_N, others) = jax.lax.scan(body, None, chunks)
         return values_N.sum(), _whole(others, weights_BL)
 
@@ -273,7 +244,7 @@ def _with_gradient(cost: Callable[..., Any], length: int) -> Callable[..., Any]:
         of_captured = jax.tree.map(
             lambda x: jnp.zeros_like(x, jnp.promote_types(x.dtype, jnp.float32)), captured
         )
-        chunks = jax.tree.map(cut, (own, fixed, weights_BL))
+        chunks = cut(own, fixed, weights_BL)
         of_captured, (values_N, others, costs, of_own) = jax.lax.scan(body, of_captured, chunks)
         costs_BL, of_own = _whole((costs, of_own), weights_BL)
         of_captured = jax.tree.map(lambda a, x: a.astype(x.dtype), of_captured, captured)
@@ -291,12 +262,17 @@ def _with_gradient(cost: Callable[..., Any], length: int) -> Callable[..., Any]:
     return total
 
 
-def _interleaved(
-    is_first: Sequence[bool], first: Sequence[Any], second: Sequence[Any]
-) -> list[Any]:
-    """Return the elements of two sequences in one order: from the first where it says so."""
+def _by_kind(arrays: Sequence[Any]) -> tuple[list[Any], list[Any], list[bool]]:
+    """Return the arrays of floats, the others, and which of them all are of floats."""
+    is_float = [bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact)) for x in arrays]
+    pairs = list(zip(arrays, is_float, strict=True))
+    return [x for x, known in pairs if known], [x for x, known in pairs if not known], is_float
+
+
+def _merged(is_first: Sequence[bool], first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Undo `_by_kind`."""
     sources = {True: iter(first), False: iter(second)}
-    return [next(sources[bool(known)]) for known in is_first]
+    return [next(sources[known]) for known in is_first]
 
 
 def _whole(tree: Any, weights_BL: jax.Array) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from luthier.losses.chunking import Chunking, Whole
+from luthier.losses.chunking import Chunking, Fused, Whole, weighted_sum
 from luthier.parallel import current_layout, current_platform, is_explicit
 
 
@@ -276,4 +276,7 @@ def weighted_cross_entropy(
         )
         return found.loss_BL, found
 
-    return chunking.total(losses, weights_BL, hidden_BLD, targets_BL)
+    if isinstance(chunking, Fused):
+        return chunking.total(losses, weights_BL, hidden_BLD, targets_BL)
+    loss_BL, found = chunking.map(losses, hidden_BLD, targets_BL)
+    return weighted_sum(loss_BL, weights_BL), found

@@ -109,7 +109,7 @@ class StackedRatios:
         scalars: dict[str, list[jax.Array]] = {}
 
         def put(value: Any) -> tuple[str, int]:
-            array = jnp.asarray(value)
+            array = jnp.asarray(value).reshape(())
             same = scalars.setdefault(array.dtype.name, [])
             same.append(array)
             return array.dtype.name, len(same) - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from luthier.metrics.metric import Metric
 from luthier.metrics.ratio import Ratio, StackedRatios
@@ -19,6 +19,7 @@ class Totals:
     Args:
       num_pending: Number of batches that may still be on the device; older ones are fetched, which
         also keeps the host from running further ahead than that.
+      on_fetch: Called after each batch that was fetched.
 
     Example:
       >>> from luthier import metrics
@@ -30,7 +31,8 @@ class Totals:
       2.0
     """
 
-    def __init__(self, num_pending: int = 2):
+    def __init__(self, num_pending: int = 2, on_fetch: Callable[[], None] = lambda: None):
+        self._on_fetch = on_fetch
         # JAX dispatches asynchronously: an entry of `_pending` may still be computed. To fetch the
         # newest would make the host wait for the device, and the device for the host.
         self._num_pending = num_pending
@@ -79,3 +81,4 @@ class Totals:
             numerators, denominators = self._parts.setdefault(metric, ([], []))
             numerators.append(ratio.numerator)
             denominators.append(ratio.denominator)
+        self._on_fetch()

@@ -277,8 +277,9 @@ def _with_axes(experiment: fdl.Buildable, **sizes: int) -> Any:
     if "sequence" in sizes:
         # Devices that share a row hold the same parameters otherwise: then long rows would need the
         # memory of the whole state on each of them.
-        own = graph.get(changed, _PARAMETERS).get("embed")
-        if own is not None and "sequence" not in own:  # rules of the user's own may have none
+        own = graph.evaluate(graph.get(changed, _PARAMETERS)).get("embed")
+        # Rules of the user's own may have none, or something that is reported later.
+        if isinstance(own, tuple | list) and "sequence" not in own:
             graph.set_value(changed, f"{_PARAMETERS}.embed", (*own, "sequence"))
     return changed
 

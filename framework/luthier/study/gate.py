@@ -94,10 +94,12 @@ class ShapeGate:
 
     def close(self) -> None:
         """End the processes."""
-        processes = [*self._processes.values(), *([] if self._spare is None else [self._spare])]
-        self._processes, self._spare = {}, None
-        for process in processes:
-            with process:
+        if self._spare is not None:
+            with self._spare as process:
+                process.kill()  # it may still import, and would notice its end only after that
+            self._spare = None
+        while self._processes:
+            with self._processes.popitem()[1] as process:
                 assert process.stdin is not None
                 process.stdin.close()
 

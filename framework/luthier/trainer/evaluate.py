@@ -99,13 +99,14 @@ class Evaluator:
         if self._compiled is None:
             weights = self._evaluation.weights.value
             self._compiled = self._program.compile_evaluation(self._batch, weights)
-        totals = Totals(_NUM_PENDING if self._batch_bytes * _NUM_PENDING <= KEPT_BYTES else 2)
+        num_pending = _NUM_PENDING if self._batch_bytes * _NUM_PENDING <= KEPT_BYTES else 2
+        # The limit of the watchdog is for one batch, however long the whole set takes.
+        totals = Totals(num_pending, on_fetch=self._beat)
         # The host runs ahead as in training: `Totals` keeps the last batches on the devices and
         # merges older ones in double precision. Rows that pad the last batch have weight 0, so that
         # every row counts once.
         for batch in self._batches(num_batches):
             totals.add(self._compiled(values, leaves, batch))
-            # The limit of the watchdog is for one batch, however long the whole set takes.
             self._beat()
         return totals.values()
 

@@ -74,21 +74,39 @@ class KeptBatches:
                 return None
             return *self._batches[place], self._states[place + 1]
 
-    def put(self, place: int, batch: Mapping[str, Any], tokens: int, state: Any) -> None:
+    def put(
+        self, place: int, batch: Mapping[str, Any], tokens: int, state: Any
+    ) -> Mapping[str, Any]:
         """Keep a batch, if it is the next one and there is room for it.
 
         Args:
           place: How many batches come before it.
-          batch: Its arrays, which nobody may donate or write to.
+          batch: Its arrays, which nobody may donate.
           tokens: The number of its targets that count.
           state: The position after it.
+
+        Returns:
+          The batch to hand out; nobody can write to its arrays, which others will get.
         """
-        num_bytes = sum(array.nbytes for array in batch.values())
+        batch = {name: _read_only(array) for name, array in batch.items()}
+        # An array takes more than its numbers: an object, and an allocation on the device.
+        num_bytes = sum(max(array.nbytes, _LEAST_BYTES) for array in batch.values())
         with self._lock:
             if place == len(self._batches) and num_bytes <= self._free_bytes:
                 self._batches.append((batch, tokens))
                 self._states.append(state)
                 self._free_bytes -= num_bytes
+        return batch
+
+
+_LEAST_BYTES = 4096
+
+
+def _read_only(array: Any) -> Any:
+    if isinstance(array, np.ndarray):
+        array = array.view()
+        array.flags.writeable = False
+    return array
 
 
 class RowIterator(Protocol):
@@ -268,7 +286,7 @@ class Feed:
                 else:
                     batch = self._share.global_batch(batch, self._entries)
                 if kept is not None and place is not None:
-                    kept.put(place, batch, tokens, state)
+                    batch = kept.put(place, batch, tokens, state)
                     place += 1
                 self._put(ready, stop, (batch, tokens, agreed, state))
         except distributed.GaveUp:

@@ -788,9 +788,7 @@ def _feed(
 
         # Only of luthier's own iterators is it known that a position determines the batches.
         if isinstance(iterator, ShuffledIterator):
-            state = iterator.get_state()
-            key = ("training batches", json.dumps(state), on_host)
-            kept = plan.program.once(key, lambda: KeptBatches(state, KEPT_BYTES))
+            kept = _kept_batches(plan, iterator.get_state(), on_host)
     return Feed(
         iterator,
         share,
@@ -802,6 +800,23 @@ def _feed(
         on_host=on_host,
         kept=kept,
     )
+
+
+def _kept_batches(plan: Plan, state: Any, on_host: bool) -> KeptBatches:
+    """Return the batches that runs of a program keep which begin at a position.
+
+    Those of one position only: each seed has batches of its own, and a study may draw many seeds.
+    """
+    program = plan.program
+    # What counts as a token is for the task to say, whose settings may be hoisted.
+    of_task = [path for path in program.hoist if path.startswith("task.")]
+    settings = [repr(graphs.get(program.graph, path)) for path in of_task]
+    key = json.dumps([state, settings])
+    latest: dict[str, KeptBatches] = program.once(("training batches", on_host), dict)
+    if key not in latest:
+        latest.clear()  # a feed that still reads them has a reference of its own
+        latest[key] = KeptBatches(state, KEPT_BYTES)
+    return latest[key]
 
 
 @contextlib.contextmanager

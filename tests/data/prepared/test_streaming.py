@@ -200,6 +200,21 @@ def test_what_was_read_ahead_stays_in_a_small_cache_until_it_is_wanted(store, ta
     assert sum(store.token_reads) < 1.3 * steps * batch * (1 << 14)
 
 
+def test_what_nobody_reads_any_more_does_not_stop_the_reading_ahead(store, tales, monkeypatch):
+    """As after a jump of the position: another run of the same data begins elsewhere."""
+    copy(tales, store)
+    monkeypatch.setenv("LUTHIER_DATA_CACHE_BYTES", str(50 << 14))
+    data = Prepared(store.url, 2048, Concatenate())
+    for seed in range(5):
+        rows(data, 3, global_batch_size=8, seed=seed)  # leaves what was read ahead
+    chance, has_room = np.random.default_rng(0), []
+    for _ in range(30):
+        chosen = chance.choice(data.num_rows, 8, replace=False)
+        has_room.append(data.rows.prefetch(chosen))
+        data.rows.gather(chosen)
+    assert sum(has_room[-15:]) > 10
+
+
 @pytest.mark.parametrize("text", ["10G", "-1", "1e9"])
 def test_a_bound_that_is_not_a_number_is_refused(store, tales, monkeypatch, text):
     copy(tales, store)

@@ -159,8 +159,8 @@ class Pieces:
         be written.
     """
 
-    # The lock guards `_pending` alone. The cache needs none, and two threads that want one piece
-    # find one request, wait for it together, and both put the same bytes into the cache.
+    # The lock guards `_pending` and `_unread`. The cache needs none, and two threads that want one
+    # piece find one request, wait for it together, and both put the same bytes into the cache.
 
     def __init__(self, url: str, shards: Sequence[StreamedShard]):
         self._bucket, self._shards = Bucket(url), shards
@@ -215,8 +215,10 @@ class Pieces:
         for number in missing:
             if number not in found:
                 found.update(self._wait(number))
-        for number in numbers:
-            self._unread.pop(number, None)
+        with self._lock:
+            self._num_requested += len(missing)
+            for number in numbers:
+                self._unread.pop(number, None)
         self._latest.pieces = found
         return found
 
@@ -234,16 +236,19 @@ class Pieces:
         # A cache that holds little must not lose pieces again before they are wanted: those that
         # arrived and were not read yet take room, too, unless so many were requested after them
         # that they are gone in any case (after a jump of the position, nobody reads them).
-        self._unread = {
-            number: place
-            for number, place in list(self._unread.items())
-            if self._num_requested - place < self._cache.num_places
-        }
-        ahead = self._unread.keys() | self._pending.keys()
-        room = max(min(_MOST_AHEAD, self._cache.num_places // 4) - len(ahead), 0)
-        for number in new[:room]:
-            self._num_requested += 1
-            self._unread[number] = self._num_requested
+        with self._lock:
+            self._unread = {
+                number: place
+                for number, place in self._unread.items()
+                if self._num_requested - place < self._cache.num_places
+            }
+            # Only what is on its way is bounded by `_MOST_AHEAD`: in a large cache, the rest waits.
+            ahead = self._unread.keys() | self._pending.keys()
+            places = self._cache.num_places // 4
+            room = max(min(_MOST_AHEAD - len(self._pending), places - len(ahead)), 0)
+            for number in new[:room]:
+                self._num_requested += 1
+                self._unread[number] = self._num_requested
         # Nothing waits for these: what fails here is requested again by `read`, which reports it.
         with contextlib.suppress(RunError, DataError, OutOfRange):
             self._request(new[:room])

@@ -224,14 +224,15 @@ def _by_device(
     for name in matrices:
         rows, columns = _splitting_axes(layouts[name])
         is_split = rows or columns
-        key = (rows, columns, layouts[name].matrix_shape) if is_split else (name,)
+        kind = (matrices[name].dtype, layouts[name].matrix_shape)
+        key = (rows, columns, kind) if is_split else (name,)
         groups.setdefault(key, []).append(name)
     found = {}
     for key, names in groups.items():
         if len(key) == 1:
             found[names[0]] = function(matrices[names[0]])
             continue
-        rows, columns, shape = key
+        rows, columns, (_, shape) = key
         flat = [matrices[name].reshape(-1, *shape) for name in names]
         ends = list(itertools.accumulate(len(x) for x in flat))
         # As many for each device. Matrices of zeros stay zeros.
