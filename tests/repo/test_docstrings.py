@@ -21,7 +21,6 @@ WITHOUT_FORMULA = {
     "layers/linear.py": "matrix products",
     "layers/parameters.py": "how parameters are made and named",
     "layers/stacks.py": "how layers are run",
-    "losses/chunking.py": "how many positions at a time",
     "metrics/metric.py": "names",
     "metrics/ratio.py": "a sum and a weight",
     "metrics/selector.py": "which metric decides",

@@ -465,7 +465,8 @@ class Program:
           weights: `parameters` or `ema`.
 
         Returns:
-          A function from (values, leaves, batch) to the task's sums by metric, a `StackedRatios`.
+          A function from (values, leaves, batch) to the task's sums by metric, scalars that are
+          stacked in a `StackedRatios`.
         """
 
         def compiled() -> Any:

@@ -55,19 +55,25 @@ class KeptBatches:
         self._lock = threading.Lock()
 
     def place(self, state: Any) -> int | None:
-        """Return how many batches come before a position; None where it is not among them.
+        """Return how many batches come before a position.
 
         Args:
           state: The position, as of `RowIterator.get_state`.
+
+        Returns:
+          The number; None where the position is not one of these.
         """
         with self._lock:
             return self._states.index(state) if state in self._states else None
 
     def get(self, place: int) -> tuple[Mapping[str, Any], int, Any] | None:
-        """Return a batch, the number of its targets and the position after it, if it is here.
+        """Return a batch, if it is here.
 
         Args:
           place: How many batches come before it.
+
+        Returns:
+          Its arrays, the number of its targets that count, and the position after it; or None.
         """
         with self._lock:
             if place >= len(self._batches):
