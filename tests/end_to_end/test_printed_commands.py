@@ -134,7 +134,6 @@ def folder(machine, tmp_path_factory):
             "8",
             "base.training.steps=2",
             "base.model.num_layers=1",
-            "base.evaluations.held_out.num_batches=1",
         ],
     ):
         started = machine.start(folder, words)
