@@ -152,7 +152,7 @@ def identities(folder):
 
 @pytest.fixture(scope="module")
 def accepted():
-    """Return the commands that ran already: pages repeat those of others."""
+    """Return the commands that ran already: some are printed on several pages."""
     return set()
 
 

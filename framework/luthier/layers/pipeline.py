@@ -513,9 +513,8 @@ class Pipelined:
 def _gathered_once(blocks: Any, layout: ActivationLayout) -> Any:
     """Gather parameters over the axes that split the batch, before the ticks.
 
-    What splits the same dimension of activations, such as `tensor` and `expert`, keeps splitting
-    it.
-    The transpose of the gather adds up the gradient once, after the ticks.
+    Axes that also split the same dimension of activations, such as `tensor` and `expert`, keep
+    splitting it. The transpose of the gather places the gradient once, after the ticks.
 
     Args:
       blocks: Variables [R, S, K, ...].

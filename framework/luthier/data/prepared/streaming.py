@@ -199,8 +199,8 @@ class Pieces:
         """
         self._collect()
         # A batch reads its inputs and then its targets, which lie in the same pieces. By thread,
-        # since batches are assembled by several: in a small cache, those of others would replace
-        # the pieces of the inputs before the targets are read.
+        # since several threads assemble batches: in a small cache, the pieces of another batch
+        # could replace those of the inputs before the targets are read.
         latest: dict[int, bytes] = getattr(self._latest, "pieces", {})
         found = {number: latest[number] for number in numbers if number in latest}
         for number in numbers:
