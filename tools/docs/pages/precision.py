@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +43,14 @@ ARRAYS = (
 START = """\
 # Precision
 
-Lower precision saves memory and time. In luthier, the dtypes in which arrays are stored, multiplied
-and summed are part of the config. Each precision policy is a fiddler, so you can combine policies
-with each other, and with parallelism, pipelines, rematerialization, adapters and gradient
-accumulation. `--changes` prints the changes that a policy makes to the config. To try the policies
-one by one, follow [From float32 to 8 bits](../tutorials/precision_step_by_step.md).
+Lower precision can save memory and, on hardware that multiplies narrower types faster, time. In
+luthier, the dtypes in which arrays are stored, multiplied and summed are part of the config. Each
+precision policy is a fiddler, so you can combine policies with each other, and with parallelism,
+pipelines, rematerialization, adapters and gradient accumulation
+([*emulated*](../explanation/measurement.md#grades) on virtual CPU devices,
+`tests/end_to_end/test_precision.py`). `--changes` prints the changes that a policy makes to the
+config. To try the policies one by one, follow [From float32 to 8
+bits](../tutorials/precision_step_by_step.md).
 
     luthier train configs.lm.quickstart fiddler:bf16
     luthier show configs.lm.quickstart fiddler:bf16_masters fiddler:fp8 --changes
@@ -97,8 +102,9 @@ target, for example `fiddler:int8("mlp")`. Experts can be quantized, including t
 which use grouped products. Convolutions and attention scores cannot be quantized. The backward pass
 is quantized only if you set `gradient`, except that `fp8` always rounds gradients to E5M2.
 
-CPUs emulate 8-bit products, which is slow. GPUs with a compute capability below 8.9
-do not support float8, and luthier reports this in one line before it compiles anything. Quantized
+Do not expect 8-bit products to save time on a CPU (this was not measured). GPUs with a compute
+capability below 8.9 do not support float8, and luthier reports this in one line before it compiles
+anything (*tested* with a stand-in for such a GPU, `tests/program/test_precision.py`). Quantized
 products do not work with explicit mesh axes.
 
 ## Accuracy
@@ -106,30 +112,21 @@ products do not work with explicit mesh axes.
 The table compares the losses of the policies with the loss of float32. Each number is the mean loss
 of the last 20 of 100 steps, with the same data in the same order. The model is a small version of
 the quickstart (`model.dim=32 model.num_layers=2`), trained on 8 sequences of 32 tokens per step.
-The loss of float32 is 3.2541, or 3.2498 with b2 = 0.95. The losses were *measured* on a CPU on
-2026-11-22, with JAX 0.10.2. There are no measurements on an accelerator.
+The rows with b2 = 0.95 are compared with each other. The losses were *measured* on
+{environment}
+(`python tools/bench/precision.py`, raw file `tools/bench/results/precision.json`). They were not
+measured on an accelerator.
 
 | policy | loss | relative to float32 |
 |---|---|---|
 {measured}
-| another seed, for comparison | 3.2514 | -0.08 % |
 
-The tests limit the difference from the loss of float32 after 40 steps to 0.05 % for bf16 and for
-master weights, to 0.1 % for int8, and to 0.5 % for fp8.
+A test (`tests/end_to_end/test_precision.py`) limits the difference from float32 of the mean loss of
+the last 10 of 40 steps to 0.05% for bf16 and for master weights, to 0.1% for int8, and to 0.5% for
+fp8.
 """
 
-# Measured on 2026-11-22, CPU, float32 products at the default precision.
-MEASURED = (
-    ("`bf16`", 3.25435, 0.00008),
-    ("`bf16_masters`", 3.25423, 0.00004),
-    ("`int8`", 3.25468, 0.00018),
-    ("`int8(gradient=int8)`", 3.25493, 0.00026),
-    ("`fp8`", 3.25211, -0.00061),
-    ("`bf16 int8`", 3.25487, 0.00024),
-    ("`bf16 fp8`", 3.25460, 0.00016),
-    ("`bf16_masters fp8 store_optimizer(bfloat16, 'first_moment')`", 3.25496, 0.00027),
-    ("`bf16_masters store_optimizer(bfloat16)`, b2 = 0.95", 3.25013, 0.00009),
-)
+RESULTS = ROOT / "tools/bench/results/precision.json"
 
 
 def render() -> str:
@@ -145,7 +142,10 @@ def _page() -> str:
     for name, effect in EFFECTS.items():
         arguments = ", ".join(list(inspect.signature(getattr(recipes, name)).parameters)[1:])
         lines.append(f"| `{name}({arguments})` | {effect} |")
-    lines += [TYPES, *_types(), QUANTIZED.format(measured="\n".join(_measured()))]
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    measured = "\n".join(_measured(results["rows"]))
+    environment = _environment(results["environment"])
+    lines += [TYPES, *_types(), QUANTIZED.format(environment=environment, measured=measured)]
     return "\n".join(lines).replace("\n\n\n", "\n\n")
 
 
@@ -171,8 +171,17 @@ def _types() -> list[str]:
     return lines
 
 
-def _measured() -> list[str]:
-    return [f"| {policy} | {loss:.4f} | {share:+.2%} |" for policy, loss, share in MEASURED]
+def _measured(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        share = f"{row['relative']:+.2%}" if row["relative"] else ""
+        lines.append(f"| {row['policy']} | {row['loss']:.4f} | {share} |")
+    return lines
+
+
+def _environment(found: Mapping[str, Any]) -> str:
+    processor, jax = found["processor"], found["versions"]["jax"]
+    return f"{found['cores']} cores of an {processor} on {found['date']}, with JAX {jax}"
 
 
 if __name__ == "__main__":
