@@ -93,7 +93,7 @@ class StackedRatios:
         """Return ratios of scalars in this form; also inside a trace.
 
         Args:
-          ratios: By key, such as a metric.
+          ratios: By key, such as a metric; keys can be sorted.
 
         Returns:
           The same numbers.
@@ -114,8 +114,11 @@ class StackedRatios:
             same.append(array)
             return array.dtype.name, len(same) - 1
 
+        # Sorted, as JAX sorts the keys of any dict that leaves a compiled function: metrics are
+        # printed and recorded in one order, whatever the order of the task.
         places = tuple(
-            (key, put(ratio.numerator), put(ratio.denominator)) for key, ratio in ratios.items()
+            (key, put(ratios[key].numerator), put(ratios[key].denominator))
+            for key in sorted(ratios)
         )
         return cls({name: jnp.stack(same) for name, same in scalars.items()}, places)
 
