@@ -11,6 +11,7 @@ signatures in `__init__.pyi`.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from typing import Any
@@ -125,20 +126,29 @@ def _hint(name: str) -> str:
     if name in _ELSEWHERE:
         return f"; use {_ELSEWHERE[name]}"
     import difflib
+
+    places = [f"luthier.{package}.{name}" for package, names in _exports().items() if name in names]
+    near = places or [f"luthier.{one}" for one in difflib.get_close_matches(name, __all__)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+@functools.cache
+def _exports() -> dict[str, tuple]:
+    """Return what each package exports."""
     import pathlib
 
     from luthier.facade import exported_names
 
-    # The facades are parsed, and not imported: `hasattr(luthier, ...)` must stay cheap.
+    # The facades are parsed, and not imported: `hasattr(luthier, ...)` must stay cheap. They are
+    # parsed once: the search for the public names of a graph's classes asks for twenty or more.
     root = pathlib.Path(__file__).parent
-    places = []
+    found = {}
     for package in _PACKAGES:
         file = root / package / "__init__.py"
         file = file if file.exists() else root / f"{package}.py"
-        if name in exported_names(file.read_text(encoding="utf-8"), file.name == "__init__.py"):
-            places.append(f"luthier.{package}.{name}")
-    near = places or [f"luthier.{one}" for one in difflib.get_close_matches(name, __all__)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+        source = file.read_text(encoding="utf-8")
+        found[package] = exported_names(source, file.name == "__init__.py")
+    return found
 
 
 def __dir__() -> list[str]:
