@@ -119,7 +119,7 @@ class OverrideError(BadInput):
 
 
 class ValidationError(BadInput):
-    """The config is complete enough to read, but not to run."""
+    """The config can be read, but it is incomplete or invalid and cannot be run."""
 
 
 class RecordError(BadInput):
@@ -147,14 +147,14 @@ class StoreError(RunError):
 
 
 class StoreUnavailable(StoreError):
-    """An object store does not respond, or asks for fewer requests."""
+    """An object store does not respond, or limits the rate of requests."""
 
     # The cause is expected to pass by itself: the same command can succeed later.
     exit_code = EXIT_REQUEUE
 
 
 class VersionError(BadInput):
-    """A file comes from a version of luthier that this one cannot read; it is not changed."""
+    """A file has the format of another version of luthier, and is left as it is."""
 
 
 class LockLost(LuthierError):

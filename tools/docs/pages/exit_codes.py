@@ -26,8 +26,8 @@ CODES = {
     errors.EXIT_BAD_INPUT: (
         "Bad input. A config, override, file or option is wrong, a disk is full or read-only, or "
         "an object store refuses the credentials. "
-        "Either nothing was started, or everything that was saved before is still there.",
-        "Correct all problems that the message lists, one per line.",
+        "Either nothing was started, or everything that had been saved before is intact.",
+        "Correct the problems in the message, which lists one per line.",
     ),
     errors.EXIT_REQUEUE: (
         "Requeue. The run was preempted (SIGTERM) and has saved a checkpoint, or its object store "
@@ -41,7 +41,7 @@ CODES = {
 }
 
 COMMANDS = """
-For these commands, a code has a more specific meaning:
+For the following commands, some codes have a more specific meaning:
 
 | command | code | meaning |
 |---|---|---|

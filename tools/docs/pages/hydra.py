@@ -6,7 +6,7 @@ from answers import answered
 
 FILES = {
     "optimizer.yaml": """\
-# optimizer.yaml, as `python APP.py --cfg job --resolve` prints it
+# optimizer.yaml, as `python APP.py --cfg job` prints it
 steps: 100
 optimizer:
   _target_: luthier.optim.adamw
@@ -30,10 +30,11 @@ COMMANDS = (
 )
 
 START = f"""\
-# Configs of Hydra, NeMo-Run and Kauldron
+# Use configs from Hydra, NeMo-Run and Kauldron
 
-Hydra, NeMo-Run and Kauldron write configs as nested dicts, in which each dict specifies the class
-or function that it configures. You can use such a file wherever a command expects an experiment.
+Hydra, NeMo-Run and Kauldron can store a config in a file as nested dicts, in which each dict
+specifies the class or function that it configures. You can use such a file wherever a command
+expects an experiment.
 
 ## Hydra and NeMo-Run
 
@@ -43,9 +44,11 @@ NeMo-Run. `hydra:FILE.yaml:KEY` reads only the part of the file under KEY:
 ```text
 {FILES["optimizer.yaml"]}```
 
-- `${{...}}` refers to another value. Both become one shared value, so an override changes both.
+- `${{...}}` refers to another value. A plain value and all references to it become one shared
+  value, so an override changes all of them. A reference to a node becomes a copy of the node.
 - `???` becomes a required field, which you must set.
-- You can omit `_partial_` for the parts of a layer that the layer creates itself.
+- You can omit `_partial_` where only a template is valid, for example for the layers that a model
+  creates.
 - `${{oc.env:NAME}}` is replaced by an environment variable when the file is read. Other resolvers
   are not supported.
 - luthier does not compose files. If a config has a `defaults` list, print the composed config with
@@ -53,7 +56,8 @@ NeMo-Run. `hydra:FILE.yaml:KEY` reads only the part of the file under KEY:
 
 ## Kauldron
 
-`konfig:FILE.json` reads a config that Kauldron's konfig has written:
+`konfig:FILE.json` reads a JSON file that was written by `konfig`, the config library of Kauldron.
+For example, `optimizer.json`:
 
 ```text
 {FILES["optimizer.json"]}```
@@ -61,22 +65,22 @@ NeMo-Run. `hydra:FILE.yaml:KEY` reads only the part of the file under KEY:
 ## Fiddle
 
 luthier also reads Fiddle's own JSON format, which `fiddle.experimental.serialization.dump_json`
-writes. Use `luthier show FILE.json`, the flag `--fdl_config_file`, or
+writes. To read such a file, pass it to a command in place of an experiment, as in
+`luthier show FILE.json`, or use the `--fdl_config_file` flag. In Python, use
 `luthier.graph.from_fiddle_json`.
 
 ## Limitations
 
 The files can refer to objects of luthier, jax, flax, optax and similar libraries, and to objects of
-your own packages. luthier can read these formats, but cannot write them. Save the config as JSON,
-Python or YAML instead (`--to json|py|yaml`), or pass it to code that accepts a
-[ConfigDict](config_dict.md). In Python, use `luthier.graph.from_hydra` and
+your own packages. luthier can read the formats on this page, but cannot write them. You can save a
+config in luthier's own JSON or YAML format or as Python instead (`--to json|py|yaml`), or pass it
+to code that accepts a [ConfigDict](config_dict.md). In Python, use `luthier.graph.from_hydra` and
 `luthier.graph.from_konfig`, which also accept dicts.
 
 ## Examples
 
-These commands use the files `optimizer.yaml` and `optimizer.json` from above. They show a part of a
-file, convert a file to Python, and report a misspelled key:
-"""
+The following commands use the files `optimizer.yaml` and `optimizer.json` shown above. They show a
+part of a file, convert a file to Python, and report a misspelled key: """
 
 
 def render() -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 START = """\
 # The directory of a run
 
-A run is the directory `runs/NAME/ID/`, and this page describes every file in it. Read it if you
-want to find a record of a run, or to read a record in your own program. The directory contains the
-complete record of the run, so you can archive a run by copying its directory. To change the
-location of `runs`, set `records.directory`.
+luthier stores each run in the directory `runs/NAME/ID/`. This page describes the files in that
+directory. Use this page to find a particular file, or to read the files from your own program. The
+directory contains the complete record of the run, so you can archive a run by copying its
+directory. To change the location of `runs`, set `records.directory`.
 
 In most cases, you do not need to open these files, because `luthier runs ID` and
 [`luthier.runs`](../how_to/runs.md) read them for you. Most files are JSON, or JSON lines with one
@@ -25,49 +25,53 @@ FILES = {
         "config.history.json": "The history of each value, from first to last. It names the file "
         "and line, the override or the fiddler that set the value. Print it with "
         "`luthier show run:ID --why PATH`.",
-        "config.N.json, config.N.txt, config.values.N.json, config.history.N.json": "The same "
-        "files from before a resume that changed the config.",
-        "operative_config.gin": "The statements of Gin files, if the config has any.",
+        "config.N.json, config.N.txt, config.values.N.json, config.history.N.json": "Earlier "
+        "versions of these files, kept when a resume changes the config.",
+        "operative_config.gin": "The config in Gin format, if the run was started with "
+        "`--operative-gin`.",
     },
     "Code and machine": {
-        "source.json": "The versions of the libraries, Python, the platform, the command line, and "
-        "the git revision with uncommitted changes.",
+        "source.json": "The versions of Python and the libraries, the platform, the command line, "
+        "and the git revision.",
+        "source-SHA256.patch": "The uncommitted changes to files that git tracks.",
         "code.json": "The SHA-256 of every Python file in your packages.",
         "code/SHA256.py": "The Python files themselves. Each version is stored once.",
-        "source.N.json, code.N.json": "The same files from before a resume with different code.",
-        "plan.json": "The predicted cost of the run: parameters, bytes, FLOPs and collectives "
-        "([Plans](../how_to/plan.md)).",
+        "source.N.json, code.N.json": "Earlier versions of these files, kept when a resume runs "
+        "different code.",
+        "plan.json": "The predicted cost of the run (parameters, bytes, FLOPs and collectives), "
+        "and the measurements taken during the run ([Plans](../how_to/plan.md)).",
     },
     "Progress": {
         "status.json": "The state (`created`, `running`, `finished`, ...), the step, and the last "
         "metrics. Every update replaces the whole file.",
         "metrics.jsonl": "Every step, evaluation, sample, image, histogram and notice "
         "([Runs](../how_to/runs.md)).",
-        "goodput.jsonl": "How the run spent its time, over all starts. Print it with "
+        "goodput.jsonl": "How the run spent its time, over all of its starts. Print it with "
         "`luthier runs ID --goodput`.",
         "hosts.jsonl": "Timings of every host, every 100 steps, if a run has several processes.",
-        "console.log": "The output on the console, as plain lines.",
+        "console.log": "The console output, as plain text.",
         "media/NAME/STEP.png": "Images.",
     },
     "State": {
-        "checkpoints/STEP/arrays/": "The parameters and the state of the optimizer and of the "
-        "guard, as arrays in the format of Orbax (OCDBT).",
+        "checkpoints/STEP/arrays/": "The parameters, the optimizer state and the state of the "
+        "[guard](../get_started/glossary.md#training), as arrays in Orbax's OCDBT format.",
         "checkpoints/STEP/iterator/": "The position in the data.",
         "checkpoints/STEP/commit.json": "The list of arrays and files with their checksums. It is "
         "written last, so a directory without it is an unfinished save. luthier deletes unfinished "
         "saves.",
         "checkpoints/STEP/commit_success.txt": "The marker by which Orbax recognizes a complete "
         "save.",
-        "checkpoints/STEP/_CHECKPOINT_METADATA, checkpoints/STEP/orbax.checkpoint": "The "
-        "description of the checkpoint by Orbax.",
-        "restored.txt": "The source of each initial parameter, if the run has "
-        "[initial weights](../how_to/checkpoints.md).",
-        "restored.json": "The settings that came with the initial weights.",
-        "tokenizer/": "The tokenizer that came with the initial weights.",
+        "checkpoints/STEP/_CHECKPOINT_METADATA, checkpoints/STEP/orbax.checkpoint": "Orbax's "
+        "metadata about the checkpoint.",
+        "restored.txt": "The source of each initial parameter, if the run was started with "
+        "[`restore=`](../how_to/checkpoints.md).",
+        "restored.json": "The configuration files that came with the restored weights.",
+        "tokenizer/": "The tokenizer that came with the restored weights.",
     },
     "Weights & Biases": {
         "wandb.json": "The project, name and id of the run in Weights & Biases.",
-        "wandb/": "The files of the client, and `mirror.log` of the process that uploads.",
+        "wandb/": "The files of the W&B client, and `mirror.log`, the log of the process that "
+        "uploads the run.",
     },
     "Failures": {
         "crash/TIME.txt": "The report of an exception, with traceback, step, versions and memory.",
@@ -80,9 +84,10 @@ FILES = {
     "Locks and moves": {
         "lock": "The lock of the process that writes the run. The file also identifies this "
         "process.",
-        "moves.json": "The moves of the run by `luthier runs ID --move`, with the former places.",
-        "moved_to.json": "The new place of a run that was moved elsewhere. The former place has "
-        "only this file, and the former files in `.trash/`.",
+        "moves.json": "All moves of the run with `luthier runs ID --move`, including its previous "
+        "locations.",
+        "moved_to.json": "The new location of a run that was moved. The old directory contains "
+        "only this file and, in `.trash/`, the original files.",
     },
 }
 
