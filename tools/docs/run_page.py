@@ -31,6 +31,7 @@ import argparse
 import dataclasses
 import difflib
 import doctest
+import functools
 import json
 import os
 import re
@@ -203,6 +204,19 @@ def _console(lines: tuple[str, ...], first: int, last: int) -> Iterator[Command]
         yield Command(at, "\n".join(code), start, number)
 
 
+@functools.cache
+def _python_path() -> dict[str, str]:
+    """Return the variable by which commands find the luthier of this checkout, where needed."""
+    # Not where it is the one that is installed: commands for other machines pass the variable on,
+    # and would print it on the page.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-P", "-c", "import luthier; print(luthier.__file__)"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    source = ROOT / "framework"
+    is_installed = found.returncode == 0 and Path(found.stdout.strip()).is_relative_to(source)
+    return {} if is_installed else {"PYTHONPATH": str(source)}
+
+
 class Runner:
     """Runs the blocks of one page in one folder.
 
@@ -224,12 +238,13 @@ class Runner:
             script = commands / name
             script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
             script.chmod(0o755)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("LUTHIER_", "WANDB_"))}
+        others = ("LUTHIER_", "WANDB_", "PYTHONPATH")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
         self._environment = {
             **kept,
             "PATH": f"{commands}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}"
             + os.environ["PATH"],
-            "PYTHONPATH": str(ROOT / "framework"),
+            **_python_path(),
             "PYTHONUNBUFFERED": "1",  # for errors and output in the order in which they come
             "WANDB_MODE": "offline",
             "COLUMNS": str(COLUMNS),
