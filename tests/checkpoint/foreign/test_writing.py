@@ -128,3 +128,14 @@ def test_an_empty_folder_is_taken(tmp_path):
     write(tmp_path / "out", plain_tensors(arrays), **NOTHING)
     np.testing.assert_array_equal(_read(tmp_path / "out")["a"], arrays["a"])
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("folder", [".", "../here"])
+def test_the_working_directory_is_never_replaced(folder, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(CheckpointError) as refused:
+        write(folder, plain_tensors(_arrays(a=(2,))), **NOTHING)
+    remedy = "name a folder in it with --output"
+    assert str(refused.value) == f"{folder} is the working directory; {remedy}"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "here"]

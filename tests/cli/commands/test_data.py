@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
 from luthier import data
+from luthier import graph as graphs
 from luthier.cli import main
 from luthier.cli.commands import data as command
 
@@ -53,6 +55,10 @@ def test_a_corpus_is_prepared_and_verified(project, capsys):
     captured = capsys.readouterr()
     assert "prepared made/corpus: 1 documents, 1,760 bytes, 1,762 tokens" in captured.out
     assert "1 of 1 shards, 1 of 1 documents" in captured.err
+    printed = shlex.split(captured.out.splitlines()[-1])
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), printed)
+    assert graphs.build(graph.data).num_rows == 14  # 1,761 targets
+    assert graph.model.vocab_size == 258
     assert main(["data", "prepare", "made/corpus", "--verify"]) == 0
     assert "1 shards match their digests" in capsys.readouterr().out
     node = data.Prepared("made/corpus", 32, data.Concatenate())

@@ -445,6 +445,8 @@ def test_the_trials_of_a_study_are_printed_for_other_programs(project, capsys):
     assert capsys.readouterr().out.count("\n") == 5
     remedy = "--sort and --state are for rows; add --csv, --json or --parquet FILE"
     assert _refused(capsys, *words[1:]) == [f"luthier: {remedy}"]
+    (line,) = _refused(capsys, *words[1:], "--csv", "--json")
+    assert line == "luthier: --csv and --json both print the trials; leave one out"
 
 
 def test_the_time_limit_counts_over_resumes_and_hints_are_accepted(project, capsys, monkeypatch):

@@ -307,6 +307,10 @@ def write(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         what = f"{target} exists and is not empty"
         raise CheckpointError(Problem(what, remedy="name another folder with --output"))
+    if target.resolve() == pathlib.Path.cwd():
+        # It is replaced as a whole, which would leave processes in a folder that is gone.
+        what = f"{target} is the working directory"
+        raise CheckpointError(Problem(what, remedy="name a folder in it with --output"))
     # Written beside its place and renamed: a folder that was interrupted would lack files that its
     # index names. The name is random, since process ids repeat: in another container that writes
     # to the same place, and in what a process left behind that was killed.

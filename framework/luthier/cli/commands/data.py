@@ -195,10 +195,20 @@ def run_prepare(arguments: argparse.Namespace, source: Any, tokenizer: Any) -> i
     print(
         f"prepared {arguments.file}: {manifest['documents']:,} documents, "
         f"{manifest['bytes']:,} bytes, {manifest['tokens']:,} tokens in "
-        f"{len(manifest['shards'])} shards. To train on it, set `data` to\n"
-        f'  luthier.data.Prepared("{arguments.file}", length=..., packing=..., tokenizer=...)'
+        f"{len(manifest['shards'])} shards. To train on it, use these overrides, with a length of "
+        f"your choice:\n  {_overrides_of(arguments, tokenizer)}"
     )
     return EXIT_DONE
+
+
+def _overrides_of(arguments: argparse.Namespace, tokenizer: Any) -> str:
+    """Return the overrides by which a language model is trained on a prepared corpus."""
+    shown = f'Bpe("{arguments.tokenizer}")' if arguments.tokenizer else "Bytes()"
+    if arguments.experiment:
+        shown = "..."  # that of the experiment, which may have any settings
+    rest = f"length=128, packing=Concatenate(), tokenizer={shown}"
+    data = f'data:=luthier.data.Prepared("{arguments.file}", {rest})'
+    return shlex.join([data, f"model.vocab_size={tokenizer.vocab_size}"])
 
 
 def verify(arguments: argparse.Namespace) -> int:

@@ -653,6 +653,8 @@ def _export(path: Path, arguments: argparse.Namespace) -> int:
     """Print or write the trials of a study as a table."""
     from luthier.study import load
 
+    if arguments.csv and arguments.json:
+        raise BadInput(Problem("--csv and --json both print the trials", remedy="leave one out"))
     table = load(str(path))
     if arguments.state:
         table = table.where(state=arguments.state)
