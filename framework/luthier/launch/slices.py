@@ -133,11 +133,11 @@ class Slices:
         self._seats = [_Seat() for _ in range(self._num_slices)]
         # Before the jobs are submitted: a job may start at once.
         self._listening, address = link.listen(self._host)
-        address.write(place / DRIVER)
-        self._upload_address()
-        self._groups = [self._group(index, place) for index in range(self._num_slices)]
-        self._begin(self._accept, self._listening, address.secret)
         try:
+            address.write(place / DRIVER)
+            self._upload_address()
+            self._groups = [self._group(index, place) for index in range(self._num_slices)]
+            self._begin(self._accept, self._listening, address.secret)
             self._jobs = self._engine.submit(self._groups, str(place))
             command = f"luthier sweep --resume {project.address(directory)}"
             jobs.make_launch(place, self._engine, command, (), self._jobs)

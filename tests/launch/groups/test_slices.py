@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import json
 import os
 import pathlib
@@ -122,6 +123,22 @@ def test_a_slice_without_a_worker_is_lost_for_good_and_reported_once(
         assert engine._seats[0].line is not None
     finally:
         engine.close()
+
+
+class Unmade(ShortSlices):
+    """Process groups that cannot be made."""
+
+    def _group(self, index, place):
+        raise RunError("there is no such place")
+
+
+def test_an_engine_that_cannot_be_opened_keeps_no_port_and_no_secret(toys):
+    (toys / "study").mkdir()
+    with pytest.raises(RunError, match="no such place"):
+        Unmade(Here(), slices=1).open(str(toys / "study"))
+    (launched,) = (toys / "study" / "launch").iterdir()
+    assert not (launched / "driver.json").exists()
+    gc.collect()  # a socket that is still open warns here, which is an error
 
 
 @pytest.mark.timeout(300)
