@@ -43,10 +43,11 @@ ARRAYS = (
 START = """\
 # Precision
 
-Lower precision can save memory and, on hardware that multiplies narrower types faster, time. In
-luthier, the dtypes in which arrays are stored, multiplied and summed are part of the config. Each
-precision policy is a fiddler, so you can combine policies with each other, and with parallelism,
-pipelines, rematerialization, adapters and gradient accumulation
+Lower precision can save memory (*derived*: a bfloat16 number has 2 bytes, and a float32 number has
+4) and, on hardware that multiplies narrower types faster, time. How much time the policies save was
+not measured. In luthier, the dtypes in which arrays are stored, multiplied and summed are part of
+the config. Each precision policy is a fiddler, so you can combine policies with each other, and
+with parallelism, pipelines, rematerialization, adapters and gradient accumulation
 ([*emulated*](../explanation/measurement.md#grades) on virtual CPU devices,
 `tests/end_to_end/test_precision.py`). `--changes` prints the changes that a policy makes to the
 config. To try the policies one by one, follow [From float32 to 8
@@ -102,10 +103,10 @@ target, for example `fiddler:int8("mlp")`. Experts can be quantized, including t
 which use grouped products. Convolutions and attention scores cannot be quantized. The backward pass
 is quantized only if you set `gradient`, except that `fp8` always rounds gradients to E5M2.
 
-Do not expect 8-bit products to save time on a CPU (this was not measured). GPUs with a compute
-capability below 8.9 do not support float8, and luthier reports this in one line before it compiles
-anything (*tested* with a stand-in for such a GPU, `tests/program/test_precision.py`). Quantized
-products do not work with explicit mesh axes.
+Do not expect 8-bit products to save time on a CPU (this was not measured). NVIDIA's GPUs with a
+compute capability below 8.9 have no float8 matrix products (by NVIDIA's specification), so luthier
+rejects `fp8` on them (the check is *tested* with a stand-in for an A100,
+`tests/program/test_precision.py`). Quantized products do not work with explicit mesh axes.
 
 ## Accuracy
 
