@@ -96,7 +96,7 @@ def three() -> Any:
 
 
 def five() -> Any:
-    """Two groups more, of which one is of two processes."""
+    """Two groups of one process more."""
     return study(1, 1, 2, 2, 1)
 
 

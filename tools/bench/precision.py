@@ -5,7 +5,7 @@
 
 Each policy trains the same rows in the same order through `luthier.train`. A row has the mean loss
 of the last 20 of 100 steps, and its difference from that of float32 as a share of it. Another seed
-stands beside them: differences that are smaller than its own cannot be told from chance.
+stands beside them: differences that are smaller than its own may be chance.
 """
 
 from __future__ import annotations

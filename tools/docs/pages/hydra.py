@@ -80,7 +80,8 @@ to code that accepts a [ConfigDict](config_dict.md). In Python, use `luthier.gra
 ## Examples
 
 The following commands use the files `optimizer.yaml` and `optimizer.json` shown above. They show a
-part of a file, convert a file to Python, and report a misspelled key: """
+part of a file, convert a file to Python, and report a misspelled key:
+"""
 
 
 def render() -> str:

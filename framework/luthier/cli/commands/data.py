@@ -203,9 +203,10 @@ def run_prepare(arguments: argparse.Namespace, source: Any, tokenizer: Any) -> i
 
 def _overrides_of(arguments: argparse.Namespace, tokenizer: Any) -> str:
     """Return the overrides by which a language model is trained on a prepared corpus."""
-    shown = f'Bpe("{arguments.tokenizer}")' if arguments.tokenizer else "Bytes()"
     if arguments.experiment:
         shown = "..."  # that of the experiment, which may have any settings
+    else:
+        shown = f'Bpe("{arguments.tokenizer}")' if arguments.tokenizer else "Bytes()"
     rest = f"length=128, packing=Concatenate(), tokenizer={shown}"
     data = f'data:=luthier.data.Prepared("{arguments.file}", {rest})'
     return shlex.join([data, f"model.vocab_size={tokenizer.vocab_size}"])
