@@ -12,6 +12,10 @@ class Numbers:
     num_rows: int
     digest: str = "numbers"
 
+    @property
+    def num_examples(self):
+        return self.num_rows
+
     def gather(self, rows, visit=None):
         epochs = np.zeros(len(rows)) if visit is None else visit.epochs + 1
         return {"number": rows.astype(np.int32), "epoch": epochs.astype(np.int32)}
@@ -65,6 +69,23 @@ def test_rows_of_ones_own_that_are_a_list_are_refused_by_name():
     message = "Listed.rows is a list, not luthier.data.Rows; give it num_rows, num_examples, digest"
     with pytest.raises(DataError, match=message):
         Listed(5).iterator(global_batch_size=1, seed=0)
+
+
+def test_rows_of_ones_own_without_a_digest_are_refused_by_name():
+    class Unknown:
+        num_rows = num_examples = 5
+
+        def gather(self, rows, visit=None):
+            return {"number": rows}
+
+    class Unsigned(Counting):
+        @property
+        def rows(self):
+            return Unknown()
+
+    message = "Unsigned.rows is a Unknown, not luthier.data.Rows; give it digest"
+    with pytest.raises(DataError, match=message):
+        Unsigned(5).iterator(global_batch_size=1, seed=0)
 
 
 def test_too_few_rows():

@@ -1,3 +1,8 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
 import fiddle as fdl
 import jax
 import jax.numpy as jnp
@@ -8,7 +13,7 @@ from luthier import graph as graphs
 from luthier import program as programs
 from luthier import tasks
 from luthier.errors import BadInput
-from luthier.metrics import Metric
+from luthier.metrics import LOSS, Metric, Ratio
 
 SMALL = (
     "model.dim=16",
@@ -163,3 +168,64 @@ def test_a_declared_metric_that_is_not_returned_is_refused():
     with pytest.raises(BadInput, match="evaluate returns no margin, which `metrics` declares") as e:
         program.traced_evaluation(program.batch, "parameters")
     assert e.value.problems[0].nearest == ["mragin"]
+
+
+SUM = Metric("sum")
+
+
+@dataclasses.dataclass(frozen=True)
+class Returning(tasks.LanguageModelling):
+    """Returns something else than sums."""
+
+    metrics: ClassVar[tuple[Metric, ...]] = (*tasks.LanguageModelling.metrics, SUM)
+    evaluated: Any = None
+    lost: Any = None
+
+    def loss(self, model, batch, key):
+        sums = super().loss(model, batch, key)
+        return sums if self.lost is None else self.lost(sums)
+
+    def evaluate(self, model, batch):
+        return self.evaluated(super().evaluate(model, batch))
+
+
+def returning(**functions):
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), SMALL)
+    graph.task = fdl.Config(Returning, **graph.task.__arguments__, **functions)
+    return programs.make(graph, jax.devices()[:1])
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "message"),
+    [
+        (lambda found: None, "task: evaluate returns None, not a dict from Metric to Ratio"),
+        (lambda found: {**found, SUM: 2.0}, "evaluate returns 2.0 for sum, not a luthier.metrics"),
+        (
+            lambda found: {**found, SUM: Ratio(jnp.ones(4), 1.0)},
+            r"evaluate returns arrays of shapes \(4,\) and \(\) for sum; return scalars, or give",
+        ),
+        (
+            lambda found: {**found, SUM: found[LOSS], Metric("other"): found[LOSS]},
+            "evaluate returns other, which `metrics` does not declare; add it to `metrics`",
+        ),
+    ],
+)
+def test_what_evaluate_returns_is_checked(evaluated, message):
+    program = returning(evaluated=evaluated)
+    with pytest.raises(BadInput, match=message):
+        program.traced_evaluation(program.batch, "parameters")
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        (lambda sums: sums.loss.value(), r"loss returns float32\[\], not a luthier.tasks.LossSums"),
+        (
+            lambda sums: tasks.LossSums(sums.loss, {SUM: Ratio(jnp.ones(2), 1.0)}),
+            r"loss returns arrays of shapes \(2,\) and \(\) for sum",
+        ),
+    ],
+)
+def test_what_loss_returns_is_checked(lost, message):
+    with pytest.raises(BadInput, match=message):
+        returning(lost=lost).traced_step  # noqa: B018

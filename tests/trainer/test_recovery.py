@@ -444,6 +444,22 @@ def test_changed_code_is_named_and_refused_where_it_decides(own_code, tiny, tmp_
     assert "-FACTOR = 0.5\n+FACTOR = 0.25\n" in capsys.readouterr().out
 
 
+def test_changed_code_is_refused_where_the_save_is_not_yet_recorded(own_code, tiny, tmp_path):
+    packages = ("own_code",)
+    activation = "model.block.mlp.activation=own_code.layers.activation"
+    graph = graphs.apply(tiny(tmp_path / "runs"), [activation], packages=packages)
+    first = interrupted(graph, packages=packages)
+    # As a failure after step 7 leaves it: the checkpoint is whole, and its line is not written.
+    path = first.directory / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if json.loads(line)["kind"] != "saved"))
+    status = json.loads((first.directory / "status.json").read_text())
+    (first.directory / "status.json").write_text(json.dumps(status | {"saved_step": None}))
+    (own_code / "numbers.py").write_text("FACTOR = 0.5\n")
+    with pytest.raises(RunError, match=r"changed since step 7: own_code/numbers.py"):
+        trainer.run(graph, packages=packages)
+
+
 @pytest.fixture
 def prepared(tmp_path, tiny):
     """Return the folder of a prepared corpus, and the graph of a run on it."""

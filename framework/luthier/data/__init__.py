@@ -21,6 +21,7 @@ from luthier.data.examples import (
     Shift,
     Standardize,
     Synthetic,
+    Table,
     Transform,
 )
 from luthier.data.filters import Deduplicate, Filter, Filtered, Length, Predicate, fold, left_out
@@ -178,6 +179,7 @@ __all__ = [
     "Synthetic",
     "TFExample",
     "TFRecord",
+    "Table",
     "TextFiles",
     "Tfds",
     "Tiktoken",

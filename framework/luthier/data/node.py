@@ -22,8 +22,9 @@ Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
 class DataNode(abc.ABC):
     """Batches of examples, for training in an endless global order and for evaluation.
 
-    A data node of your own subclasses this (as a frozen dataclass) and defines `rows`,
-    `tokens_per_row`, `batch_spec`, `describe` and `__str__`. It is cheap to construct: nothing is
+    For arrays in memory, subclass `Table`. Any other data node of your own subclasses this class
+    (as a frozen dataclass) and defines `rows`, which returns a `Rows`, `tokens_per_row`,
+    `batch_spec`, `describe` and `__str__`. It is cheap to construct: nothing is
     read before the first use.
 
     Args:
@@ -71,9 +72,12 @@ class DataNode(abc.ABC):
     def num_rows(self) -> int:
         """The rows of an epoch."""
         rows = self.rows
-        if not hasattr(rows, "num_rows"):
+        # Asked of the class first: `digest` may be a property that reads all data.
+        members = ("num_rows", "num_examples", "digest", "gather")
+        missing = [n for n in members if not hasattr(type(rows), n) and not hasattr(rows, n)]
+        if missing:
             what = f"{type(self).__name__}.rows is a {type(rows).__name__}, not luthier.data.Rows"
-            remedy = "give it num_rows, num_examples, digest and gather(rows, visit)"
+            remedy = f"give it {', '.join(missing)} (see luthier.data.Rows)"
             raise DataError(Problem(what, remedy=remedy))
         return rows.num_rows
 

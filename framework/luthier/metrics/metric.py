@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from luthier.metrics.ratio import Ratio
 
@@ -41,14 +41,15 @@ class Metric:
     Args:
       name: The name in records and on the command line (`nats_per_byte`).
       better: Whether a `lower` or a `higher` value is better.
-      transform: From the merged ratio's value to the value reported, on the host.
+      transform: From the merged ratio's value to the value reported, on the host: a function of a
+        float, or of the float64 array of quotients where the ratio holds arrays.
       num_guesses: k of a top-k accuracy; None for other metrics. With k classes or fewer it is 1
         whatever the model predicts, so it is refused as an objective.
     """
 
     name: str
     better: Direction = "lower"
-    transform: Callable[[float], float] = identity
+    transform: Callable[[Any], float] = identity
     num_guesses: int | None = None
 
     # Metrics are keys of pytrees (dictionaries that leave a jitted function), and JAX sorts the
@@ -83,12 +84,19 @@ class Metric:
         """Return the reported value of `ratio`, in double precision.
 
         Args:
-          ratio: A numerator and its weight, in Python floats.
+          ratio: A numerator and its weight.
 
         Returns:
           The mean, or a function of it such as its exponential.
+
+        Example:
+          >>> import numpy as np
+          >>> from luthier import metrics
+          >>> recall = metrics.Metric("macro_recall", better="higher", transform=np.mean)
+          >>> recall.value(metrics.Ratio(np.array([9.0, 1.0]), np.array([10.0, 2.0])))
+          0.7
         """
-        return self.transform(ratio.host().value())
+        return float(self.transform(ratio.host().value()))
 
 
 # Perplexity and bits are no sums of their own: a task reports the same ratio of nats under several

@@ -5,6 +5,9 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
 
 from luthier.metrics.metric import Metric
 from luthier.metrics.ratio import Ratio, StackedRatios
@@ -38,7 +41,7 @@ class Totals:
         self._num_pending = num_pending
         self._pending: collections.deque[StackedRatios | Mapping[Metric, Ratio]]
         self._pending = collections.deque()
-        self._parts: dict[Metric, tuple[list[float], list[float]]] = {}
+        self._parts: dict[Metric, tuple[list[Any], list[Any]]] = {}
 
     def add(self, ratios: StackedRatios | Mapping[Metric, Ratio]) -> None:
         """Merge one batch; its arrays may still be being computed.
@@ -51,17 +54,17 @@ class Totals:
             self._fetch()
 
     def ratios(self) -> dict[Metric, Ratio]:
-        """Return the merged ratios of everything added, as Python floats.
+        """Return the merged ratios of everything added, in double precision.
 
         Returns:
-          Sums by metric.
+          Sums by metric, as `Ratio.host` returns them.
         """
         while self._pending:
             self._fetch()
         # Each part is kept, not a running sum: `fsum` rounds once, whatever the order. Two numbers
         # a batch and metric are little.
         return {
-            metric: Ratio(math.fsum(numerators), math.fsum(denominators))
+            metric: Ratio(_sum(numerators), _sum(denominators))
             for metric, (numerators, denominators) in self._parts.items()
         }
 
@@ -82,3 +85,10 @@ class Totals:
             numerators.append(ratio.numerator)
             denominators.append(ratio.denominator)
         self._on_fetch()
+
+
+def _sum(parts: list[Any]) -> Any:
+    """Return the correctly rounded sum of floats, or of arrays of one shape by element."""
+    if not np.ndim(parts[0]):
+        return math.fsum(parts)
+    return np.apply_along_axis(math.fsum, 0, np.stack(parts))

@@ -16,7 +16,7 @@ from luthier.layers.declared import abstract_forms, choice
 from luthier.parallel import activation_rules, make_mesh
 from luthier.program import Program
 from luthier.program.state import model_arrays
-from luthier.program.step import dropout_key, structure_of
+from luthier.program.step import check_loss, dropout_key, structure_of
 from luthier.tasks.flops import count, inside
 
 
@@ -130,6 +130,7 @@ def trace_forward(program: Program) -> jex_core.ClosedJaxpr:
             state = program.named(leaves)
             model = structure_of(experiment).merge(model_arrays(state))
             sums = experiment.task.loss(model, batch, dropout_key(experiment.seed))
+            check_loss(sums)
         return sums.loss.numerator
 
     arguments = program.values(), program.abstract_leaves, dict(program.batch)

@@ -685,6 +685,14 @@ def components_at_fault(
             # catches it, and makes the leaf a constant.
             raise
         if (users := user_error(graph, error, path)) is not None:
+            key = error.args[0] if isinstance(error, KeyError) and error.args else None
+            if batch is not None and isinstance(key, str) and key not in batch:
+                remedy = (
+                    f"the batch has {', '.join(batch)}: the entries of the data that the task "
+                    "lists in `batch_axes`"
+                )
+                problem = dataclasses.replace(users.problems[0], remedy=remedy)
+                users = UserCodeError(problem, users.details)
             raise users from error
         # The errors that JAX raises where axes are explicit have no public name.
         known = isinstance(error, TypeError | ValueError | AttributeError | OverflowError)

@@ -15,6 +15,8 @@ from flax import nnx
 from luthier import user_code
 from luthier.errors import BadInput, Problem
 from luthier.layers.parameters import outlined
+from luthier.metrics import LOSS, Metric, Ratio
+from luthier.metrics.metric import identity
 from luthier.optim import state_axes
 from luthier.program.accumulation import (
     additive_gradient,
@@ -37,7 +39,7 @@ from luthier.program.state import (
     with_prefix,
 )
 from luthier.program.state import flatten as flatten_tree
-from luthier.tasks import CountCoupled, CoupledTask
+from luthier.tasks import CountCoupled, CoupledTask, LossSums
 
 Batch = Mapping[str, jax.Array]
 
@@ -159,6 +161,7 @@ def _gradient(
     def numerator(trained: Mapping[str, jax.Array], part: Batch, *seen: Any) -> Any:
         model = structure.merge({**arrays, **trained})
         sums = task.loss(model, part, key, *seen)
+        check_loss(sums)
         check_updates(model, arrays, sums.updates, is_restored=experiment.restore is not None)
         return sums.loss.numerator, sums
 
@@ -195,19 +198,63 @@ def evaluate_step(
       For each metric of the task its sums over the batch, to be added over batches.
 
     Raises:
-      BadInput: The task returns no value of a metric that it declares.
+      BadInput: The task returns other metrics than it declares, or no `Ratio` of one, or arrays of
+        a metric that has no `transform`.
     """
     model = structure_of(experiment).merge(model_arrays(state, prefix))
     found = experiment.task.evaluate(model, batch)
+    if not isinstance(found, Mapping):
+        what = f"evaluate returns {user_code.described(found)}, not a dict from Metric to Ratio"
+        raise BadInput(Problem(what, "task"))
     declared = list(experiment.task.metrics)
     missing = [metric.name for metric in declared if metric not in found]
+    others = [str(metric) for metric in found if metric not in declared]
     if missing:
         # Whatever selects it (`keep_best`, early stopping, a study) would wait for it in silence.
-        others = [metric.name for metric in found if metric not in declared]
         what = f"evaluate returns no {', '.join(missing)}, which `metrics` declares"
         remedy = "" if others else "return it, or leave it out of `metrics`"
         raise BadInput(Problem(what, "task", "", remedy, others))
+    if others:
+        what = f"evaluate returns {', '.join(others)}, which `metrics` does not declare"
+        raise BadInput(Problem(what, "task", remedy="add it to `metrics`"))
+    for metric, ratio in found.items():
+        _check_ratio(metric, ratio, "evaluate")
     return found
+
+
+def check_loss(sums: Any) -> None:
+    """Refuse what a task's `loss` returned if it is not the sums of scalars.
+
+    Args:
+      sums: What it returned.
+
+    Raises:
+      BadInput: It is no `LossSums`, or a loss or metric in it is no `Ratio` of scalars.
+    """
+    if not isinstance(sums, LossSums):
+        what = f"loss returns {user_code.described(sums)}, not a luthier.tasks.LossSums"
+        remedy = "return LossSums(Ratio(sum, weight), metrics): luthier divides the sums"
+        raise BadInput(Problem(what, "task", remedy=remedy))
+    for metric, ratio in {**sums.metrics, LOSS: sums.loss}.items():
+        _check_ratio(metric, ratio, "loss")
+
+
+def _check_ratio(metric: Metric, ratio: Any, method: str) -> None:
+    """Refuse what a task returns for a metric if no number can be made of it."""
+    # In the trace, and not where sums are merged: that comes after steps that would be lost.
+    if not isinstance(ratio, Ratio):
+        given = user_code.described(ratio)
+        what = f"{method} returns {given} for {metric}, not a luthier.metrics.Ratio"
+        remedy = "return Ratio(sum, weight): luthier divides after it has added up all batches"
+        raise BadInput(Problem(what, "task", remedy=remedy))
+    shapes = jnp.shape(ratio.numerator), jnp.shape(ratio.denominator)
+    if method == "loss" and shapes != ((), ()):
+        what = f"loss returns arrays of shapes {shapes[0]} and {shapes[1]} for {metric}"
+        raise BadInput(Problem(what, "task", remedy="return scalars, such as sums over the rows"))
+    if shapes != ((), ()) and metric.transform is identity:
+        what = f"evaluate returns arrays of shapes {shapes[0]} and {shapes[1]} for {metric}"
+        remedy = "return scalars, or give the metric a `transform` that makes a number of an array"
+        raise BadInput(Problem(what, "task", remedy=remedy))
 
 
 def model_of(experiment: Experiment) -> Any:

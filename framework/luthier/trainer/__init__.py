@@ -8,7 +8,7 @@ from __future__ import annotations
 from luthier.trainer.cadence import is_due, is_over
 from luthier.trainer.checks import DocumentLimit, check_data, check_repeatable
 from luthier.trainer.divergence import Rise
-from luthier.trainer.evaluate import Evaluator, Patience
+from luthier.trainer.evaluate import Evaluator, Patience, trace_evaluations
 from luthier.trainer.feed import Batch, Feed, KeptBatches
 from luthier.trainer.interrupt import (
     INTERRUPTED,
@@ -130,5 +130,6 @@ __all__ = [
     "sample_tokens",
     "stragglers",
     "tile",
+    "trace_evaluations",
     "transduces",
 ]

@@ -147,6 +147,21 @@ class Evaluator:
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
 
 
+def trace_evaluations(program: Program) -> None:
+    """Trace every evaluation of a program, as its first use does; nothing is compiled.
+
+    What a task's `evaluate` does wrong shows here, before a step is trained.
+
+    Args:
+      program: What they are evaluations of.
+
+    Raises:
+      BadInput: The model, the task and the data do not fit together.
+    """
+    for name, evaluation in program.experiment.evaluations.items():
+        Evaluator(program, evaluation, f"evaluations.{name}").trace()
+
+
 # Whether a metric still improves.
 
 

@@ -450,7 +450,8 @@ def _check(
     if plan.program.experiment.checkpoints is None:
         _refuse_to_forget(directory)
     source = _source(request)
-    notices += check_code(directory, graph, source, request.packages, request.accept_changes)
+    saved = _saved_step(directory)
+    notices += check_code(directory, graph, source, request.packages, saved, request.accept_changes)
 
     def record() -> None:
         # The former files stay beside the new ones, with a number: a record says what ran when.
@@ -483,6 +484,15 @@ def _require_known_position(directory: RunDirectory) -> None:
         with contextlib.suppress(CheckpointError):
             position = {} if step is None else store.read_extra(step).get("position")
             require_format("the position in a checkpoint", position, POSITION_FORMAT)
+
+
+def _saved_step(directory: RunDirectory) -> int:
+    """Return the step of the newest save of a run; 0 where none is."""
+    # A save is recorded once the next one begins, or at the end: of a run that was killed or that
+    # failed, the newest may be in the folder only. The record counts as well, because a checkpoint
+    # that cannot be found has been saved all the same.
+    with Store(directory.checkpoints_path) as store:
+        return max(directory.recorded_save(), store.latest() or 0)
 
 
 def _refuse_to_forget(directory: RunDirectory) -> None:

@@ -221,6 +221,7 @@ def check_code(
     graph: Graph,
     source: Source,
     packages: Sequence[str],
+    saved: int,
     accept_changes: bool,
 ) -> list[str]:
     """Compare the code that will run with what the run has run so far.
@@ -230,6 +231,7 @@ def check_code(
       graph: The graph that is to continue it.
       source: The source that will run.
       packages: The user's packages.
+      saved: The step of the run's newest save; 0 where none is.
       accept_changes: Whether the user agreed to other code.
 
     Returns:
@@ -241,7 +243,7 @@ def check_code(
     """
     # Only code that changed since something was saved can change a result: before the first save a
     # run may be mended freely.
-    before, saved = directory.read_source().get("packages", {}), directory.recorded_save()
+    before = directory.read_source().get("packages", {})
     since = f"since step {saved}" if saved else "since the last start"
     hashes = source.packages
     # A line for luthier, and no refusal: it is hashed as a whole and not kept file by file, so a

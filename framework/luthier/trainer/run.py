@@ -45,7 +45,7 @@ from luthier.trainer.checks import (
     require_documents,
     vocabulary,
 )
-from luthier.trainer.evaluate import KEPT_BYTES
+from luthier.trainer.evaluate import KEPT_BYTES, trace_evaluations
 from luthier.trainer.feed import Feed, KeptBatches
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
 from luthier.trainer.loop import CompiledStep, Loop, Position, Rates, TrainStep
@@ -248,6 +248,7 @@ def open_session(
             with distributed.together():
                 check_shows(plan.program)
                 _look_at_data(plan)
+                _look_at_evaluations(plan)
                 _look_at_disk(plan, request.directory)
             watch.enter(failures.OPENING_RUN)
             terminal.show_stage(failures.OPENING_RUN)
@@ -722,6 +723,14 @@ def _over(opened: Opened, command: str) -> Result:
         for name, values in status.evaluations.items()
     }
     return Result(directory.path, FINISHED, status.step, metrics, message=message, was_over=True)
+
+
+def _look_at_evaluations(plan: Plan) -> None:
+    """Trace the evaluations now if they run code of the user, so that a mistake costs no steps."""
+    # Only then: for code that is tested, the first step need not wait for the traces.
+    parts = graphs.users_components(plan.program.graph)
+    if any(path.startswith(("model", "task")) for path in parts):
+        trace_evaluations(plan.program)
 
 
 def _look_at_data(plan: Plan) -> None:

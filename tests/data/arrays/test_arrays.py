@@ -30,7 +30,13 @@ def test_different_data_has_different_digests():
 
 @pytest.mark.parametrize(
     ("labels", "message"),
-    [([0, 1], "4 inputs and 2 labels"), ([0, 1, 2, 0], "there are 2 classes"), ([-1] * 4, "-1")],
+    [
+        ([0, 1], "4 inputs and 2 labels"),
+        ([0, 1, 2, 0], "there are 2 classes"),
+        ([-1] * 4, "-1"),
+        ([0.2, 1.9, 0.0, 1.0], r"labels are float64\[4\], not whole numbers"),
+        ([[0, 1]] * 4, r"labels are int64\[4,2\]"),
+    ],
 )
 def test_labels_that_do_not_fit(labels, message):
     with pytest.raises(DataError, match=message):

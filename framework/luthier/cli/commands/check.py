@@ -193,6 +193,7 @@ def _plan(check: _Check, devices: Sequence[Any]) -> None:
         raise BadInput(Problem(what, "parallelism.mesh", remedy="check it in another process"))
     with abstract_forms():  # kernels of accelerators cannot be traced on a CPU
         plan = planner.make(check.experiment, devices[: check.num_devices])
+        trainer.trace_evaluations(plan.program)
     check.facts["parameters"] = plan.parameters
     sets = trainer.check_data(plan)
     check.facts["rows"] = {path: rows for path, (rows, _) in sets.items()}

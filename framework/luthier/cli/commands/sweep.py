@@ -630,7 +630,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         text = _in_form(directory, standing, trial, arguments.form or "overrides")
         if not text:
             what = f"trial {trial.number}, the experiment without overrides, is the best"
-            print(f"luthier: {what}: `luthier sweep show {arguments.words[0]}`", file=sys.stderr)
+            print(f"{what}: `luthier sweep show {arguments.words[0]}`", file=sys.stderr)
         print(text)
     return EXIT_DONE
 

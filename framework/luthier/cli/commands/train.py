@@ -287,9 +287,10 @@ def _dry_run(graph: Graph, devices: list[Any], request: Request, problems: Probl
     # not exist or cannot be resumed, a directory that cannot be written, and initial weights that
     # do not fit the model. They are opened, not restored.
     from luthier import planner
+    from luthier.layers.declared import abstract_forms
     from luthier.parallel import format_bytes
     from luthier.program import WarmStart
-    from luthier.trainer import check_data, check_place
+    from luthier.trainer import check_data, check_place, trace_evaluations
 
     plan = planner.make(graph, devices)
     planner.require_fit(plan)
@@ -299,6 +300,8 @@ def _dry_run(graph: Graph, devices: list[Any], request: Request, problems: Probl
         start = check_place(graph, plan, request)
     with problems.collected():
         sets = check_data(plan)
+    with problems.collected(), abstract_forms():  # kernels of accelerators: not traced on a CPU
+        trace_evaluations(plan.program)
     with problems.collected(), WarmStart(plan.program) as warm:
         restored = warm.open()
     problems.raise_any()

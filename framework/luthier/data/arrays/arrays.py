@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from luthier import user_code
 from luthier.errors import DataError, Problem
 
 
@@ -67,8 +68,13 @@ class ArrayExamples(ExampleSource):
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         # Checked once where all sources of this kind pass: a label beyond the classes would be
         # clamped on the device, or give a loss of 0, without an error.
-        inputs, labels = self.read()
-        inputs, labels = np.asarray(inputs, np.float32), np.asarray(labels, np.int32)
+        inputs, labels = map(np.asarray, self.read())
+        # A cast to int32 would cut numeric targets off, and the model would train on zeros.
+        if labels.ndim != 1 or np.any(labels != labels.astype(np.int32)):
+            what = f"{self}: labels are {user_code.described(labels)}, not whole numbers [examples]"
+            remedy = "labels are numbers of classes; for other targets, subclass luthier.data.Table"
+            raise DataError(Problem(what, remedy=remedy))
+        inputs, labels = inputs.astype(np.float32), labels.astype(np.int32)
         problems = []
         if len(inputs) != len(labels) or not len(labels):
             problems.append(Problem(f"{self} has {len(inputs)} inputs and {len(labels)} labels"))

@@ -1,4 +1,4 @@
-"""Data nodes of single examples: classification, forecasting, and synthetic rows of tokens."""
+"""Data nodes of single examples: classification, any other arrays, and synthetic rows of tokens."""
 
 from luthier.data.examples.augmentations import (
     Augmentation,
@@ -12,6 +12,7 @@ from luthier.data.examples.augmentations import (
 )
 from luthier.data.examples.classification import Classification
 from luthier.data.examples.synthetic import Synthetic
+from luthier.data.examples.table import Table
 
 __all__ = [
     "Augmentation",
@@ -23,5 +24,6 @@ __all__ = [
     "Shift",
     "Standardize",
     "Synthetic",
+    "Table",
     "Transform",
 ]

@@ -33,7 +33,6 @@ from luthier.faults import Fault
 from luthier.graph import Graph
 from luthier.parallel import distributed
 from luthier.planner import Plan
-from luthier.program import Program
 from luthier.records import events
 from luthier.records.metrics_file import read_events
 from luthier.study.engines.messages import Answer, Close, Refill, Stop, read_messages
@@ -55,7 +54,7 @@ from luthier.study.protocol import (
     write_result,
     write_text,
 )
-from luthier.trainer.evaluate import Evaluator
+from luthier.trainer.evaluate import trace_evaluations
 from luthier.trainer.interrupt import INTERRUPTED, PAUSED, PREEMPTED, PRUNED, Watcher
 from luthier.trainer.loop import CompiledStep, TrainStep
 from luthier.trainer.opening import Request
@@ -733,13 +732,3 @@ def leaving(opening: contextlib.AbstractContextManager[Any], part: Callable[[], 
     except BaseException as error:
         opening.__exit__(type(error), error, error.__traceback__)
         raise
-
-
-def trace_evaluations(program: Program) -> None:
-    """Trace every evaluation of a program, as its first use does.
-
-    Args:
-      program: What they are evaluations of.
-    """
-    for name, evaluation in program.experiment.evaluations.items():
-        Evaluator(program, evaluation, f"evaluations.{name}").trace()
