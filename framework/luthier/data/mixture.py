@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from luthier.data.order import Rows
 
 
-# Shares are realised to within one row in so many; a table takes a megabyte.
+# Shares are realised to within one row in so many; a period takes a megabyte.
 PERIOD = 1 << 16
 
 
@@ -47,7 +47,7 @@ class Stage:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Table:
+class Period:
     """A period of rows in which every component has its quota, spread evenly.
 
     The ideal place of the j-th of the q rows of a component is P (j + 1/2) / q. Rows are sorted by
@@ -62,7 +62,7 @@ class Table:
 
     # Sampling a component for each row would need a random number for each, would give shares only
     # up to its noise (sqrt(n) rows after n), and could not tell without a scan how often a
-    # component has come before a position. A table answers that by a division and a look-up.
+    # component has come before a position. A period answers that by a division and a look-up.
 
     quotas: np.ndarray
     components: np.ndarray
@@ -83,14 +83,14 @@ class Table:
 
 
 @functools.lru_cache(maxsize=64)
-def table(weights: tuple[float, ...]) -> Table:
+def period_of(weights: tuple[float, ...]) -> Period:
     """Return a period with shares as close to the weights as P rows allow.
 
     Args:
       weights: One for each component, not negative; a positive one gets a row at least.
     """
     # Largest-remainder apportionment of P rows, then an even spread of each component's rows.
-    # Cached by the weights: descriptions and the segments of an order ask for the same tables.
+    # Cached by the weights: descriptions and the segments of an order ask for the same periods.
     shares = np.array(weights, np.float64) * (PERIOD / math.fsum(weights))
     quotas = np.floor(shares).astype(np.int64)
     short = PERIOD - int(quotas.sum())
@@ -104,9 +104,9 @@ def table(weights: tuple[float, ...]) -> Table:
     components = np.repeat(np.arange(len(quotas)), quotas)
     occurrences = np.concatenate([np.arange(quota) for quota in quotas])
     places = (2 * occurrences + 1) / (2 * quotas[components])
-    # Ties by the component's number, so that the table is the same on every machine.
+    # Ties by the component's number, so that the period is the same on every machine.
     order = np.lexsort((components, places))
-    return Table(quotas, components[order], occurrences[order])
+    return Period(quotas, components[order], occurrences[order])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ class _Segment:
 
     start: int
     before: np.ndarray
-    table: Table
+    period: Period
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,8 +133,8 @@ class Mixed:
       stages: The first position of each stage, from 0, and its weights.
     """
 
-    # Position -> (component, its n-th row) by the tables, then -> row by the component's own order.
-    # No step depends on the one before, so resuming, and any number of processes, need no state. A
+    # Position -> (component, its n-th row) by the periods, then -> row by the component's order. No
+    # step depends on the one before, so resuming, and any number of processes, need no state. A
     # counter per component in the iterator would have to be saved, and would differ by process.
     seed: int
     orders: Sequence[Order]
@@ -147,7 +147,7 @@ class Mixed:
         """Return the runs of equal weights, and the position at which nothing is left, or None."""
         # Positions are cut where the weights change: at the start of a stage, and where a component
         # reaches its limit, after which its share is divided among the others. Each cut takes the
-        # shortest run until one of these happens, counted exactly by the tables, so that there are
+        # shortest run until one of these happens, counted exactly by the periods, so that there are
         # few segments however long the training.
         before = np.zeros(len(self.orders), np.int64)
         segments: list[_Segment] = []
@@ -160,7 +160,7 @@ class Mixed:
                 for limit, used in zip(self.limits, before, strict=True)
             ]
             weights = tuple(
-                # A component at its limit drops out; `table` divides by the sum of what is left.
+                # A component at its limit drops out; `period_of` divides by the sum of the rest.
                 0.0 if rest == 0 else float(weight)
                 for weight, rest in zip(self.stages[number][1], left, strict=True)
             )
@@ -168,7 +168,7 @@ class Mixed:
             # the positions until then.
             if not any(weights):
                 return segments, start
-            here = table(weights)
+            here = period_of(weights)
             segments.append(_Segment(start, before, here))
             # The run ends where the first of the limited components has given its last row, or
             # where the next stage begins; a component without weight never gets there.
@@ -198,7 +198,7 @@ class Mixed:
         segments, end = self._segments
         length = length if end is None else min(length, end)
         last = max((s for s in segments if s.start <= length), key=lambda s: s.start)
-        return last.before + last.table.counts(length - last.start)
+        return last.before + last.period.counts(length - last.start)
 
     def components(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the component at each position, and how many of its rows came before.
@@ -226,12 +226,12 @@ class Mixed:
         for number in np.unique(numbers):
             here, segment = numbers == number, segments[number]
             periods, places = np.divmod(positions[here] - segment.start, PERIOD)
-            whose = segment.table.components[places]
+            whose = segment.period.components[places]
             components[here] = whose
             occurrences[here] = (
                 segment.before[whose]
-                + periods * segment.table.quotas[whose]
-                + segment.table.occurrences[places]
+                + periods * segment.period.quotas[whose]
+                + segment.period.occurrences[places]
             )
         return components, occurrences
 
@@ -488,7 +488,8 @@ class Mixture(DataNode):
         """
         order = self.order(seed=0, global_batch_size=1)
         shares = [
-            table(weights).quotas / table(weights).quotas.sum() for _, weights in order.stages
+            period_of(weights).quotas / period_of(weights).quotas.sum()
+            for _, weights in order.stages
         ]
         return {
             "rows": self.num_rows,

@@ -104,6 +104,37 @@ def test_every_stage_is_checked_and_every_problem_listed(own, capsys):
     assert "there is no module 'configs.absent'" in texts[4][0]
 
 
+TASK = """
+import dataclasses
+from luthier import metrics, tasks
+
+
+@dataclasses.dataclass(frozen=True)
+class Undeclared(tasks.LanguageModelling):
+    def evaluate(self, model, batch):
+        found = super().evaluate(model, batch)
+        return {**found, metrics.Metric("margin"): found[metrics.LOSS]}
+"""
+
+
+def test_an_evaluation_that_cannot_run_is_found_before_the_first_step(own, capsys):
+    (own / "own_judge.py").write_text(TASK)
+    (own / "pyproject.toml").write_text('[tool.luthier]\npackages = ["own_judge"]\n')
+    text = (own / "configs" / "tiny.py").read_text()
+    imported = "import own_judge\n\n\ndef experiment"
+    task = "task=fdl.Config(own_judge.Undeclared)"
+    text = text.replace("def experiment", imported)
+    text = text.replace("task=fdl.Config(tasks.LanguageModelling)", task)
+    (own / "configs" / "judged.py").write_text(text)
+    line = "task: evaluate returns margin, which `metrics` does not declare; add it to `metrics`"
+    assert main(["check", "configs.judged"]) == 2
+    assert line in capsys.readouterr().out
+    for words in ([], ["--dry-run"]):
+        assert main(["train", "configs.judged", *words]) == 2
+        assert line in capsys.readouterr().err
+    assert not (own / "runs").exists()
+
+
 @pytest.mark.full
 def test_a_mesh_of_several_devices_is_planned_on_virtual_ones(own):
     text = (own / "configs" / "tiny.py").read_text()

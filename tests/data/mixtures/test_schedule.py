@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luthier.data import Shuffled
-from luthier.data.mixture import PERIOD, Mixed, component_seed, table
+from luthier.data.mixture import PERIOD, Mixed, component_seed, period_of
 from luthier.errors import DataError
 
 WEIGHTS = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8).map(tuple)
@@ -37,7 +37,7 @@ def test_every_run_of_rows_is_close_to_the_shares(weights, start):
 
 
 def test_quotas_of_a_period_are_exact():
-    period = table((3.0, 1.0, 0.0, 1e-9))
+    period = period_of((3.0, 1.0, 0.0, 1e-9))
     assert period.quotas.tolist() == [PERIOD * 3 // 4 - 1, PERIOD // 4, 0, 1]
     assert np.bincount(period.components, minlength=4).tolist() == period.quotas.tolist()
     np.testing.assert_array_equal(period.counts(PERIOD), period.quotas)

@@ -109,6 +109,9 @@ If `keep_best` is not set either, the study uses the first metric of the only ev
   `not reached`, ranks last, and can never be the best.
 - `tokens_to` and `seconds_to` count tokens and seconds in place of steps. The seconds are those of
   training only, without compilation and evaluations.
+- In a study file, the function `studies.objective` returns the same objectives. It needs the
+  metrics of the experiment, as in
+  `objectives=[studies.objective("maximize(held_out/accuracy)", studies.evaluations_of(base))]`.
 - A pruner requires an objective of the form `EVALUATION/METRIC`.
 - If you set several objectives, the result is a Pareto front.
 
