@@ -203,7 +203,7 @@ def evaluate_step(
     """
     model = structure_of(experiment).merge(model_arrays(state, prefix))
     found = experiment.task.evaluate(model, batch)
-    if not isinstance(found, Mapping):
+    if not isinstance(found, dict):
         what = f"evaluate returns {user_code.described(found)}, not a dict from Metric to Ratio"
         raise BadInput(Problem(what, "task"))
     declared = list(experiment.task.metrics)
