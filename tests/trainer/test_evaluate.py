@@ -1,10 +1,12 @@
 import dataclasses
+import json
 
 import jax
 import numpy as np
 import pytest
 
-from luthier import planner
+from luthier import graph as graphs
+from luthier import planner, trainer
 from luthier.errors import BadInput
 from luthier.metrics import NATS_PER_TOKEN, PERPLEXITY
 from luthier.trainer import Evaluator
@@ -119,3 +121,34 @@ def test_a_small_set_is_read_once_for_all_evaluations_of_a_program(program, monk
     evaluation = dataclasses.replace(evaluation, data=Counted(data))
     assert evaluate() == evaluate() == whole
     assert evaluation.data.reads == [num_batches, num_batches]
+
+
+TASK = """
+import dataclasses
+import json
+from luthier import metrics, tasks
+
+
+@dataclasses.dataclass(frozen=True)
+class Unmasked(tasks.LanguageModelling):
+    def evaluate(self, model, batch):
+        found = super().evaluate(model, batch)
+        loss = found[metrics.LOSS]
+        wrong = metrics.Ratio(loss.numerator * float("nan"), loss.denominator)
+        return found | {metrics.LOSS: wrong}
+"""
+
+
+def test_a_metric_that_is_nan_is_noted_once(tiny, tmp_path, monkeypatch):
+    (tmp_path / "unmasked.py").write_text(TASK)
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = ("unmasked",)
+    overrides = ["task=unmasked.Unmasked()", "evaluations.held_out.every=Steps(4)"]
+    graph = graphs.apply(tiny(tmp_path / "runs"), overrides, packages=packages)
+    result = trainer.run(graph, packages=packages)
+    lines = (result.directory / "metrics.jsonl").read_text().splitlines()
+    found = [row["text"] for row in map(json.loads, lines) if row["kind"] == "notice"]
+    noted = [text for text in found if text.startswith("held_out/loss: NaN, and the training loss")]
+    assert len(noted) == 1
+    assert "luthier.tasks.weighted_sum" in noted[0]
+    assert sum('"kind": "evaluation"' in line for line in lines) > 1

@@ -321,6 +321,7 @@ class Loop:
         self._saved_step = saved_step
         self._unsaved: Leaves | None = None  # the state at the end, for `save_last`
         self._evaluated_step: dict[str, int] = {}
+        self._nan_noted: set[tuple[str, str]] = set()
         # The watcher's answer to the last evaluation: it is asked once for each, and followed at
         # the next boundary.
         self._verdict: str | None = None
@@ -602,11 +603,28 @@ class Loop:
             values = {metric.name: value for metric, value in metrics.items()}
             better = {metric.name: metric.better for metric in metrics}
             self._emit(events.Evaluation(step, name, values, better))
+            self._note_nan(name, values)
         # The watcher of a sweep may prune here. It sees the metrics of this step only: those of
         # other sets are older.
         verdict = self._watcher.evaluated(step, self._measured_now(), last, self._fraction())
         self._restart_clock()
         return verdict
+
+    def _note_nan(self, name: str, values: Mapping[str, float]) -> None:
+        """Report metrics that are NaN, once for each, unless the training loss is NaN as well."""
+        found = [metric for metric, value in values.items() if math.isnan(value)]
+        new = [metric for metric in found if (name, metric) not in self._nan_noted]
+        if not new or self._loss is None or not math.isfinite(self._loss):
+            return
+        self._nan_noted.update((name, metric) for metric in new)
+        which = ", ".join(f"{name}/{metric}" for metric in new)
+        # Padding is the usual reason: NaN, of a row of zeros, times weight 0 is NaN.
+        self._emit(
+            events.Notice(
+                f"{which}: NaN, and the training loss is finite; if the model returns NaN for rows "
+                "of padding, compute sums with luthier.tasks.weighted_sum"
+            )
+        )
 
     def _fraction(self) -> float:
         """Return the part of the run's full length that is trained, whatever its unit."""
