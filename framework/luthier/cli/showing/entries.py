@@ -75,6 +75,10 @@ def entry(name: str, target: Any, width: int, notes: Sequence[tuple[str, str]] =
         lines += ["", *_block(block, width)]
     if component is not None:
         lines += _arguments(component, width)
+    if members := _to_define(target):
+        lines += ["", "  To define in a class of your own:"]
+        for head, text in members:
+            lines += [f"      {head}", *_fill(readable(text), width, " " * 10)]
     for label in _LAST:
         if label == "Raises" and label in written:
             lines += ["", f"  {label}:"]
@@ -122,6 +126,30 @@ def _signature(name: str, target: Any, component: Component | None) -> str:
     # An abstract class, a protocol and an enumeration are not called.
     is_called = not (inspect.isabstract(target) or getattr(target, "_is_protocol", False))
     return f"{name}({', '.join(arguments)})" if is_called else name
+
+
+def _to_define(target: Any) -> list[tuple[str, str]]:
+    """Return the members that a class of one's own has to define, each with its first sentence."""
+    is_protocol = getattr(target, "_is_protocol", False)
+    if not (is_protocol or inspect.isabstract(target)):
+        return []
+    bases = [base for base in target.__mro__ if base.__module__ not in ("typing", "builtins")]
+    written = {name: each for base in reversed(bases) for name, each in vars(base).items()}
+    members = []
+    for name, member in written.items():  # in the order in which they are written
+        is_method = inspect.isroutine(member)
+        if not (is_method or isinstance(member, property)) or not member.__doc__:
+            continue
+        if not is_protocol and name not in target.__abstractmethods__:
+            continue
+        head = name
+        if is_method:
+            parameters = list(inspect.signature(member).parameters.values())[1:]
+            each = [p.replace(annotation=p.empty) for p in parameters]
+            head = f"{name}({', '.join(map(str, each))})"
+        text = " ".join(inspect.cleandoc(member.__doc__).split("\n\n")[0].split())
+        members.append((head, text))
+    return members
 
 
 def _short(text: str, longest: int = _LONGEST) -> str:

@@ -70,6 +70,20 @@ def test_a_component_shows_its_formula_source_and_use(capsys):
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_what_is_subclassed_lists_what_to_define(capsys):
+    for name, members in (
+        ("ArrayExamples", ["shape", "num_classes", "read()"]),
+        ("Rows", ["num_rows", "num_examples", "digest", "gather(rows, visit=None)"]),
+    ):
+        assert main(["help", name]) == 0
+        _, _, shown = capsys.readouterr().out.partition("  To define in a class of your own:\n")
+        lines = shown.partition("\n\n")[0].splitlines()
+        assert [line.strip() for line in lines if line[6] != " "] == members
+        assert all(line.strip() for line in lines)
+    assert main(["help", "Digits"]) == 0
+    assert "To define" not in capsys.readouterr().out
+
+
 def test_all_components_of_a_name_are_listed(capsys):
     out = printed(capsys, "Classification")
     assert "luthier.tasks.Classification(" in out
