@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import jax
 import pytest
 
 from luthier.cli import main
@@ -82,3 +83,17 @@ def test_an_experiment_function_that_fails(project, capsys):
             "luthier: to see the traceback, add --debug",
         ],
     )
+
+
+def test_jax_names_the_line_that_makes_a_nan(project, capsys):
+    (project / "my_parts" / "logs.py").write_text(
+        "import jax.numpy as jnp\n\n\ndef bad(x):\n    return jnp.log(x)\n"
+    )
+    words = [*SMALL, "model.block.mlp.activation=my_parts.logs.bad"]
+    with jax.debug_nans(True):
+        code, lines = run(["train", "quickstart", *words], capsys)
+    assert code == 1
+    assert lines[-3:-1] == [
+        "luthier: FloatingPointError: invalid value (nan) encountered in log",
+        "luthier:   my_parts/logs.py:5, in bad: return jnp.log(x)",
+    ]

@@ -34,7 +34,9 @@ class Chunking(Protocol):
 def weighted_sum(values: jax.Array, weights: Any) -> jax.Array:
     """Return the sum of values times weights.
 
-    Values of weight 0 do not count, even if they are not finite.
+    Values of weight 0 do not count, even if they are not finite. The gradient, however, is NaN if a
+    value of weight 0 is computed from a NaN, because the chain rule multiplies that NaN by 0. In
+    the data, therefore, replace missing numbers by 0.
 
     Args:
       values: Any array.

@@ -115,6 +115,7 @@ Leaves = tuple[jax.Array, ...]
 # The hoisted hyperparameters as arrays; see `luthier.program.hoist`.
 Values = tuple[jax.Array, ...]
 
+_config: Any = jax.config  # `Any`, because its options are attributes that no type declares
 _BEGUN = "begun step"  # a key of `Program.compiled`, whose value is a future
 _PARAMETERS = "parameters/"
 
@@ -360,7 +361,7 @@ class Program:
             state, scalars = train_step(experiment, self.named(leaves), batch)
         return tuple(state[name] for name in self.names), scalars
 
-    def _trace(self) -> tuple[Any, tuple[str, ...]]:
+    def _trace(self) -> tuple[Any, tuple[str, ...], Callable[..., Any]]:
         # The scalars leave the step as one vector, which one transfer fetches. Their names are
         # Python strings and cannot be returned from a trace, so the trace leaves them in `names`;
         # that is sound because the function is traced exactly once, here.
@@ -379,7 +380,7 @@ class Program:
         jitted = jax.jit(step, donate_argnums=1, out_shardings=(shardings, self.replicated))
         with self.components_at_fault("the training step cannot be traced", self.batch):
             traced = jitted.trace(self.values(), self.abstract_leaves, dict(self.batch))
-        return traced, tuple(names)
+        return traced, tuple(names), jitted
 
     def lower_and_compile(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
         """Compile a function with the experiment's options; the result is not cached.
@@ -400,7 +401,7 @@ class Program:
         would distort the measurements.
         """
         is_measured = self.mesh.devices.flat[0].platform == "gpu"
-        if is_measured or "step" in self.compiled or _BEGUN in self.compiled:
+        if is_measured or _debugs_nans() or "step" in self.compiled or _BEGUN in self.compiled:
             return
         # Tracing and lowering happen in this thread: what `jax.default_matmul_precision` and other
         # context managers configure is thread-local, and a new thread would see the defaults.
@@ -420,6 +421,8 @@ class Program:
         """
 
         def compiled() -> Any:
+            if _debugs_nans():
+                return _checked(self.once("traced step", self._trace)[2], self.step)
             # `result` raises here what the compiler raised in the thread.
             begun = self.compiled.pop(_BEGUN, None)
             step = self.lower_and_compile(self.traced_step) if begun is None else begun.result()
@@ -715,6 +718,36 @@ def components_at_fault(
         names = ", ".join(f"{part} ({one.__qualname__})" for part, one in parts.items())
         remedy = f"the batch has {entries}; code of yours is in {names}"
         raise ValidationError(dataclasses.replace(problem, remedy=remedy)) from error
+
+
+def _debugs_nans() -> bool:
+    """Return whether JAX is to raise where a NaN or an infinity is made (`JAX_DEBUG_NANS`)."""
+    return bool(_config.jax_debug_nans or _config.jax_debug_infs)
+
+
+def _checked(jitted: Callable[..., Any], step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a step that raises at the operation that makes a NaN.
+
+    Args:
+      jitted: The step, under `jax.jit`.
+      step: The same, not compiled.
+    """
+
+    # JAX checks what a `jax.jit` function returns where a hook of the thread is set. The contexts
+    # set it; any such context that was left before has unset it.
+    def checked(*arguments: Any) -> Any:
+        with jax.debug_nans(_config.jax_debug_nans), jax.debug_infs(_config.jax_debug_infs):
+            try:
+                return jitted(*arguments)
+            except FloatingPointError:
+                # Once more, in Python: a scan over layers, too, is a loop then, so that the
+                # traceback ends in the layer. Nothing was donated, because JAX does not donate
+                # while it checks.
+                with jax.disable_jit():
+                    step(*arguments)
+                raise
+
+    return checked
 
 
 def _place_state(

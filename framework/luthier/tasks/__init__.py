@@ -1,6 +1,6 @@
 """Tasks: the loss and the metrics of a batch, for each domain."""
 
-from luthier.tasks.classification import Classification, Observer
+from luthier.tasks.classification import Classification, Observer, row_keys
 from luthier.tasks.flops import Flops
 from luthier.tasks.flops import count as count_flops
 from luthier.tasks.language_modelling import LanguageModelling
@@ -48,6 +48,7 @@ __all__ = [
     "count_flops",
     "exact_match",
     "response_log_probabilities",
+    "row_keys",
     "token_ratios",
     "weighted_sum",
 ]

@@ -157,11 +157,25 @@ def _logits(model: Any, inputs: jax.Array, keys: DropoutKeys | None) -> jax.Arra
 
 
 def row_keys(key: jax.Array | None, batch: Batch) -> DropoutKeys | None:
-    """Return one dropout key for each row [B, 1], which belongs to the example.
+    """Return the dropout keys of a batch whose rows are examples: one for each, [B, 1].
+
+    A task of your own whose model has dropout calls it in `loss`, and passes the keys to the model.
+    The masks follow an example to any microbatch, device and position in the batch.
 
     Args:
-      key: The step's key; None for no dropout.
-      batch: Int32 [B] `examples`.
+      key: The step's key, which `loss` receives; None for no dropout.
+      batch: With int32 [B] `examples`, the numbers of the examples.
+
+    Returns:
+      The keys, or None if `key` is None.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from luthier import tasks
+      >>> keys = tasks.row_keys(jax.random.key(0), {"examples": jnp.array([7, 3])})
+      >>> keys.token_keys_BL.shape
+      (2, 1)
     """
     # An example is a document of one token at position 0: its mask follows it to any batch.
     if key is None:
