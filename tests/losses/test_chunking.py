@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from luthier.losses import Chunked, Whole
+from luthier.tasks import weighted_sum
 
 
 def square(x_BL, y_BL):
@@ -36,3 +37,8 @@ def test_memory_falls_with_the_chunk():
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporary_bytes(Chunked(32)) < temporary_bytes(Whole()) / 4
+
+
+def test_weights_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"values of shape \(4, 1\) have weights of shape \(4,\)"):
+        weighted_sum(jnp.ones((4, 1)), jnp.ones(4))

@@ -45,12 +45,18 @@ def weighted_sum(values: jax.Array, weights: Any) -> jax.Array:
     Returns:
       A scalar.
 
+    Raises:
+      ValueError: The shapes differ. Values [B, 1] and weights [B] would be multiplied as [B, B].
+
     Example:
       >>> import jax.numpy as jnp
       >>> from luthier import tasks
       >>> print(tasks.weighted_sum(jnp.array([2.0, jnp.inf]), jnp.array([0.5, 0.0])))
       1.0
     """
+    if jnp.shape(values) != jnp.shape(weights):
+        what = f"values of shape {jnp.shape(values)} have weights of shape {jnp.shape(weights)}"
+        raise ValueError(f"{what}; give both the same shape")
     # A product alone would not do: the loss of padding may be infinite, and 0 x inf is NaN.
     return jnp.sum(jnp.where(weights != 0, values * weights, 0))
 

@@ -255,7 +255,7 @@ def _scheduler_problems(study: studies.Study) -> list[Problem]:
     elif study.objectives and not isinstance(study.objectives[0], Measured):
         name = study.objectives[0].name
         what = f"a scheduler needs an objective that evaluations report, and {name} is not one"
-        found.append((what, "set scheduler=None"))
+        found.append((what, "make it one metric of the task, or set scheduler=None"))
     elif study.objectives and isinstance(study.objectives[0], Measured):
         found += (
             _short_runs(study, scheduler)
