@@ -265,7 +265,7 @@ WITHOUT_EXAMPLE = {
         *("query_and_others", "require_fit", "response_log_probabilities", "scale_to"),
         *("substitutions", "train_step", "transduce", "check_repeatable", "check_shows"),
         *("check_place", "check_data", "module_of", "can_generate", "transduces", "sample_text"),
-        *("final_sample", "step_memory"),
+        *("final_sample", "step_memory", "trace_evaluations"),
     },
     NEEDS_RUN: {
         *("find", "header_rows", "summarize", "read_source", "load", "load_run", "load_weights"),
