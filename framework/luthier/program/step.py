@@ -218,7 +218,13 @@ def evaluate_step(
         what = f"evaluate returns {', '.join(others)}, which `metrics` does not declare"
         raise BadInput(Problem(what, "task", remedy="add it to `metrics`"))
     for metric, ratio in found.items():
-        _check_ratio(metric, ratio, "evaluate")
+        shapes = _shapes(metric, ratio, "evaluate")
+        if shapes != _SCALARS and metric.transform is identity:
+            what = f"evaluate returns arrays of shapes {shapes[0]} and {shapes[1]} for {metric}"
+            remedy = (
+                "return scalars, or give the metric a `transform` that makes a number of an array"
+            )
+            raise BadInput(Problem(what, "task", remedy=remedy))
     return found
 
 
@@ -236,25 +242,25 @@ def check_loss(sums: Any) -> None:
         remedy = "return LossSums(Ratio(sum, weight), metrics): luthier divides the sums"
         raise BadInput(Problem(what, "task", remedy=remedy))
     for metric, ratio in {**sums.metrics, LOSS: sums.loss}.items():
-        _check_ratio(metric, ratio, "loss")
+        shapes = _shapes(metric, ratio, "loss")
+        if shapes != _SCALARS:
+            what = f"loss returns arrays of shapes {shapes[0]} and {shapes[1]} for {metric}"
+            remedy = "return scalars, such as sums over the rows"
+            raise BadInput(Problem(what, "task", remedy=remedy))
 
 
-def _check_ratio(metric: Metric, ratio: Any, method: str) -> None:
-    """Refuse what a task returns for a metric if no number can be made of it."""
+_SCALARS = ((), ())
+
+
+def _shapes(metric: Metric, ratio: Any, method: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of a numerator and its denominator; refuse what is not a `Ratio`."""
     # In the trace, and not where sums are merged: that comes after steps that would be lost.
     if not isinstance(ratio, Ratio):
         given = user_code.described(ratio)
         what = f"{method} returns {given} for {metric}, not a luthier.metrics.Ratio"
         remedy = "return Ratio(sum, weight): luthier divides after it has added up all batches"
         raise BadInput(Problem(what, "task", remedy=remedy))
-    shapes = jnp.shape(ratio.numerator), jnp.shape(ratio.denominator)
-    if method == "loss" and shapes != ((), ()):
-        what = f"loss returns arrays of shapes {shapes[0]} and {shapes[1]} for {metric}"
-        raise BadInput(Problem(what, "task", remedy="return scalars, such as sums over the rows"))
-    if shapes != ((), ()) and metric.transform is identity:
-        what = f"evaluate returns arrays of shapes {shapes[0]} and {shapes[1]} for {metric}"
-        remedy = "return scalars, or give the metric a `transform` that makes a number of an array"
-        raise BadInput(Problem(what, "task", remedy=remedy))
+    return jnp.shape(ratio.numerator), jnp.shape(ratio.denominator)
 
 
 def model_of(experiment: Experiment) -> Any:

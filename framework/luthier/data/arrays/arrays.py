@@ -74,7 +74,7 @@ class ArrayExamples(ExampleSource):
             what = f"{self}: labels are {user_code.described(labels)}, not whole numbers [examples]"
             remedy = "labels are numbers of classes; for other targets, subclass luthier.data.Table"
             raise DataError(Problem(what, remedy=remedy))
-        inputs, labels = inputs.astype(np.float32), labels.astype(np.int32)
+        inputs, labels = np.asarray(inputs, np.float32), np.asarray(labels, np.int32)
         problems = []
         if len(inputs) != len(labels) or not len(labels):
             problems.append(Problem(f"{self} has {len(inputs)} inputs and {len(labels)} labels"))

@@ -120,7 +120,7 @@ class Table(DataNode):
         """The examples by number."""
         found = {name: np.asarray(array) for name, array in self.read().items()}
         name = type(self).__name__
-        if "examples" in self.entries:  # the numbers that an evaluation tells examples apart by
+        if "examples" in self.entries:  # luthier identifies examples by them
             raise DataError(Problem(f"{name}.entries has `examples`, which luthier adds itself"))
         if set(found) != set(self.entries) or not found:
             what = f"{name}.read returns {', '.join(found) or 'nothing'}"
@@ -141,7 +141,7 @@ class Table(DataNode):
             problems.append(Problem(f"{name}.read returns {counts}"))
         if problems:
             raise DataError(problems)
-        return TableRows({e: found[e].astype(dtype) for e, (_, dtype) in self.entries.items()})
+        return TableRows({e: np.asarray(found[e], dtype) for e, (_, dtype) in self.entries.items()})
 
     @property
     def tokens_per_row(self) -> int:
