@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import shutil
+import time
 
 import pytest
 
@@ -85,6 +86,18 @@ def _is_bad(line):
 def _note_request(request, complaints):
     if not request.url.startswith("file:"):
         complaints.append(f"the page asked for {request.url}")
+
+
+def wait_until(page, expression, seconds=30.0):
+    """Return as soon as a JavaScript expression is true in a page.
+
+    `page.wait_for_function` looks again from inside the page, where the pages' Content Security
+    Policy refuses `eval`.
+    """
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"not true after {seconds} s: {expression}"
+        page.wait_for_timeout(20)
 
 
 def clipboard(page):

@@ -18,7 +18,7 @@ from optuna.distributions import (
 from luthier import study as studies
 from luthier.metrics import Selector
 from luthier.study.views import FEWEST, MOST, Span, importance, report, timeline_of
-from tests.browsing import check_accessible, check_fits, clipboard
+from tests.browsing import check_accessible, check_fits, clipboard, wait_until
 
 
 class Opposed(toys.InstantEngine):
@@ -405,7 +405,8 @@ def test_the_page_of_a_running_study_reads_itself_again(study, tmp_path, open_pa
     page.evaluate("() => { window.isOld = true; }")
     newer = report.render(study, live_seconds=60.0).replace("16 of 16 trials", "17 of 17 trials")
     (tmp_path / "report.html").write_text(newer)
-    page.wait_for_function("() => !window.isOld && document.querySelector('#trials tbody th')")
+    page.wait_for_selector("text=17 of 17 trials ended")
+    wait_until(page, "!window.isOld && document.querySelector('#trials tbody th') !== null")
     assert "17 of 17 trials ended" in page.locator("header.top").inner_text()
     assert "every 60 s while the study runs" in page.locator(".live").inner_text()
     assert _texts(page, "#trials tbody th") == shown

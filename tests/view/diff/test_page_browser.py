@@ -5,7 +5,7 @@ import pytest
 import luthier
 from luthier import graph as graphs
 from luthier.view.diff import page as diff_page
-from tests.browsing import check_accessible, check_fits, clipboard
+from tests.browsing import check_accessible, check_fits, clipboard, wait_until
 from tests.view.diff import comparisons
 
 
@@ -235,9 +235,9 @@ def test_a_link_leads_to_its_path(page, open_page):
     other.get_by_role("button", name="Copy link").click()
     assert clipboard(other).endswith("/other.html#optimizer.b3")
     other.evaluate("location.hash = '#data.sources%5B0%5D'")  # where it was before
-    other.wait_for_function("document.querySelector('.path').textContent === 'data.source'")
+    wait_until(other, "document.querySelector('.path').textContent === 'data.source'")
     other.evaluate("location.hash = '#nowhere'")
-    other.wait_for_function("document.querySelector('.toast').textContent !== ''")
+    wait_until(other, "document.querySelector('.toast').textContent !== ''")
     assert other.locator(".toast").inner_text() == "There is no setting nowhere"
     page.locator(".row", has_text="peak").locator(".label").click()
     assert page.url.endswith("/page.html#optimizer.learning_rate.peak")
@@ -246,7 +246,7 @@ def test_a_link_leads_to_its_path(page, open_page):
 def test_a_link_is_followed_in_spite_of_a_filter(page):
     page.locator("#search").fill("peak")
     page.evaluate("location.hash = '#seed'")
-    page.wait_for_function("document.querySelector('.path').textContent === 'seed'")
+    wait_until(page, "document.querySelector('.path').textContent === 'seed'")
     assert page.locator("#search").input_value() == ""
     assert "seed" in _names(page)
 
@@ -407,12 +407,12 @@ def test_few_of_many_rows_are_in_the_document(open_page):
     assert page.locator("#changes").get_attribute("aria-rowcount") == "4002"
     assert page.locator(".rows .row").count() < 150
     page.evaluate("window.scrollTo(0, 60000)")
-    page.wait_for_function("document.querySelector('.rows .row').dataset.position > 1500")
+    wait_until(page, "document.querySelector('.rows .row').dataset.position > 1500")
     seen = "[...document.querySelectorAll('.rows .row')].some((row) => {"
     seen += " const at = row.getBoundingClientRect(); return at.top < 400 && at.bottom > 400; })"
     assert page.evaluate(seen)
     page.evaluate("location.hash = '#model.layers[999].argument_2'")
-    page.wait_for_function("document.querySelector('[aria-selected=true] .label')")
+    wait_until(page, "document.querySelector('[aria-selected=true] .label')")
     top = page.locator("[aria-selected=true]").bounding_box()["y"]
     assert 100 < top < 850
 
