@@ -14,8 +14,10 @@ most of the others. The ways beside it
 a loop of plain JAX and optax, without records; only one of them saves:
 
 - `plain loop`: Optuna's ask and tell around one jitted step, the rate a runtime argument.
-- `plain loop, saving`: the same, and Orbax saves the last state of each trial.
-- `plain loop, vmapped`: the same over as many trials at a time as `luthier sweep` packs.
+- `plain loop, accuracy`: the same, and evaluations compute the accuracy beside the loss, as those
+  of `luthier sweep`.
+- `plain loop, saving`: the plain loop, and Orbax saves the last state of each trial.
+- `plain loop, vmapped`: the plain loop over as many trials at a time as `luthier sweep` packs.
 - `hydra -m`: hydra's basic launcher, all jobs in its process, one compile. HYDRA_PYTHON names an
   interpreter in which hydra and luthier can be imported.
 - `Ray Tune`: one actor, reused for all trials. RAY_PYTHON names its interpreter.
@@ -266,6 +268,7 @@ def ways(with_separate: bool) -> dict[str, Any]:
     """Return the ways that can be measured here: from a case to what a run takes."""
     made = {
         "plain loop": lambda case: by_hand(case, "loop"),
+        "plain loop, accuracy": lambda case: by_hand(case, "accuracy"),
         "plain loop, saving": lambda case: by_hand(case, "saving"),
         "luthier sweep": lambda case: sweep(case, "single", "off"),
         "luthier sweep, checkpoints=None": lambda case: sweep(

@@ -6,9 +6,10 @@ and the trials of a study with rungs under Ray Tune's ASHA:
 
     python -m tools.bench.sweep_peers.launch asha SECONDS SEED FOLDER
 
-WAY is `loop`, `saving` or `vmapped` (Optuna's ask and tell, the study in memory; `saving` has Orbax
-save the last state of each trial), `hydra` (`hydra -m`, all jobs in this process) or `ray` (Ray
-Tune, one actor that is reused). Rates are drawn at random.
+WAY is `loop`, `accuracy`, `saving` or `vmapped` (Optuna's ask and tell, the study in memory;
+`accuracy` evaluates the accuracy beside the loss, as luthier does; `saving` has Orbax save the last
+state of each trial), `hydra` (`hydra -m`, all jobs in this process) or `ray` (Ray Tune, one actor
+that is reused). Rates are drawn at random.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def with_optuna(
     num_together: int,
     overrides: Sequence[str],
     checkpoints: pathlib.Path | None = None,
+    with_accuracy: bool = False,
 ) -> float:
     """Ask Optuna for rates, one or several at a time; return the best loss.
 
@@ -40,12 +42,13 @@ def with_optuna(
       overrides: Changes to the experiment.
       checkpoints: The folder in which the last state of each trial is saved, where `num_together`
         is 1; None saves nothing.
+      with_accuracy: Whether evaluations compute the accuracy too.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(0))
-    trainer = _trainer(overrides)
+    trainer = _trainer(overrides, with_accuracy)
     for first in range(0, num_trials, num_together):
         trials = [study.ask() for _ in range(min(num_together, num_trials - first))]
         rates = [trial.suggest_float("rate", LOWEST, HIGHEST, log=True) for trial in trials]
@@ -202,13 +205,14 @@ def with_asha(seconds: float, seed: int, folder: str) -> None:
     print(json.dumps({"trials": len(time_of_all.trials), "seconds": time_of_all.taken}))
 
 
-def _trainer(overrides: Sequence[str]) -> Any:
+def _trainer(overrides: Sequence[str], with_accuracy: bool = False) -> Any:
     """Return what trains the trials of the quickstart with some overrides."""
     # Not at the top: Ray's own process neither trains nor needs JAX.
     from luthier import graph as graphs
     from tools.bench.sweep_peers.trial import Trainer
 
-    return Trainer(graphs.build(graphs.apply(graphs.resolve(EXPERIMENT), [*overrides])))
+    experiment = graphs.build(graphs.apply(graphs.resolve(EXPERIMENT), [*overrides]))
+    return Trainer(experiment, with_accuracy)
 
 
 def _rates(num_trials: int) -> list[float]:
@@ -230,7 +234,10 @@ def main() -> None:
         best = with_ray(int(num_trials), folder, overrides)
     else:
         checkpoints = pathlib.Path(folder) if way == "saving" else None
-        best = with_optuna(int(num_trials), int(num_together), overrides, checkpoints)
+        with_accuracy = way == "accuracy"
+        best = with_optuna(
+            int(num_trials), int(num_together), overrides, checkpoints, with_accuracy
+        )
     print(f"best {best:.5f}")
 
 

@@ -29,9 +29,12 @@ class Trainer:
 
     Args:
       experiment: A language model with AdamW and one evaluation, `held_out`.
+      with_accuracy: Whether an evaluation counts the tokens that are predicted right, as luthier's
+        does, and not only the loss.
     """
 
-    def __init__(self, experiment: program.Experiment):
+    def __init__(self, experiment: program.Experiment, with_accuracy: bool = False):
+        self._with_accuracy = with_accuracy
         training, held_out = experiment.training, experiment.evaluations["held_out"]
         schedule = experiment.optimizer.learning_rate
         self._num_steps, self._seed = training.steps, experiment.seed
@@ -68,7 +71,7 @@ class Trainer:
         state = self._init()
         for step, batch in enumerate(self._batches):
             state, _ = self._step((peak, DECAY), state, step, batch)
-        nats, tokens, _ = self._evaluate(state[0], self._held_out)
+        nats, tokens, *_ = jax.device_get(self._evaluate(state[0], self._held_out))
         loss = float(nats) / float(tokens)
         if checkpoint is not None:
             ocp.save_pytree(checkpoint, jax.tree.leaves(state))
@@ -89,7 +92,7 @@ class Trainer:
             state, _ = self._step((peak, decay), state, step - 1, batch)
             if step % every == 0:
                 batches = few if step < self._num_steps else self._held_out
-                nats, _, num_bytes = self._evaluate(state[0], batches)
+                nats, _, num_bytes, _ = self._evaluate(state[0], batches)
                 yield float(nats) / float(num_bytes)
 
     def run_together(self, peaks: Sequence[float]) -> list[float]:
@@ -98,7 +101,7 @@ class Trainer:
         states = jax.tree.map(lambda x: jnp.repeat(x[None], len(peaks), 0), state)
         for step, batch in enumerate(self._batches):
             states, _ = self._steps(rates, states, step, batch)
-        nats, tokens, _ = self._evaluates(states[0], self._held_out)
+        nats, tokens, *_ = self._evaluates(states[0], self._held_out)
         return np.asarray(nats / tokens).tolist()
 
     def _first_state(self) -> Any:
@@ -107,7 +110,7 @@ class Trainer:
 
     def _next_state(self, rates: Any, state: Any, step: Any, batch: Any) -> tuple[Any, Any]:
         def loss_of(parameters: Any) -> Any:
-            nats, squares, weight, _ = self._sums(parameters, batch)
+            nats, squares, weight, *_ = self._sums(parameters, batch)
             return (nats + 1e-4 * squares) / weight
 
         (peak, decay), (parameters, memory) = rates, state
@@ -128,7 +131,7 @@ class Trainer:
         cosine = self._end + (peak - self._end) * (1 + jnp.cos(jnp.pi * done)) / 2
         return jnp.where(step < self._warmup, peak * step / self._warmup, cosine)
 
-    def _sums(self, parameters: Any, batch: Any) -> tuple[Any, Any, Any, Any]:
+    def _sums(self, parameters: Any, batch: Any) -> tuple[Any, Any, Any, Any, Any]:
         model = nnx.merge(self._structure, parameters)
         logits_BLV = model(
             batch["inputs"], positions_BL=batch["positions"], segments_BL=batch["segments"]
@@ -138,16 +141,21 @@ class Trainer:
         weights_BL = batch["weights"]
         nats = jnp.sum((normalizer_BL - target_BL) * weights_BL)
         num_bytes = jnp.sum(batch["target_bytes"] * weights_BL)
-        return nats, jnp.sum(normalizer_BL**2 * weights_BL), jnp.sum(weights_BL), num_bytes
+        correct_BL = jnp.argmax(logits_BLV, -1) == batch["targets"]
+        num_correct = jnp.sum(correct_BL * weights_BL)
+        squares = jnp.sum(normalizer_BL**2 * weights_BL)
+        return nats, squares, jnp.sum(weights_BL), num_bytes, num_correct
 
     def _sums_over(self, parameters: Any, batches: Any) -> Any:
-        """Return the nats, tokens and bytes of all batches."""
+        """Return the nats, tokens and bytes of all batches, and the tokens predicted right."""
 
         def add(total: Any, batch: Any) -> tuple[Any, None]:
-            nats, _, weight, num_bytes = self._sums(parameters, batch)
-            return jax.tree.map(jnp.add, total, (nats, weight, num_bytes)), None
+            nats, _, weight, num_bytes, num_correct = self._sums(parameters, batch)
+            # XLA leaves out the comparison where its sum is not used.
+            found = (nats, weight, num_bytes, num_correct if self._with_accuracy else 0.0)
+            return jax.tree.map(jnp.add, total, found), None
 
-        return jax.lax.scan(add, (0.0, 0.0, 0.0), batches)[0]
+        return jax.lax.scan(add, (0.0, 0.0, 0.0, 0.0), batches)[0]
 
 
 DECAY = 0.1
