@@ -72,6 +72,10 @@ class Malformed(Exception):
     """A declared condition cannot be read: a mistake of the component's author."""
 
 
+class _Missing(Malformed):
+    """A condition is about an argument that its component does not have."""
+
+
 class _Unknown(Exception):
     """The condition needs a value that the graph does not have."""
 
@@ -212,9 +216,7 @@ class Declared:
         """
         target = node.__fn_or_cls__
         for part, condition in (getattr(target, "RANGES", None) or {}).items():
-            value = self._value(node, part)
-            if part in node.__arguments__ and type(value) in (int, float):
-                yield from self._range(path, node, part, condition, value)
+            yield from self._range(path, node, part, condition)
         yield from self._types(path, node)
         relations = getattr(target, "RELATIONS", None) or ()
         for condition in relations:
@@ -243,9 +245,17 @@ class Declared:
                 yield self._at(join(path, part), Problem(what, remedy=remedy))
 
     def _range(
-        self, path: str, node: fdl.Buildable, part: str, condition: str, value: Any
+        self, path: str, node: fdl.Buildable, part: str, condition: str
     ) -> Iterator[Problem]:
         at, name = join(path, part), _name(node)
+        try:
+            value = self._value(node, part)
+        except _Missing as error:
+            if not _is_inherited(node, "RANGES"):
+                yield Problem(f"RANGES of {name}: {error}", path=path)
+            return
+        if part not in node.__arguments__ or type(value) not in (int, float):
+            return
         is_finite = not isinstance(value, float) or math.isfinite(value)
         try:
             if is_finite and holds(condition, {"x": value}):
@@ -268,7 +278,8 @@ class Declared:
             if holds(condition, given):
                 return
         except Malformed as error:
-            yield Problem(f"RELATIONS of {name}: {error}", path=path)
+            if not (isinstance(error, _Missing) and _is_inherited(node, "RELATIONS")):
+                yield Problem(f"RELATIONS of {name}: {error}", path=path)
             return
         except ArithmeticError as error:
             what = f"{condition} cannot be computed with {_listed(given)}: {error}"
@@ -292,7 +303,8 @@ class Declared:
             given = self._given(node, condition)
             is_read = holds(condition, given)
         except Malformed as error:
-            yield Problem(f"READ_WHEN of {name}: {error}", path=path)
+            if not (isinstance(error, _Missing) and _is_inherited(node, "READ_WHEN")):
+                yield Problem(f"READ_WHEN of {name}: {error}", path=path)
             return
         if is_read or part not in node.__arguments__:
             return
@@ -327,7 +339,7 @@ class Declared:
         if isinstance(node, fdl.Partial) and name in signatures.inherited(node.__fn_or_cls__):
             return self._inherited(node, name)
         if name not in known.names:
-            raise Malformed(f"{_name(node)} has no argument {name!r}")
+            raise _Missing(f"{_name(node)} has no argument {name!r}")
         return known.defaults.get(name, UNSET)
 
     def _inherited(self, node: fdl.Buildable, name: str) -> Any:
@@ -343,6 +355,16 @@ class Declared:
     def _at(self, path: str, problem: Problem) -> Problem:
         origin = origins.origin_of(self._graph, path)
         return dataclasses.replace(problem, path=path, origin=origin)
+
+
+def _is_inherited(node: fdl.Buildable, attribute: str) -> bool:
+    """Return whether a class has its conditions from a base class.
+
+    A subclass with arguments of its own need not have those that the conditions of its base class
+    are about.
+    """
+    target = node.__fn_or_cls__
+    return isinstance(target, type) and attribute not in vars(target)
 
 
 def _evaluated(value: Any) -> Any:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import fiddle as fdl
 import jax.numpy as jnp
 import pytest
@@ -187,6 +189,7 @@ def broken(a: int = 1) -> int:
     ("declared", "message"),
     [
         ({"RANGES": {"a": "x <"}}, "a: RANGES of broken: 'x <' is not a condition"),
+        ({"RANGES": {"b": "x < 3"}}, "RANGES of broken: broken has no argument 'b'"),
         ({"RELATIONS": ("b < 3",)}, "RELATIONS of broken: broken has no argument 'b'"),
         ({"READ_WHEN": {"a": "b > 3"}}, "READ_WHEN of broken: broken has no argument 'b'"),
         (
@@ -200,6 +203,31 @@ def test_mistakes_in_what_is_declared_are_reported(monkeypatch, declared, messag
     for name, conditions in declared.items():
         monkeypatch.setattr(broken, name, conditions, raising=False)
     assert message in problems(fdl.Config(broken, a=2))
+
+
+class Wide:
+    RANGES: ClassVar = {"width": "1 <= x", "rate": "x < 1"}
+    RELATIONS: ClassVar = ("width < 9",)
+    READ_WHEN: ClassVar = {"rate": "width > 1"}
+
+    def __init__(self, width: int = 2, rate: float = 0.0):
+        self.size = width, rate
+
+
+class Fixed(Wide):
+    def __init__(self, rate: float = 0.0):
+        super().__init__(3, rate)
+
+
+def test_conditions_of_a_base_class_bind_only_the_arguments_that_a_subclass_has(monkeypatch):
+    for kind in (Wide, Fixed):
+        monkeypatch.setattr(kind, "__module__", "graph_toys.parts")
+        monkeypatch.setattr(parts, kind.__name__, kind, raising=False)
+    assert problems(fdl.Config(Fixed, rate=0.5)) == []
+    assert problems(fdl.Config(Fixed, rate=2.0)) == [
+        "rate: 2.0 is out of range; Fixed needs rate < 1"
+    ]
+    assert len(problems(fdl.Config(Wide, width=9, rate=2.0))) == 2
 
 
 @pytest.mark.parametrize("wrong", [jnp.int8, jnp.dtype("int32"), jnp.complex64])
