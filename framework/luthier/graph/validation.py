@@ -250,9 +250,8 @@ class Declared:
         at, name = join(path, part), _name(node)
         try:
             value = self._value(node, part)
-        except _Missing as error:
-            if not _is_inherited(node, "RANGES"):
-                yield Problem(f"RANGES of {name}: {error}", path=path)
+        except Malformed as error:
+            yield from _mistake(path, node, "RANGES", error)
             return
         if part not in node.__arguments__ or type(value) not in (int, float):
             return
@@ -261,7 +260,7 @@ class Declared:
             if is_finite and holds(condition, {"x": value}):
                 return
         except Malformed as error:
-            yield Problem(f"RANGES of {name}: {error}", path=at)
+            yield from _mistake(at, node, "RANGES", error)
             return
         needs = f"{name} needs {with_name(condition, part)}"
         what = f"{value!r} is {'out of range' if is_finite else 'not a finite number'}"
@@ -278,8 +277,7 @@ class Declared:
             if holds(condition, given):
                 return
         except Malformed as error:
-            if not (isinstance(error, _Missing) and _is_inherited(node, "RELATIONS")):
-                yield Problem(f"RELATIONS of {name}: {error}", path=path)
+            yield from _mistake(path, node, "RELATIONS", error)
             return
         except ArithmeticError as error:
             what = f"{condition} cannot be computed with {_listed(given)}: {error}"
@@ -303,8 +301,7 @@ class Declared:
             given = self._given(node, condition)
             is_read = holds(condition, given)
         except Malformed as error:
-            if not (isinstance(error, _Missing) and _is_inherited(node, "READ_WHEN")):
-                yield Problem(f"READ_WHEN of {name}: {error}", path=path)
+            yield from _mistake(path, node, "READ_WHEN", error)
             return
         if is_read or part not in node.__arguments__:
             return
@@ -357,14 +354,16 @@ class Declared:
         return dataclasses.replace(problem, path=path, origin=origin)
 
 
-def _is_inherited(node: fdl.Buildable, attribute: str) -> bool:
-    """Return whether a class has its conditions from a base class.
+def _mistake(path: str, node: fdl.Buildable, attribute: str, error: Malformed) -> Iterator[Problem]:
+    """Yield the problem of a condition that cannot be checked.
 
     A subclass with arguments of its own need not have those that the conditions of its base class
     are about.
     """
     target = node.__fn_or_cls__
-    return isinstance(target, type) and attribute not in vars(target)
+    is_inherited = isinstance(target, type) and attribute not in vars(target)
+    if not (is_inherited and isinstance(error, _Missing)):
+        yield Problem(f"{attribute} of {_name(node)}: {error}", path=path)
 
 
 def _evaluated(value: Any) -> Any:
