@@ -251,7 +251,8 @@ class Declared:
         try:
             value = self._value(node, part)
         except Malformed as error:
-            yield from _mistake(path, node, "RANGES", error)
+            if _is_about(node, "RANGES", error):
+                yield Problem(f"RANGES of {name}: {error}", path=path)
             return
         if part not in node.__arguments__ or type(value) not in (int, float):
             return
@@ -260,7 +261,8 @@ class Declared:
             if is_finite and holds(condition, {"x": value}):
                 return
         except Malformed as error:
-            yield from _mistake(at, node, "RANGES", error)
+            if _is_about(node, "RANGES", error):
+                yield Problem(f"RANGES of {name}: {error}", path=at)
             return
         needs = f"{name} needs {with_name(condition, part)}"
         what = f"{value!r} is {'out of range' if is_finite else 'not a finite number'}"
@@ -277,7 +279,8 @@ class Declared:
             if holds(condition, given):
                 return
         except Malformed as error:
-            yield from _mistake(path, node, "RELATIONS", error)
+            if _is_about(node, "RELATIONS", error):
+                yield Problem(f"RELATIONS of {name}: {error}", path=path)
             return
         except ArithmeticError as error:
             what = f"{condition} cannot be computed with {_listed(given)}: {error}"
@@ -301,7 +304,8 @@ class Declared:
             given = self._given(node, condition)
             is_read = holds(condition, given)
         except Malformed as error:
-            yield from _mistake(path, node, "READ_WHEN", error)
+            if _is_about(node, "READ_WHEN", error):
+                yield Problem(f"READ_WHEN of {name}: {error}", path=path)
             return
         if is_read or part not in node.__arguments__:
             return
@@ -354,16 +358,15 @@ class Declared:
         return dataclasses.replace(problem, path=path, origin=origin)
 
 
-def _mistake(path: str, node: fdl.Buildable, attribute: str, error: Malformed) -> Iterator[Problem]:
-    """Yield the problem of a condition that cannot be checked.
+def _is_about(node: fdl.Buildable, attribute: str, error: Malformed) -> bool:
+    """Return whether a condition that cannot be checked is a mistake in the node's component.
 
     A subclass with arguments of its own need not have those that the conditions of its base class
     are about.
     """
     target = node.__fn_or_cls__
     is_inherited = isinstance(target, type) and attribute not in vars(target)
-    if not (is_inherited and isinstance(error, _Missing)):
-        yield Problem(f"{attribute} of {_name(node)}: {error}", path=path)
+    return not (is_inherited and isinstance(error, _Missing))
 
 
 def _evaluated(value: Any) -> Any:
