@@ -35,7 +35,7 @@ def experiment() -> program.Experiment:
             block=layers.PreNormBlock(
                 attention=layers.Attention(
                     num_heads=4,
-                    core=layers.EinsumAttention(mask=layers.SameDocument()),
+                    core=layers.AutoAttention(mask=layers.SameDocument()),
                 ),
                 mlp=layers.Mlp(hidden_dim=64, activation=jax.nn.gelu),
                 norm=layers.LayerNorm(),

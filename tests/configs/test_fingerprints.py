@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("eb2da9040103d3de", "1d4de831f77885f1"),
-    "configs.lm.bpe": ("0223498c7d43f32f", "a1bac41bf14b34ad"),
-    "configs.lm.families": ("75f3f6683c72971a", "22dbdfb5e5d8d1a2"),
-    "configs.lm.families:mistral": ("635079b5a52309d7", "2a4a3e4cc0669dbb"),
-    "configs.lm.families:gpt2": ("410f63d739296e61", "1af18e49d3279b14"),
-    "configs.lm.families:gemma": ("990064d88662d194", "a3416d74fb947b66"),
-    "configs.lm.families:qwen": ("1dd1502c02607dae", "320eddbdbedb4413"),
-    "configs.lm.families:olmo": ("47bc89d3ac31943a", "43a5944cfd3da605"),
-    "configs.lm.preferences": ("72f88e3ee42d0a0a", "13cb2bbce62c700a"),
-    "configs.seq2seq.translation": ("fbb1ee8745af1ff1", "8ed54eccfaac7a58"),
-    "configs.vision.digits": ("e52aa69b78c8d983", "a562ed7c81cd6d60"),
+    "configs.lm.quickstart": ("7c1c7b2980d601f1", "2cba2800e0fcec33"),
+    "configs.lm.bpe": ("36d92b9ccde933ad", "fc281108ad5eed80"),
+    "configs.lm.families": ("d15551c01d345093", "bb6ee04dacdd36d5"),
+    "configs.lm.families:mistral": ("a268673ebb1095c2", "034818df7aec2091"),
+    "configs.lm.families:gpt2": ("09860ded53a14e15", "43d3a4c829754fb7"),
+    "configs.lm.families:gemma": ("de11563adefd45e0", "d643cad716ddae0f"),
+    "configs.lm.families:qwen": ("1e0d9604c9545ea8", "0c1bb619ebc1f8c5"),
+    "configs.lm.families:olmo": ("7f86c9207b4b5cad", "806fe465795ea46a"),
+    "configs.lm.preferences": ("e175a26fc92a5c5c", "2216cbb6a9714f6b"),
+    "configs.seq2seq.translation": ("b0fca1f87f1de2d9", "c26864c9f27bb939"),
+    "configs.vision.digits": ("c1c6f33ffc3659be", "f3131cb4bb859011"),
     "configs.vision.digits:resnet": ("31b78fefd3ae28e3", "fcdaa364959aad57"),
-    "configs.vision.mnist5k": ("cb6b7dd8d552dadd", "a53c5f18670cae81"),
+    "configs.vision.mnist5k": ("e12fb9dc5a5d2ff0", "241cd10e040b181d"),
     "configs.vision.mnist5k:resnet": ("a30e44574177ba9a", "e8e460afd5cb2aa7"),
-    "configs.series.forecast": ("918c968d024f00e6", "65bc8f25bfdcf0f1"),
+    "configs.series.forecast": ("67631f9f3c84455e", "bed876309925623e"),
 }
 
 

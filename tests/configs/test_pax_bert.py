@@ -74,7 +74,7 @@ def test_berts_are_those_of_pax(reference):
     named = [pax.partition("(")[0] for pax in pax_names(reference.partition("(")[0])]
     assert name in named
     block = graph.model.block
-    assert graphs.build(block.attention.core) == layers.EinsumAttention(
+    assert graphs.build(block.attention.core) == layers.AutoAttention(
         mask=layers.SameDocument(), cap=50.0
     )
     assert block.mlp.activation.__name__ == "relu"

@@ -31,23 +31,19 @@ def test_all_that_is_faster_is_set_and_no_parameter_changes(name):
     for own, before in zip(blocks(changed), blocks(config), strict=True):
         assert own.attention.joint
         core, old = own.attention.core, graph.as_node(graph.get(before, "attention.core"))
-        assert (core.__fn_or_cls__, core.max_documents) == (layers.CudnnAttention, 4)
-        for setting in ("mask", "scale"):  # windows of local layers, scales of published models
+        assert (core.__fn_or_cls__, core.max_documents) == (layers.AutoAttention, 4)
+        for setting in ("mask", "scale", "cap"):  # windows of local layers, scales, caps
             assert repr(graph.get(core, setting)) == repr(graph.get(old, setting))
     assert parameters(changed) == parameters(config)
     # Twice is once, so that a config that has it can be swept with it.
     assert not luthier.diff(changed, recipes.gpu(changed, max_documents=4)).changes
 
 
-@pytest.mark.parametrize("core", ["EinsumAttention(dropout=0.1)", "EinsumAttention(cap=30.0)"])
-def test_a_core_that_the_kernel_cannot_be_stays(core):
-    config = luthier.experiment("quickstart", [f"model.block.attention.core={core}"])
+def test_a_core_that_attends_otherwise_stays():
+    config = luthier.experiment("quickstart", ["fiddler:ring(2)"])
     attention = recipes.gpu(config).model.block.attention
-    assert attention.core.__fn_or_cls__ is layers.EinsumAttention
+    assert attention.core.__fn_or_cls__ is layers.RingAttention
     assert attention.joint
-    biased = luthier.experiment("quickstart", ["model.bias=RelativeBias()"])
-    kept = graph.get(recipes.gpu(biased).model, "block.attention.core")
-    assert not isinstance(kept, fdl.Buildable) or kept.__fn_or_cls__ is layers.EinsumAttention
 
 
 def test_a_model_alone_may_be_given():

@@ -93,7 +93,7 @@ def test_a_ring_keeps_the_settings_of_the_cores(quickstart):
 
 
 def test_an_exchange_wraps_the_cores_once(quickstart):
-    expected = layers.AllToAllAttention(layers.EinsumAttention(cap=30.0))
+    expected = layers.AllToAllAttention(layers.AutoAttention(cap=30.0))
     capped = graphs.apply(quickstart, [f"{CORE}.cap=30.0"])
     assert core(all_to_all(capped)) == expected
     assert core(all_to_all(all_to_all(capped))) == expected

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from luthier import graph, layers
 from luthier.graph import Graph
 from luthier.graph.paths import Place
-from luthier.layers.attention import biases
 from luthier.layers.parameters import DType
 from luthier.recipes.parallelism import cores
 from luthier.recipes.precision import bf16
 from luthier.recipes.selection import is_experiment
 
+_PLAIN = (layers.EinsumAttention, layers.FusedAttention, layers.AutoAttention)
 _MOST_UNROLLED = 48  # layers: compiling takes as long as they are many
 
 
@@ -24,9 +24,10 @@ def gpu(
 ) -> Any:
     """Return an experiment or a model with settings for an NVIDIA GPU.
 
-    The model computes in bfloat16; attention is cuDNN's wherever its kernel has the mask and is
-    asked for neither caps, biases nor dropout of weights; queries, keys and values come from one
-    product; logits are stored in bfloat16; and stacks of up to 48 layers are unrolled. An earlier
+    The model computes in bfloat16; attention is `AutoAttention`, which is cuDNN's wherever its
+    kernel has the mask and is asked for neither caps, biases nor dropout of weights; queries, keys
+    and values come from one product; logits are stored in bfloat16; and stacks of up to 48 layers
+    are unrolled. An earlier
     form of these settings was measured on one H200, and these were not. Parameters keep their
     names, shapes and types, so checkpoints of either form restore into the other.
 
@@ -49,20 +50,18 @@ def gpu(
       >>> from luthier import graph, recipes
       >>> changed = recipes.gpu(luthier.experiment("quickstart"))
       >>> changed.model.block.attention.core
-      <Config[CudnnAttention(max_documents=16)]>
+      <Config[AutoAttention(max_documents=16)]>
 
     Source: docs/reference/performance.md, "On a GPU".
     """
     changed = bf16(experiment)
     path = "model" if is_experiment(changed) else ""
     model = changed.model if path else changed
-    if not _has_biases(model):
-        for place in list(cores(model)):
-            core = graph.as_node(place.value)
-            if _is_plain(core):
-                kept = {n: v for n, v in core.__arguments__.items() if n in ("mask", "scale")}
-                node = fdl.Config(layers.CudnnAttention, **kept, max_documents=max_documents)
-                graph.set_value(model, place.path, node)
+    for place in list(cores(model)):
+        core = graph.as_node(place.value)
+        if core.__fn_or_cls__ in _PLAIN:
+            settings = {**core.__arguments__, "max_documents": max_documents}
+            graph.set_value(model, place.path, fdl.Config(layers.AutoAttention, **settings))
     for place in _of_class(model, layers.Attention):
         _set(model, place, "joint", True)
     for place in _of_class(model, (layers.TiedUnembedding, layers.Unembedding)):
@@ -72,24 +71,6 @@ def gpu(
         if number <= _MOST_UNROLLED:
             _set(model, place, "unroll", number)
     return changed
-
-
-def _is_plain(core: fdl.Buildable) -> bool:
-    """Return whether cuDNN's kernel does all that a core is asked for."""
-    if core.__fn_or_cls__ not in (layers.EinsumAttention, layers.FusedAttention):
-        return False
-    mask = graph.get(core, "mask")
-    made = getattr(mask, "__fn_or_cls__", type(mask))
-    if made not in (layers.Causal, layers.Window, layers.SameDocument):
-        return False
-    return all(core.__arguments__.get(name) is None for name in ("cap", "dropout"))
-
-
-def _has_biases(model: Graph) -> bool:
-    # A bias is added to the scores of attention that stands elsewhere in the graph, so one anywhere
-    # counts for all.
-    modules = {getattr(_made(place), "__module__", "") for place in graph.walk(model)}
-    return biases.__name__ in modules
 
 
 def _of_class(model: Graph, kinds: type | tuple[type, ...]) -> list[Place]:

@@ -255,7 +255,7 @@ def all_to_all(experiment: fdl.Buildable, size: int = -1) -> Any:
       >>> config = luthier.experiment("quickstart")
       >>> changed = recipes.all_to_all(config, 4)
       >>> changed.model.block.attention.core
-      <Config[AllToAllAttention(core=<Config[EinsumAttention()]>)]>
+      <Config[AllToAllAttention(core=<Config[AutoAttention()]>)]>
 
     Source: Jacobs et al. 2023, arXiv 2309.14509.
     """

@@ -69,7 +69,8 @@ GPU = [
     (AutoAttention(), {"size": 320}, ("heads",)),
     (AutoAttention(), {"has_bias": True}, ("bias",)),
     (AutoAttention(dropout=0.1), {"drops": True}, ("dropout",)),
-    (AutoAttention(), {"num_keys": 8192}, ("lengths",)),
+    (AutoAttention(), {"num_keys": 8192}, ("tokens",)),
+    (AutoAttention(), {"is_within": False}, ("tokens",)),
 ]
 
 
@@ -131,8 +132,8 @@ def test_a_plan_records_the_choice_and_its_reason(graph):
     plan = planner.make(graph, jax.devices()[:1])
     recorded = json.loads(json.dumps(plan.to_dict()))["attention_cores"]
     assert recorded == {"EinsumAttention": "the scores are few enough to be kept"}
-    plain = planner.make(graphs.resolve("configs.lm.quickstart"), jax.devices()[:1])
-    assert plain.attention_cores == {}
+    plain = graphs.apply(graph, [f"{CORE}=EinsumAttention()"])
+    assert planner.make(plain, jax.devices()[:1]).attention_cores == {}
 
 
 @pytest.mark.parametrize(

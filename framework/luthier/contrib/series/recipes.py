@@ -52,7 +52,7 @@ def patch_transformer(
                 num_heads=num_heads,
                 projection=linear,
                 output=linear,
-                core=fdl.Config(layers.EinsumAttention, mask=fdl.Config(layers.SameDocument)),
+                core=fdl.Config(layers.AutoAttention, mask=fdl.Config(layers.SameDocument)),
             ),
             mlp=fdl.Partial(
                 layers.Mlp, hidden_dim=hidden_dim, activation=jax.nn.gelu, up=linear, down=linear

@@ -55,7 +55,7 @@ CHOICE_REASONS = {
     "dtype": "the device's kernel attends in bfloat16 and float16 only",
     "heads": "the device's kernel has no heads of this size",
     "rows": "the device's kernel needs rows of a multiple of 128 tokens",
-    "lengths": "there are not as many queries as keys",
+    "tokens": "queries and keys are not of the same tokens",
     "split": "the mesh splits the length of rows",
     "device": "the device has no such kernel",
 }
@@ -70,9 +70,11 @@ class AutoAttention:
     512 x 512 for each head of a row on CPUs, 1,024 x 1,024 elsewhere. Beyond, it is
     `BlockwiseAttention`, with blocks of 256 tokens on CPUs and of 1,024 elsewhere.
 
-    The choice is made when a program is traced, at each call: new tokens of a decoder have another
-    core than the rows of a training step. `luthier plan` shows it with its reasons, and `plan.json`
-    of a run records it. The core never changes what is computed, but for rounding.
+    It is the default of `Attention` and of every model. The choice is made when a program is
+    traced, at each call: new tokens of a decoder have another core than the rows of a training
+    step. `luthier plan` shows it with its reasons, and `plan.json` of a run records it. The core
+    never changes what is computed, but for rounding. For the kernels, the tokens of a document must
+    be adjacent and in their order, as all of luthier's data are.
 
     Args:
       mask: The attention mask: the keys that each query may look at.
@@ -120,6 +122,7 @@ class AutoAttention:
         *,
         has_bias: bool = False,
         drops: bool = False,
+        is_within: bool = True,
     ) -> CoreChoice:
         """Return the core for arrays of given shapes, on the platform of the trace, and why.
 
@@ -129,6 +132,7 @@ class AutoAttention:
           dtype: Type of queries, keys and values.
           has_bias: Whether a bias is added to the scores.
           drops: Whether weights are dropped.
+          is_within: Whether queries and keys are of the same tokens.
 
         Returns:
           The core and the reasons.
@@ -141,7 +145,8 @@ class AutoAttention:
         reasons: list[str] = []
         if not on_cpu:
             shapes = query_shape, key_shape
-            lacking = self._lacking(platform, shapes, dtype, has_bias=has_bias, drops=drops)
+            asked = {"bias": has_bias, "dropout": drops, "tokens": not is_within}
+            lacking = self._lacking(platform, shapes, dtype, asked)
             if not lacking:
                 if platform == "gpu":
                     return CoreChoice(self._cudnn, ("kernel",))
@@ -184,6 +189,9 @@ class AutoAttention:
             query_BLHK.dtype,
             has_bias=bias is not None,
             drops=self.dropout is not None and dropout is not None,
+            # The kernels take documents and order of the keys for those of the queries. The texts
+            # of a translation may be equally long, so shapes alone do not tell.
+            is_within=query is key,
         )
         with chosen(type(found.core).__name__, found.reasons):
             return found.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
@@ -197,9 +205,7 @@ class AutoAttention:
         platform: str,
         shapes: tuple[Sequence[int], Sequence[int]],
         dtype: Any,
-        *,
-        has_bias: bool,
-        drops: bool,
+        asked: dict[str, bool],
     ) -> str:
         """Return the first reason against the device's kernel; an empty string if there is none."""
         (_, length, _, size), (_, num_keys, _, _) = shapes
@@ -208,9 +214,8 @@ class AutoAttention:
         device = layout.mesh.devices.flat[0]
         problems = {
             "mask": not isinstance(self.mask, MASKS),
-            "bias": has_bias,
-            "dropout": drops,
-            "lengths": length != num_keys,
+            **asked,
+            "tokens": asked["tokens"] or length != num_keys,
             "split": bool(layout.mesh_axes("length")),
             "cap": on_gpu and self.cap is not None,
             "dtype": on_gpu and jnp.dtype(dtype) not in TYPES,

@@ -11,8 +11,9 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.attention.auto import AutoAttention
 from luthier.layers.attention.biases import Bias
-from luthier.layers.attention.cores import Core, EinsumAttention
+from luthier.layers.attention.cores import Core
 from luthier.layers.attention.masks import SameDocument
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.initializers import Initializer, Zeros
@@ -225,7 +226,8 @@ class Attention(nnx.Module):
       projection: Template of the query, key and value projections.
       output: Template of the output projection.
       rotary: Rotates queries and keys by their positions; None means no rotation.
-      core: The attention implementation, such as `EinsumAttention`, which also holds the mask.
+      core: The attention implementation, which also holds the mask; the default is chosen by the
+        device, the lengths and what is asked for.
       query_key: Template of a transformation of queries and keys before rotation, such as
         `HeadNorms`; None means none.
       joint: Whether queries, keys and values come from one product, with their three kernels side
@@ -272,7 +274,7 @@ class Attention(nnx.Module):
         projection: Template = Linear,
         output: Template = Linear,
         rotary: Rotary | None = None,
-        core: Core = EinsumAttention(),
+        core: Core = AutoAttention(),
         query_key: Template | None = None,
         joint: bool = False,
         *,
@@ -568,7 +570,8 @@ class CrossAttention(nnx.Module):
       head_dim: K; None means D / H.
       projection: Template of the query, key and value projections.
       output: Template of the output projection.
-      core: The attention implementation, such as `EinsumAttention`, which also holds the mask.
+      core: The attention implementation, which also holds the mask; the default is chosen by the
+        device, the lengths and what is asked for.
       dim: D, of both texts' states.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
@@ -604,7 +607,7 @@ class CrossAttention(nnx.Module):
         head_dim: int | None = None,
         projection: Template = Linear,
         output: Template = Linear,
-        core: Core = EinsumAttention(SameDocument()),
+        core: Core = AutoAttention(SameDocument()),
         *,
         dim: int,
         dtype: DType = jnp.float32,

@@ -118,7 +118,7 @@ def gemma(
     """
     parts = _Parts(**sizes)
     rotary = fdl.Config(layers.Rotary, base=rotary_base)
-    block = parts.block(layers.PreNormBlock, rotary, fdl.Config(layers.EinsumAttention))
+    block = parts.block(layers.PreNormBlock, rotary, fdl.Config(layers.AutoAttention))
     ends = {"vocab_size": vocab_size, "pad_to_multiple": pad_to_multiple}
     return parts.decoder(block, dim=dim, num_layers=num_layers, **ends)
 
@@ -160,7 +160,7 @@ def gemma2(
         "cap": value(attention_cap, name="attention_cap"),
     }
     masks = (fdl.Config(layers.Window, size=window), fdl.Config(layers.Causal))
-    cores = [fdl.Config(layers.EinsumAttention, mask=mask, **terms) for mask in masks]
+    cores = [fdl.Config(layers.AutoAttention, mask=mask, **terms) for mask in masks]
     blocks = [parts.block(layers.SandwichBlock, rotary, core) for core in cores]
     ends = {"vocab_size": vocab_size, "pad_to_multiple": pad_to_multiple, "cap": logits_cap}
     return parts.decoder(blocks, dim=dim, num_layers=num_layers, **ends)
@@ -204,15 +204,13 @@ def gemma3(
     near = parts.block(
         layers.SandwichBlock,
         fdl.Config(layers.Rotary, base=local_rotary_base),
-        fdl.Config(
-            layers.EinsumAttention, mask=fdl.Config(layers.Window, size=window), scale=scale
-        ),
+        fdl.Config(layers.AutoAttention, mask=fdl.Config(layers.Window, size=window), scale=scale),
         query_key,
     )
     far = parts.block(
         layers.SandwichBlock,
         fdl.Config(layers.Rotary, base=global_rotary_base, scaling=global_rotary_scaling),
-        fdl.Config(layers.EinsumAttention, scale=scale),
+        fdl.Config(layers.AutoAttention, scale=scale),
         query_key,
     )
     ends = {"vocab_size": vocab_size, "pad_to_multiple": pad_to_multiple}

@@ -153,7 +153,7 @@ def _attention(
                 others=plain,
             ),
             output=plain,
-            core=fdl.Config(layers.EinsumAttention, scale=1.0),
+            core=fdl.Config(layers.AutoAttention, scale=1.0),
         ),
         bias=fdl.Partial(
             layers.RelativeBias,

@@ -72,7 +72,7 @@ def gpt2(
                 num_heads=num_heads,
                 projection=inward,
                 output=outward,
-                core=fdl.Config(layers.EinsumAttention, dropout=rate),
+                core=fdl.Config(layers.AutoAttention, dropout=rate),
             ),
             mlp=fdl.Partial(
                 layers.Mlp,

@@ -88,7 +88,7 @@ def grok(
                 projection=linear,
                 output=linear,
                 rotary=fdl.Config(layers.Rotary, base=rotary_base),
-                core=fdl.Config(layers.EinsumAttention),
+                core=fdl.Config(layers.AutoAttention),
             ),
             mlp=gshard_experts(expert, num_experts=num_experts, k=k, capacity=capacity),
             norm=norm,

@@ -77,7 +77,7 @@ def llama(
                 projection=linear,
                 output=linear,
                 rotary=fdl.Config(layers.Rotary, base=rotary_base, scaling=rotary_scaling),
-                core=fdl.Config(layers.EinsumAttention),
+                core=fdl.Config(layers.AutoAttention),
             ),
             mlp=fdl.Partial(
                 layers.GatedMlp,

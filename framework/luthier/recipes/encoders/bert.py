@@ -49,7 +49,7 @@ def bert(
         table=normal,
         position=fdl.Partial(layers.LearnedPositions, max_length=max_length, table=normal),
     )
-    core = fdl.Config(layers.EinsumAttention, mask=fdl.Config(layers.SameDocument), dropout=rate)
+    core = fdl.Config(layers.AutoAttention, mask=fdl.Config(layers.SameDocument), dropout=rate)
     return fdl.Partial(
         models.Encoder,
         vocab_size=vocab_size,

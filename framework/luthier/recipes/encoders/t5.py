@@ -60,7 +60,7 @@ def t5(
     )
 
     def attention(kind: Any, mask: Any) -> Any:
-        core = fdl.Config(layers.EinsumAttention, mask=fdl.Config(mask), scale=1.0, dropout=rate)
+        core = fdl.Config(layers.AutoAttention, mask=fdl.Config(mask), scale=1.0, dropout=rate)
         projection = fdl.Partial(layers.query_and_others, query=small, others=linear)
         return fdl.Partial(
             kind,

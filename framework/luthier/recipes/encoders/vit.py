@@ -61,7 +61,7 @@ def vit(
                 num_heads=num_heads,
                 projection=linear,
                 output=linear,
-                core=fdl.Config(layers.EinsumAttention, mask=mask),
+                core=fdl.Config(layers.AutoAttention, mask=mask),
             ),
             mlp=fdl.Partial(
                 layers.Mlp,

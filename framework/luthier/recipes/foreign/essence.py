@@ -30,7 +30,11 @@ _INITIALIZERS: Mapping[Any, frozenset[str]] = {
     layers.LayerNorm: frozenset({"scale"}),
     layers.RMSNorm: frozenset({"scale"}),
 }
-_SAME = {layers.FusedAttention: layers.EinsumAttention}
+# `AutoAttention` computes the same on any device.
+_SAME = {
+    layers.FusedAttention: layers.EinsumAttention,
+    layers.AutoAttention: layers.EinsumAttention,
+}
 # Nodes that compute what one of their arguments computes, on other devices.
 _WRAPPERS = {layers.AllToAllAttention: "core"}
 
@@ -123,7 +127,7 @@ def _settings(value: Any) -> Any:
     else:
         return None
     hidden = _EVERYWHERE | _INITIALIZERS.get(target, frozenset())
-    hidden |= frozenset(getattr(target, "EXECUTION", ()))
+    hidden |= frozenset(getattr(_made(value), "EXECUTION", ()))
     kept = {name: inside for name, inside in given.items() if name not in hidden}
     if _target(given.get("stack")) is layers.Shared:  # other stacks compute the same function
         kept["stack"] = given["stack"]
@@ -140,11 +144,16 @@ def _defaults(target: Any) -> dict[str, Any]:
 
 
 def _target(value: Any) -> Any:
+    made = _made(value)
+    return _SAME.get(made, made)
+
+
+def _made(value: Any) -> Any:
     target = value.__fn_or_cls__ if isinstance(value, fdl.Buildable) else value
     target = target if isinstance(target, type) or callable(target) else type(target)
     if dataclasses.is_dataclass(value) and not isinstance(value, type | fdl.Buildable):
         target = type(value)
-    return _SAME.get(target, target)
+    return target
 
 
 def _plain(value: Any) -> Any:

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.attention.auto import AutoAttention
 from luthier.layers.attention.biases import Bias
-from luthier.layers.attention.cores import Core, EinsumAttention
+from luthier.layers.attention.cores import Core
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
 from luthier.parallel import ActivationLayout, Rules, activation_rules, current_layout
@@ -37,7 +38,7 @@ class AllToAllAttention:
     Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.1.
     """
 
-    core: Core = EinsumAttention()
+    core: Core = AutoAttention()
 
     def __call__(
         self,

@@ -245,7 +245,7 @@ def _scale(node: Node, sizes: AttentionSizes) -> float | None:
 
 
 def _core(node: Node, sizes: AttentionSizes, scale: float | None) -> fdl.Config[Any]:
-    found = fdl.Config(layers.EinsumAttention)
+    found = fdl.Config(layers.AutoAttention)
     limit = cap(node, "atten_logit_cap")
     settings = {"scale": scale, "cap": limit, "dropout": sizes.dropout or None}
     for name, value in settings.items():
