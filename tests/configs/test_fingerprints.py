@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("7c1c7b2980d601f1", "2cba2800e0fcec33"),
-    "configs.lm.bpe": ("36d92b9ccde933ad", "fc281108ad5eed80"),
-    "configs.lm.families": ("d15551c01d345093", "bb6ee04dacdd36d5"),
-    "configs.lm.families:mistral": ("a268673ebb1095c2", "034818df7aec2091"),
-    "configs.lm.families:gpt2": ("09860ded53a14e15", "43d3a4c829754fb7"),
-    "configs.lm.families:gemma": ("de11563adefd45e0", "d643cad716ddae0f"),
-    "configs.lm.families:qwen": ("1e0d9604c9545ea8", "0c1bb619ebc1f8c5"),
-    "configs.lm.families:olmo": ("7f86c9207b4b5cad", "806fe465795ea46a"),
-    "configs.lm.preferences": ("e175a26fc92a5c5c", "2216cbb6a9714f6b"),
-    "configs.seq2seq.translation": ("b0fca1f87f1de2d9", "c26864c9f27bb939"),
-    "configs.vision.digits": ("c1c6f33ffc3659be", "f3131cb4bb859011"),
-    "configs.vision.digits:resnet": ("31b78fefd3ae28e3", "fcdaa364959aad57"),
-    "configs.vision.mnist5k": ("e12fb9dc5a5d2ff0", "241cd10e040b181d"),
-    "configs.vision.mnist5k:resnet": ("a30e44574177ba9a", "e8e460afd5cb2aa7"),
-    "configs.series.forecast": ("67631f9f3c84455e", "bed876309925623e"),
+    "configs.lm.quickstart": ("8fef6a00a8cbb554", "58f4031c152b1fd0"),
+    "configs.lm.bpe": ("66921cf6ba72529f", "6833d56088e45aa1"),
+    "configs.lm.families": ("a39d3139d558c29f", "f1aabe71acc47e79"),
+    "configs.lm.families:mistral": ("6cf014c4cb041ee5", "3ca11395473116d0"),
+    "configs.lm.families:gpt2": ("a919b2f44db5b333", "0080b1b5db1cab37"),
+    "configs.lm.families:gemma": ("4067893dbebe7c14", "f5674a3b3d93f8c2"),
+    "configs.lm.families:qwen": ("50aa9f892ed21dd5", "6e08c32dd558d4f1"),
+    "configs.lm.families:olmo": ("06548adf900e8850", "9d7c629073d28dc5"),
+    "configs.lm.preferences": ("62932cdff7447e4f", "a086082f776f6f15"),
+    "configs.seq2seq.translation": ("e6dc6b69f66f35a3", "13b683a808b34a59"),
+    "configs.vision.digits": ("65f8e4ac694dcb29", "8e451618f4a8a5c0"),
+    "configs.vision.digits:resnet": ("f827cc9a54701a1e", "df442fd9d199527a"),
+    "configs.vision.mnist5k": ("1b9f6eea139634f0", "6b7fa554241c114d"),
+    "configs.vision.mnist5k:resnet": ("a26dd5e7b50948a7", "35aec4e22bc9bf13"),
+    "configs.series.forecast": ("89da029c60deefe5", "89dda8ecf1ff5375"),
 }
 
 

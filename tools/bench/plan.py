@@ -3,6 +3,7 @@
 python tools/bench/plan.py                     # all that the installed compilers can do: an hour
 python tools/bench/plan.py llama2_7b-h100:8    # one of them
 python tools/bench/plan.py calibration         # small models: six to calibrate by, six held out
+python tools/bench/plan.py random --seed 7     # 24 cases that are drawn at random, of eight kinds
 python tools/bench/plan.py --named             # five plans, with what each phase takes
 python tools/bench/plan.py search              # layouts beside those that were written by hand
 
@@ -17,7 +18,9 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import random
 import resource
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -169,6 +172,94 @@ def configuration(name: str) -> tuple[Any, str]:
     return graph.apply(made, [f"{MESH}data=1", *words]), slice
 
 
+KINDS = (
+    *("odd", "experts", "long", "small"),
+    *("pipeline", "windows", "encoder-decoder", "two slices"),
+)
+EACH, MEDIAN = 0.15, 0.07  # how far the model may be off, for each random case and in the median
+
+
+def drawn(seed: int, number: int = 24) -> list[tuple[str, Any, str]]:
+    """Return names, experiments and slices that are drawn at random, of all kinds in turn.
+
+    Args:
+      seed: Whoever claims something of the model takes one that nobody has fitted the model to.
+      number: How many.
+    """
+    return [_drawn(random.Random(f"{seed} {i}"), KINDS[i % len(KINDS)], i) for i in range(number)]
+
+
+def _drawn(draw: random.Random, kind: str, index: int) -> tuple[str, Any, str]:
+    import fiddle as fdl
+
+    from luthier import graph, layers
+    from luthier.recipes import decoders, encoders
+
+    def of(*values: Any) -> Any:
+        return draw.choice(values)
+
+    slice, number = of("cpu:8", "h100:8", "a100:8", "v5e-8", "v4-16", "v6e-8"), 8
+    words = [f"{MESH}data=-1", of(FULL, DOTS, "model.stack=luthier.layers.Scanned()")]
+    words += of([BF16], [BF16], [])
+    tensor, stages, parts = of(1, 1, 2, 4), 1, 1  # parts: devices that other axes than these take
+    if kind in ("pipeline", "experts", "two slices"):
+        tensor = 1
+    heads, head_dim = tensor * draw.randint(2, 12 // tensor), of(32, 64, 80, 96, 128)
+    sizes = {
+        "num_layers": draw.randint(2, 12),
+        "hidden_dim": 8 * tensor * draw.randint(40, 400) // tensor,
+        "vocab_size": draw.randint(1_000, 60_000),
+    }
+    tokens = 8 * draw.randint(16, 256)
+    accumulation = of(1, 1, 2)
+    if kind == "small":
+        head_dim, heads, tokens = 16, 2 * tensor, 8 * draw.randint(4, 32)
+        sizes = {"num_layers": of(1, 2, 4), "hidden_dim": 72 * tensor, "vocab_size": of(300, 999)}
+    elif kind == "long":
+        sizes["num_layers"] = draw.randint(2, 6)
+        heads, tokens = tensor * draw.randint(1, 8 // tensor), 1024 * draw.randint(4, 12)
+    elif kind == "pipeline":
+        stages, accumulation = of(2, 4), 1
+        parts, sizes["num_layers"] = stages, stages * draw.randint(1, 4)
+        words.append(f"fiddler:luthier.recipes.pipeline({stages}, {stages * of(1, 2)})")
+    elif kind == "experts":
+        parts = of(2, 4)
+        sizes["num_layers"] = draw.randint(2, 6)
+        words.append(f"{MESH}expert={parts}")
+    elif kind == "two slices":
+        slice, number = of("2xv5e-8", "2xh100:8", "2xv4-16"), 16
+        words.append(f"{MESH}across_slices.data=2")
+    fsdp = of(*(size for size in (1, 2, 4, 8) if size * tensor * parts <= 8))
+    words += [f"{MESH}fsdp={fsdp}", f"{MESH}tensor={tensor}"]
+    words.append(f"training.accumulation={accumulation}")
+    rows = number * accumulation * stages * of(1, 2, 3)
+    sizes |= {"dim": heads * head_dim, "num_heads": heads}
+    if kind == "encoder-decoder":
+        made = graph.resolve("configs.seq2seq.translation")
+        sizes["vocab_size"] -= sizes["vocab_size"] % (8 * tensor)
+        made.model = encoders.t5_gated(head_dim=head_dim, **sizes)
+        words = [word for word in words if not word.startswith("model.stack=")]
+        words += [f"data.{side}_length={min(tokens, 1024)}" for side in ("input", "target")]
+    else:
+        made = graph.resolve("configs.lm.quickstart")
+        sizes |= {"pad_to_multiple": 8 * tensor}
+        if kind == "windows":
+            made.model = decoders.mistral(window=tokens // of(2, 4, 8), **sizes)
+        else:
+            made.model = decoders.llama(**sizes)
+        if kind == "experts":
+            capacity = fdl.Config(layers.Capacity)
+            made.model = decoders.with_experts(
+                made.model, num_experts=of(4, 8), k=2, dispatch=capacity
+            )
+        made.data.length = tokens
+    made.name = f"{kind}-{index}".replace(" ", "-")
+    made.training.global_batch_size = rows
+    for evaluation in made.evaluations.values():
+        evaluation.global_batch_size = rows
+    return f"{kind} {index}", graph.apply(made, words, shelves=("luthier.recipes",)), slice
+
+
 def experiment(recipe: str, rows: int, tokens: int, overrides: list[str]) -> Any:
     """Return an experiment with a model of a recipe, on the quickstart's data."""
     from luthier import graph
@@ -263,6 +354,25 @@ def calibration(names: list[str]) -> int:
     return int(is_far)
 
 
+def at_random(seed: int, number: int) -> int:
+    """Print how far the model is from compilers in random cases; exit code 1 where too far."""
+    from luthier.planner import plan_apart
+
+    errors = []
+    print("| case | slice | mesh | compiler | model | off by |")
+    print("|---|---|---|---|---|---|")
+    for name, made, slice in drawn(seed, number):
+        report = plan_apart(made, slice)
+        memory = report.memory
+        errors.append(memory.estimated_bytes / memory.needed_bytes - 1)
+        mesh = " ".join(f"{axis}={size}" for axis, size in report.subject.mesh.items() if size > 1)
+        cells = [name, slice, mesh, gib(memory.needed_bytes), gib(memory.estimated_bytes)]
+        print(f"| {' | '.join(cells)} | {errors[-1]:+.1%} |", flush=True)
+    sizes = sorted(map(abs, errors))
+    print(f"seed {seed}: median {statistics.median(sizes):.1%}, largest {sizes[-1]:.1%}")
+    return int(sizes[-1] > EACH or statistics.median(sizes) > MEDIAN)
+
+
 def searches(names: Sequence[str]) -> int:
     """Print what searches find beside layouts of people; exit code 1 where all of it is worse."""
     from luthier import graph
@@ -296,12 +406,18 @@ def searches(names: Sequence[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     known = [*CASES, *CALIBRATION, *HELD_OUT, *SEARCHES]
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}; or random"
+    )
     parser.add_argument("--named", action="store_true", help="tell what planning takes")
+    parser.add_argument("--seed", type=int, default=0, help="of random cases")
+    parser.add_argument("--number", type=int, default=24, help="of random cases")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if options.named:
         return named(options.cases or NAMED)
+    if options.cases == ["random"]:
+        return at_random(options.seed, options.number)
     if options.cases == ["search"] or set(options.cases) & set(SEARCHES):
         return searches([*SEARCHES] if options.cases == ["search"] else options.cases)
     small = [*CALIBRATION, *HELD_OUT]

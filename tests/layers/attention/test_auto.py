@@ -23,6 +23,7 @@ from luthier.layers import (
 from luthier.layers.attention import CHOICE_REASONS
 from luthier.parallel import AxisType, Mesh, Rules, activation_rules, make_mesh, stand_ins_for
 
+BIAS = Alibi(num_heads=4)
 CORE = "model.block.attention.core"
 
 
@@ -67,7 +68,7 @@ GPU = [
     (AutoAttention(Own()), {}, ("mask",)),
     (AutoAttention(), {"dtype": "float32"}, ("dtype",)),
     (AutoAttention(), {"size": 320}, ("heads",)),
-    (AutoAttention(), {"has_bias": True}, ("bias",)),
+    (AutoAttention(), {"bias": BIAS}, ("bias",)),
     (AutoAttention(dropout=0.1), {"drops": True}, ("dropout",)),
     (AutoAttention(), {"num_keys": 8192}, ("tokens",)),
     (AutoAttention(), {"is_within": False}, ("tokens",)),
@@ -89,7 +90,15 @@ def test_on_a_tpu_by_what_splash_has():
     choose = on("tpu")
     assert choose(AutoAttention(cap=30.0), 2048, "float32") == (SplashAttention, ("kernel",))
     assert choose(AutoAttention(), 2000) == (BlockwiseAttention, ("many", "rows"))
-    assert choose(AutoAttention(), 2048, has_bias=True) == (BlockwiseAttention, ("many", "bias"))
+    assert choose(AutoAttention(), 2048, bias=BIAS) == (BlockwiseAttention, ("many", "bias"))
+
+
+def test_a_bias_that_is_made_for_whole_rows_is_added_by_einsum():
+    def whole(query, key):
+        return 0
+
+    for platform, reasons in (("cpu", ("whole",)), ("gpu", ("whole", "bias"))):
+        assert on(platform)(AutoAttention(), 4096, bias=whole) == (EinsumAttention, reasons)
 
 
 def test_rows_that_the_mesh_splits_are_attended_to_in_blocks():

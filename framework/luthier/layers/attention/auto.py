@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.layers.attention.biases import Bias
+from luthier.layers.attention.blocks import is_open
 from luthier.layers.attention.blockwise import BlockwiseAttention
 from luthier.layers.attention.cores import Core, EinsumAttention
 from luthier.layers.attention.cudnn import LARGEST_HEAD, TYPES, CudnnAttention
@@ -47,6 +48,7 @@ CHOICE_REASONS = {
     "kernel": "the device has this kernel, with all that is asked for",
     "few": "the scores are few enough to be kept",
     "many": "the scores are too many to be kept",
+    "whole": "the bias is made for whole rows",
     "explicit": "the axes of the mesh are explicit",
     "mask": "the device's kernel does not have the mask",
     "cap": "the device's kernel has no caps",
@@ -68,7 +70,8 @@ class AutoAttention:
     On GPUs that is `CudnnAttention` and on TPUs `SplashAttention`, where it has the type, the
     sizes, the mask and the terms. Else it is `EinsumAttention` as long as the scores are few: up to
     512 x 512 for each head of a row on CPUs, 1,024 x 1,024 elsewhere. Beyond, it is
-    `BlockwiseAttention`, with blocks of 256 tokens on CPUs and of 1,024 elsewhere.
+    `BlockwiseAttention`, with blocks of 256 tokens on CPUs and of 1,024 elsewhere, unless a bias is
+    made for whole rows.
 
     It is the default of `Attention` and of every model. The choice is made when a program is
     traced, at each call: new tokens of a decoder have another core than the rows of a training
@@ -120,7 +123,7 @@ class AutoAttention:
         key_shape: Sequence[int],
         dtype: Any,
         *,
-        has_bias: bool = False,
+        bias: Bias | None = None,
         drops: bool = False,
         is_within: bool = True,
     ) -> CoreChoice:
@@ -130,7 +133,7 @@ class AutoAttention:
           query_shape: (B, L, H, K).
           key_shape: (B, S, G, K).
           dtype: Type of queries, keys and values.
-          has_bias: Whether a bias is added to the scores.
+          bias: Makes the bias that is added to the scores; None means no bias.
           drops: Whether weights are dropped.
           is_within: Whether queries and keys are of the same tokens.
 
@@ -145,7 +148,7 @@ class AutoAttention:
         reasons: list[str] = []
         if not on_cpu:
             shapes = query_shape, key_shape
-            asked = {"bias": has_bias, "dropout": drops, "tokens": not is_within}
+            asked = {"bias": bias is not None, "dropout": drops, "tokens": not is_within}
             lacking = self._lacking(platform, shapes, dtype, asked)
             if not lacking:
                 if platform == "gpu":
@@ -156,6 +159,8 @@ class AutoAttention:
         few = _CPU_FEW if on_cpu else _FEW
         if query_shape[1] * key_shape[1] <= few**2:
             return CoreChoice(EinsumAttention(*settings), ("few", *reasons))
+        if not is_open(bias):
+            return CoreChoice(EinsumAttention(*settings), ("whole", *reasons))
         block = _CPU_BLOCK if on_cpu else _BLOCK
         return CoreChoice(BlockwiseAttention(*settings, block), ("many", *reasons))
 
@@ -187,7 +192,7 @@ class AutoAttention:
             query_BLHK.shape,
             key_BSGK.shape,
             query_BLHK.dtype,
-            has_bias=bias is not None,
+            bias=bias,
             drops=self.dropout is not None and dropout is not None,
             # The kernels take documents and order of the keys for those of the queries. The texts
             # of a translation may be equally long, so shapes alone do not tell.

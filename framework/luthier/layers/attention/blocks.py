@@ -428,6 +428,11 @@ def where_any(visible_BLS: jax.Array, change: Callable[[T], T], x: T) -> T:
     return changed
 
 
+def is_open(bias: Bias | None) -> bool:
+    """Return whether there is no bias, or one that is made of positions (see `open_bias`)."""
+    return bias is None or isinstance(bias, nnx.Module)
+
+
 def open_bias(bias: Bias | None, core: str) -> tuple[MakeBias | None, Any]:
     """Return a bias as a function of its parameters and of tokens, and its parameters.
 
@@ -443,7 +448,7 @@ def open_bias(bias: Bias | None, core: str) -> tuple[MakeBias | None, Any]:
     # cannot be split, and may hold arrays of whole rows.
     if bias is None:
         return None, None
-    if not isinstance(bias, nnx.Module):
+    if not is_open(bias):
         what = f"{core} cannot use {type(bias).__name__}, made for whole rows"
         instead = "AllToAllAttention" if core == "RingAttention" else "EinsumAttention"
         remedy = f"use {instead}, or a bias that is made of positions, such as Alibi"
