@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("8fef6a00a8cbb554", "58f4031c152b1fd0"),
-    "configs.lm.bpe": ("66921cf6ba72529f", "6833d56088e45aa1"),
-    "configs.lm.families": ("a39d3139d558c29f", "f1aabe71acc47e79"),
-    "configs.lm.families:mistral": ("6cf014c4cb041ee5", "3ca11395473116d0"),
-    "configs.lm.families:gpt2": ("a919b2f44db5b333", "0080b1b5db1cab37"),
-    "configs.lm.families:gemma": ("4067893dbebe7c14", "f5674a3b3d93f8c2"),
-    "configs.lm.families:qwen": ("50aa9f892ed21dd5", "6e08c32dd558d4f1"),
-    "configs.lm.families:olmo": ("06548adf900e8850", "9d7c629073d28dc5"),
-    "configs.lm.preferences": ("62932cdff7447e4f", "a086082f776f6f15"),
-    "configs.seq2seq.translation": ("e6dc6b69f66f35a3", "13b683a808b34a59"),
-    "configs.vision.digits": ("65f8e4ac694dcb29", "8e451618f4a8a5c0"),
-    "configs.vision.digits:resnet": ("f827cc9a54701a1e", "df442fd9d199527a"),
-    "configs.vision.mnist5k": ("1b9f6eea139634f0", "6b7fa554241c114d"),
-    "configs.vision.mnist5k:resnet": ("a26dd5e7b50948a7", "35aec4e22bc9bf13"),
-    "configs.series.forecast": ("89da029c60deefe5", "89dda8ecf1ff5375"),
+    "configs.lm.quickstart": ("465c5b233a6b6337", "0b970d488542f0da"),
+    "configs.lm.bpe": ("1d636f96d0bdcaed", "9cf7ced98a881edd"),
+    "configs.lm.families": ("d2f2dcd63a0c003f", "1ad5515e4b61d531"),
+    "configs.lm.families:mistral": ("a465b40529718a4d", "0abe5d13aeaf7400"),
+    "configs.lm.families:gpt2": ("3a64ba7cebdaa444", "24c5f8231b7a8b33"),
+    "configs.lm.families:gemma": ("20d83bb9e894b082", "a018e5f04740e2a1"),
+    "configs.lm.families:qwen": ("959ae4efee82ae7c", "225ee427590aba69"),
+    "configs.lm.families:olmo": ("8bb7b9a8cedccfa3", "34d72a6ed9c5d098"),
+    "configs.lm.preferences": ("d3f7b933496a2c6c", "34c396f6a5eaedfb"),
+    "configs.seq2seq.translation": ("632249e2f9d6b8d6", "2e61e7cfadaca3df"),
+    "configs.vision.digits": ("5274565d1414343b", "06ff524ded0a5656"),
+    "configs.vision.digits:resnet": ("12d71f6c19933c94", "b357ea704fa89923"),
+    "configs.vision.mnist5k": ("d31497416a46b99b", "c6b2c7430ac3dc48"),
+    "configs.vision.mnist5k:resnet": ("d3bb38c85dd87f44", "626fd67564b82ba6"),
+    "configs.series.forecast": ("ea29c211fb125937", "2246cb931e00e613"),
 }
 
 

@@ -56,7 +56,9 @@ def test_a_time_below_the_start_of_a_step_is_not_reported(graph):
 def test_activations_count_where_nothing_is_compiled(graph):
     """The scores of one layer alone are 8 x 4 x 65,536^2 x 4 bytes: 512 GiB."""
     long = graphs.apply(graph, ["data.length=65536"])
-    report = plan_here(long, targets.read("h100:1"), level="shapes")
+    assert plan_here(long, targets.read("h100:1"), level="shapes").fits is True, "in blocks"
+    whole = graphs.apply(long, ["model.block.attention.core=EinsumAttention()"])
+    report = plan_here(whole, targets.read("h100:1"), level="shapes")
     assert report.fits is False
     assert report.memory.is_estimated
     assert report.memory.needed_bytes > 2**39

@@ -4,6 +4,7 @@ python tools/bench/plan.py                     # all that the installed compiler
 python tools/bench/plan.py llama2_7b-h100:8    # one of them
 python tools/bench/plan.py calibration         # small models: six to calibrate by, six held out
 python tools/bench/plan.py random --seed 7     # 24 cases that are drawn at random, of eight kinds
+python tools/bench/plan.py times --seed 7      # 20 programs: the least time of a step, and measured
 python tools/bench/plan.py --named             # five plans, with what each phase takes
 python tools/bench/plan.py search              # layouts beside those that were written by hand
 
@@ -16,11 +17,13 @@ no worse.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import random
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -364,6 +367,9 @@ def at_random(seed: int, number: int) -> int:
     for name, made, slice in drawn(seed, number):
         report = plan_apart(made, slice)
         memory = report.memory
+        if memory.is_estimated:  # far from fitting, so that it is not compiled
+            print(f"| {name} | {slice} | - | - | {gib(memory.estimated_bytes)} | - |", flush=True)
+            continue
         errors.append(memory.estimated_bytes / memory.needed_bytes - 1)
         mesh = " ".join(f"{axis}={size}" for axis, size in report.subject.mesh.items() if size > 1)
         cells = [name, slice, mesh, gib(memory.needed_bytes), gib(memory.estimated_bytes)]
@@ -371,6 +377,69 @@ def at_random(seed: int, number: int) -> int:
     sizes = sorted(map(abs, errors))
     print(f"seed {seed}: median {statistics.median(sizes):.1%}, largest {sizes[-1]:.1%}")
     return int(sizes[-1] > EACH or statistics.median(sizes) > MEDIAN)
+
+
+def small_words(seed: int, index: int) -> tuple[list[str], str]:
+    """Return overrides of the quickstart that are drawn at random, and CPU devices for it."""
+    draw = random.Random(f"times {seed} {index}")
+    heads, head_dim = draw.randint(1, 8), draw.choice((8, 16, 32, 40))
+    slice = draw.choice(("cpu:1", "cpu:1", "cpu:2"))
+    words = [
+        f"model.dim={heads * head_dim}",
+        f"model.num_layers={draw.randint(1, 6)}",
+        f"model.block.attention.num_heads={heads}",
+        f"model.block.attention.num_kv_heads={heads}",
+        f"model.block.mlp.hidden_dim={8 * draw.randint(4, 100)}",
+        f"data.length={8 * draw.randint(4, 100)}",
+        f"training.global_batch_size={2 * draw.randint(1, 8)}",
+        draw.choice((FULL, DOTS, "model.stack=luthier.layers.Unrolled()", "seed=1")),
+        draw.choice((BF16, "seed=2", "seed=2", "training.accumulation=2")),
+        draw.choice(("optimizer=luthier.optim.muon(0.01)", "seed=3", "seed=3")),
+        draw.choice(("fiddler:fsdp", "seed=4")),
+    ]
+    return words, slice
+
+
+def timed(seed: int, index: int) -> tuple[str, str, float | None, float]:
+    """Plan and train a small program on this machine.
+
+    Returns:
+      Its overrides, its devices, the least seconds of a step by the plan (None where it states
+      none), and the measured median.
+    """
+    words, slice = small_words(seed, index)
+    words += ["training.steps=40", "evaluations={}", "checkpoints=None", "records.wandb=None"]
+    luthier = [sys.executable, "-m", "luthier"]
+    with tempfile.TemporaryDirectory() as folder:
+        environ = os.environ | {"XDG_CACHE_HOME": folder}
+
+        def run(*command: str) -> str:
+            command = (*luthier, *command, "configs.lm.quickstart", *words)
+            done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(done.stderr)
+            return done.stdout
+
+        step = json.loads(run("plan", "--slice", slice, "--json"))["step"]
+        run("train", "--devices", slice, "records.samples=None", "records.directory=runs")
+        (path,) = pathlib.Path(folder, "runs").rglob("plan.json")
+        measured = json.loads(path.read_text())["measured"]["step_seconds"]
+    least = step["step_seconds"] if step["is_bound"] else None
+    return " ".join(words[:-4]), slice, least, measured
+
+
+def times(seed: int, number: int) -> int:
+    """Print the least times of plans beside measured ones; exit code 1 where one is above."""
+    is_above = False
+    print("| case | devices | at least | measured | ratio |")
+    print("|---|---|---|---|---|")
+    for index in range(number):
+        words, slice, least, measured = timed(seed, index)
+        said = "-" if least is None else f"{1e3 * least:.3g} ms"
+        ratio = "-" if least is None else f"{least / measured:.2f}"
+        print(f"| {words} | {slice} | {said} | {1e3 * measured:.3g} ms | {ratio} |", flush=True)
+        is_above |= least is not None and least > measured
+    return int(is_above)
 
 
 def searches(names: Sequence[str]) -> int:
@@ -418,6 +487,8 @@ def main() -> int:
         return named(options.cases or NAMED)
     if options.cases == ["random"]:
         return at_random(options.seed, options.number)
+    if options.cases == ["times"]:
+        return times(options.seed, min(options.number, 20))
     if options.cases == ["search"] or set(options.cases) & set(SEARCHES):
         return searches([*SEARCHES] if options.cases == ["search"] else options.cases)
     small = [*CALIBRATION, *HELD_OUT]

@@ -31,17 +31,6 @@ _OUTSIDE = re.compile(
 """Options that name files or tools. Running a recorded config must not write or execute anything
 that its author chose, so these are accepted in the environment only."""
 _MIB = 2**20
-# Since JAX 0.11.1, XLA has these options by other names, and modes in place of booleans. Configs keep
-# the older names, so that those that are recorded compile with either version.
-_RENAMED = {
-    f"xla_gpu_enable_pipelined_{kind}": f"xla_gpu_pipeline_{kind}"
-    for kind in ("all_gather", "all_reduce", "reduce_scatter")
-    if jax.__version_info__ >= (0, 11, 1)
-}
-_PIPELINING = {
-    True: "COLLECTIVE_PIPELINING_MODE_ON",
-    False: "COLLECTIVE_PIPELINING_MODE_OFF",
-}
 _KNOWN = (
     "xla_backend_optimization_level",
     "xla_cpu_enable_fast_math",
@@ -72,9 +61,11 @@ def gpu_options() -> dict[str, Option]:
 
     The latency-hiding scheduler starts collectives early and waits for them late. Collectives are
     combined up to sizes that saturate the links, which keeps the layers of a stack apart; sizes are
-    those of the results, so that a reduce-scatter over 8 devices reads 8 times as much. Within the
-    loop of a scanned stack, the parameters of a layer are gathered during the layer before it. In a
-    stack that is unrolled (`fiddler:gpu`), gradients are reduced beside products, too. cuDNN's
+    those of the results, so that a reduce-scatter over 8 devices reads 8 times as much. With these
+    sizes, unrolled layers (`fiddler:gpu`) gather parameters and reduce gradients beside products.
+    Loops over layers do not: `xla_gpu_enable_pipelined_all_gather` makes theirs overlap, but then
+    XLA keeps residuals of the layers twice (18.7 instead of 10.2 GiB for the case
+    `dense-a100-accumulation` of tools/bench/plan.py, JAX 0.10.2), so it is not set. cuDNN's
     kernels are left out of CUDA graphs: XLA prepares them while it records a graph, which ends in
     "capturing stream has unjoined work" at the third step (seen with JAX 0.11.2 in 4 of 14 runs
     with `CudnnAttention` on an H200; https://github.com/jax-ml/jax/issues/27599).
@@ -88,7 +79,6 @@ def gpu_options() -> dict[str, Option]:
         "xla_gpu_all_gather_combine_threshold_bytes": 128 * _MIB,
         "xla_gpu_all_reduce_combine_threshold_bytes": 128 * _MIB,
         "xla_gpu_reduce_scatter_combine_threshold_bytes": 16 * _MIB,
-        "xla_gpu_enable_pipelined_all_gather": True,
     }
 
 
@@ -171,12 +161,7 @@ class XlaOptions:
 
     def _set(self, platform: str) -> dict[str, bool | int | float | str]:
         own = {"cpu": self.cpu, "gpu": self.gpu, "tpu": self.tpu}.get(platform, {})
-        given = {name: option for name, option in own.items() if option is not None}
-        for name, current in _RENAMED.items():
-            if isinstance(option := given.get(name), bool):
-                del given[name]
-                given[current] = _PIPELINING[option]
-        return given
+        return {name: option for name, option in own.items() if option is not None}
 
     def refused(self, devices: Sequence[jax.Device]) -> list[Refused]:
         """Return the options that the compiler of some devices rejects.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.layers import (
     BlockwiseAttention,
@@ -25,7 +26,7 @@ from luthier.layers import (
     named_residuals,
 )
 from luthier.parallel import Mesh, Rules, activation_rules, current_layout, make_mesh
-from luthier.planner import flops_by_dtype
+from luthier.planner import flops_by_dtype, plan_here, targets
 from luthier.tasks import count_flops
 
 LENGTH = 50  # not a multiple of the blocks: 4 of them of 13 tokens, of which 2 are missing
@@ -313,3 +314,16 @@ def test_within_a_pipeline(draw, distance):
         found = gradients(BlockwiseAttention(block_size=8), stages=True)
     for one, other in zip(found, expected, strict=True):
         assert distance(one, other) < 1e-5
+
+
+@pytest.mark.full
+def test_memory_of_a_scanned_stack_grows_with_the_length():
+    """The masks of all tiles are not made before the loop over the layers, for all of them."""
+    graph, found = graphs.resolve("configs.lm.quickstart"), []
+    core = "model.block.attention.core:=luthier.layers.BlockwiseAttention(block_size=128)"
+    words = [core, "model.dim=32", "evaluations={}"]
+    for length in (1024, 2048):
+        changed = graphs.apply(graph, [*words, f"data.length={length}"])
+        report = plan_here(changed, targets.read("cpu:1"), level="compile")
+        found.append(report.memory.bytes_per_device["temporaries"])
+    assert found[1] < 2.2 * found[0]

@@ -218,8 +218,28 @@ def test_every_platform_has_a_compiler():
     assert set(COMPILERS) == {*(chip.platform for chip in targets.CHIPS.values()), "cpu"}
 
 
-def test_processors_do_what_the_program_says():
-    assert COMPILERS["cpu"] == Compiler()
+def test_processors_store_halves_in_float32():
+    given = [jax.ShapeDtypeStruct((B, D), "bfloat16"), jax.ShapeDtypeStruct((D, F), "bfloat16")]
+    jaxpr = jax.make_jaxpr(lambda x, w: jnp.sin(x @ w) @ w.T)(*given)
+    for platform, width in (("cpu", 4), ("gpu", 2)):
+        made = follow(
+            jaxpr, [(BATCH, None), (None, None)], [False, True], None, COMPILERS[platform]
+        )
+        assert max(b.size for b in made.buffers) == B * F * width
+
+
+def test_padding_that_is_only_cast_to_fewer_bits_is_fused():
+    def program(x, w, dtype):
+        padded = jnp.pad(jnp.sin(x @ w), ((0, 0), (0, 3)))
+        padded = padded.reshape(2, -1, F + 3).astype(dtype)
+        return padded @ jnp.ones((F + 3, D), dtype)
+
+    given = [jax.ShapeDtypeStruct((B, D), "float32"), jax.ShapeDtypeStruct((D, F), "float32")]
+    for dtype, expected in ((jnp.float32, 1), (jnp.bfloat16, 0)):
+        jaxpr = jax.make_jaxpr(lambda x, w, dtype=dtype: program(x, w, dtype))(*given)
+        made = follow(jaxpr, [(BATCH, None), (None, None)], [False, True])
+        sizes = [b.size for b in made.buffers]
+        assert sizes.count(B * (F + 3) * 4) == expected
 
 
 def test_each_result_of_a_split_is_stored_at_its_own_size():

@@ -342,6 +342,21 @@ class Pairs(NamedTuple):
         return ScoreBlock(query[1], key[1], visible_BLS & query[0][:, None] & key[0])
 
 
+def _bound(pairs: Pairs) -> Pairs:
+    """Return the same pairs, with tokens that depend on the queries.
+
+    The mask follows from the tokens alone, which are the same for every layer of a scanned stack.
+    What is the same in every turn of a loop, JAX and XLA compute before it: here the masks of all
+    tiles, spread over the heads, as large as the scores that must not be in memory.
+    """
+    queries, keys = pairs.queries, pairs.keys
+    query_BGRLK, query, key = jax.lax.optimization_barrier(
+        (queries.query_BGRLK, queries.tokens, keys.tokens)
+    )
+    queries = queries._replace(query_BGRLK=query_BGRLK, tokens=query)
+    return pairs._replace(queries=queries, keys=keys._replace(tokens=key))
+
+
 def see_tiles(seen: Seen, pairs: Pairs) -> Seen:
     """Continue the softmax with many keys; see `see`.
 
@@ -352,6 +367,7 @@ def see_tiles(seen: Seen, pairs: Pairs) -> Seen:
     Returns:
       The state of the queries after all keys.
     """
+    pairs = _bound(pairs)
     _, _, _, _, settings, make_bias, bias = pairs
     key_tiles = pairs.key_tiles()
 
@@ -386,6 +402,7 @@ def see_tiles_backward(totals: Any, flow: Flow, pairs: Pairs) -> Any:
     """
     # Queries are the outer loop. The cotangents of a tile of queries are summed in the inner loop
     # and done with after it; those of all keys go through both.
+    pairs = _bound(pairs)
     _, _, _, _, settings, make_bias, bias = pairs
     rows, columns = pairs.counts
     of_queries, of_pair, of_bias = totals

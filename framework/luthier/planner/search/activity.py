@@ -48,6 +48,8 @@ class Compiler:
       delays: Whether products that only a gradient needs are scheduled after the last loop of
         layers. The TPU compiler does so in some programs, for reasons that do not show in the
         jaxpr.
+      widens: Whether the device computes in no type of 16 bits, so that values of such types are
+        stored in float32.
     """
 
     slack: int = 0
@@ -56,6 +58,7 @@ class Compiler:
     narrows: bool = False
     compares: bool = False
     delays: bool = True
+    widens: bool = False
 
 
 # Chosen by the first six cases of `tools/bench/plan.py`; the others are held out. They describe
@@ -63,7 +66,7 @@ class Compiler:
 COMPILERS: Mapping[str, Compiler] = {
     "tpu": Compiler(keeps_copies=True, narrows=True, compares=True, delays=False),
     "gpu": Compiler(slack=4, ahead=True),
-    "cpu": Compiler(),
+    "cpu": Compiler(widens=True),
 }
 """Compiler model by platform."""
 
@@ -266,11 +269,13 @@ class _Follower:
         self._made, self._times, self._manual, self._known = (activity, times, manual, known)
         self._compiler = compiler
         self._read: dict[Any, bool] = {}
+        self._cast: set[Any] = set()
 
     def run(self, jaxpr: jex_core.Jaxpr, given: Sequence[_Value]) -> list[_Value]:
         """Follow a program; return its results."""
         # Variables are compared by identity, so one set serves the jaxprs that are inlined, too.
         self._read |= _read_by_products(jaxpr)
+        self._cast |= _only_narrowed(jaxpr)
         env: dict[Any, _Value] = dict(zip(jaxpr.invars, given, strict=True))
         for var in jaxpr.constvars:  # constants of the trace: no labels, and not counted
             env[var] = _plain(var.aval)
@@ -304,6 +309,8 @@ class _Follower:
             # A call whose operands are not one to one those of its jaxpr counts as elementwise.
             if inner is not None and len(inner.invars) == len(given):
                 self._share(equation.outvars, inner.outvars)
+                results = zip(equation.outvars, inner.outvars, strict=True)
+                self._cast |= {result for var, result in results if var in self._cast}
                 outs = self.run(inner, given)
                 self._share(inner.invars, equation.invars)
                 return outs
@@ -322,6 +329,9 @@ class _Follower:
             pairs = zip(equation.outvars, given, every, strict=True)
             return [self._renamed(name, equation.params, *pair) for pair in pairs]
         is_made = name in _MADE or name.startswith("reduce_")
+        # One that is only cast to fewer bits is fused into the cast, such as the padding of the
+        # logits' gradient before the products that read it in bfloat16.
+        is_made &= name != "pad" or equation.outvars[0] not in self._cast
         made = []
         for var, labels in zip(equation.outvars, every, strict=True):
             if is_made:
@@ -576,7 +586,9 @@ class _Follower:
 
     def _bytes(self, aval: Any, labels: Labels) -> int:
         """Return the bytes of a value over all devices; inside `shard_map` a trace sees a shard."""
-        return _bytes(aval) * self._manual.places(labels)
+        size = _bytes(aval) * self._manual.places(labels)
+        is_half = getattr(aval, "dtype", None) in (jnp.bfloat16, jnp.float16)
+        return 2 * size if is_half and self._compiler.widens else size
 
     def _narrowed(self, aval: Any, size: int) -> int:
         """Return the bytes of a value that products read, at the width that they read it in."""
@@ -687,6 +699,22 @@ def _read_by_products(jaxpr: jex_core.Jaxpr) -> dict[Any, bool]:
             if not isinstance(var, jex_core.Literal):
                 found[var] = found.get(var, False) or is_exact
     return found
+
+
+def _only_narrowed(jaxpr: jex_core.Jaxpr) -> set[Any]:
+    """Return the variables that nothing reads but casts to fewer bits, also by another shape."""
+    found: set[Any] = set()
+    others = {var for var in jaxpr.outvars if not isinstance(var, jex_core.Literal)}
+    for equation in reversed(jaxpr.eqns):  # what reads a variable comes after it
+        operands = {var for var in equation.invars if not isinstance(var, jex_core.Literal)}
+        is_fused = False
+        if equation.primitive.name == "convert_element_type":
+            (result,) = equation.outvars
+            is_fused = all(_bytes(var.aval) > _bytes(result.aval) for var in operands)
+        if equation.primitive.name in _NAMES:
+            is_fused |= all(var in found and var not in others for var in equation.outvars)
+        (found if is_fused else others).update(operands)
+    return found - others
 
 
 def _is_placing(equation: jex_core.JaxprEqn | None) -> bool:
