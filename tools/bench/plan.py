@@ -435,9 +435,9 @@ def times(seed: int, number: int) -> int:
     print("|---|---|---|---|---|")
     for index in range(number):
         words, slice, least, measured = timed(seed, index)
-        said = "-" if least is None else f"{1e3 * least:.3g} ms"
+        bound = "-" if least is None else f"{1e3 * least:.3g} ms"
         ratio = "-" if least is None else f"{least / measured:.2f}"
-        print(f"| {words} | {slice} | {said} | {1e3 * measured:.3g} ms | {ratio} |", flush=True)
+        print(f"| {words} | {slice} | {bound} | {1e3 * measured:.3g} ms | {ratio} |", flush=True)
         is_above |= least is not None and least > measured
     return int(is_above)
 
