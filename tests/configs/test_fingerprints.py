@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("465c5b233a6b6337", "0b970d488542f0da"),
-    "configs.lm.bpe": ("1d636f96d0bdcaed", "9cf7ced98a881edd"),
-    "configs.lm.families": ("d2f2dcd63a0c003f", "1ad5515e4b61d531"),
-    "configs.lm.families:mistral": ("a465b40529718a4d", "0abe5d13aeaf7400"),
-    "configs.lm.families:gpt2": ("3a64ba7cebdaa444", "24c5f8231b7a8b33"),
-    "configs.lm.families:gemma": ("20d83bb9e894b082", "a018e5f04740e2a1"),
-    "configs.lm.families:qwen": ("959ae4efee82ae7c", "225ee427590aba69"),
-    "configs.lm.families:olmo": ("8bb7b9a8cedccfa3", "34d72a6ed9c5d098"),
-    "configs.lm.preferences": ("d3f7b933496a2c6c", "34c396f6a5eaedfb"),
-    "configs.seq2seq.translation": ("632249e2f9d6b8d6", "2e61e7cfadaca3df"),
-    "configs.vision.digits": ("5274565d1414343b", "06ff524ded0a5656"),
+    "configs.lm.quickstart": ("4b778ae5196cc115", "a905026cab8994dd"),
+    "configs.lm.bpe": ("a317461bdf18cb83", "265cd130d411e865"),
+    "configs.lm.families": ("f00103a52c8abd7e", "7db410290775a4f0"),
+    "configs.lm.families:mistral": ("598a57460e5fa80d", "f4c9ab995bffaa6a"),
+    "configs.lm.families:gpt2": ("6e09d99c041e82ae", "912d5eedfc6be22b"),
+    "configs.lm.families:gemma": ("2ad652cf0dfb8e4d", "bd1ff6b537f14c03"),
+    "configs.lm.families:qwen": ("7e236d1fb036b4cf", "18f91bf4ad3def31"),
+    "configs.lm.families:olmo": ("02140bc39d642c78", "09d23d67c7647251"),
+    "configs.lm.preferences": ("aa3502d2ca23c040", "7cacbc18b08de350"),
+    "configs.seq2seq.translation": ("c484bbd137e1f7b3", "a5d89aee4f040494"),
+    "configs.vision.digits": ("8ce5b46542922632", "83efebaef749cd69"),
     "configs.vision.digits:resnet": ("12d71f6c19933c94", "b357ea704fa89923"),
-    "configs.vision.mnist5k": ("d31497416a46b99b", "c6b2c7430ac3dc48"),
+    "configs.vision.mnist5k": ("45c25af4d6f38ce3", "1d6774375208009a"),
     "configs.vision.mnist5k:resnet": ("d3bb38c85dd87f44", "626fd67564b82ba6"),
-    "configs.series.forecast": ("ea29c211fb125937", "2246cb931e00e613"),
+    "configs.series.forecast": ("8a36e1398948210e", "a22753355ecedbff"),
 }
 
 

@@ -24,12 +24,12 @@ def gpu(
 ) -> Any:
     """Return an experiment or a model with settings for an NVIDIA GPU.
 
-    The model computes in bfloat16; attention is `AutoAttention`, which is cuDNN's wherever its
-    kernel has the mask and is asked for neither caps, biases nor dropout of weights; queries, keys
-    and values come from one product; logits are stored in bfloat16; and stacks of up to 48 layers
-    are unrolled. An earlier
-    form of these settings was measured on one H200, and these were not. Parameters keep their
-    names, shapes and types, so checkpoints of either form restore into the other.
+    The model computes in bfloat16; attention is `AutoAttention` with kernels, which is cuDNN's
+    wherever its kernel has the mask and is asked for neither caps, biases nor dropout of weights;
+    queries, keys and values come from one product; logits are stored in bfloat16; and stacks of up
+    to 48 layers are unrolled. An earlier form of these settings was measured on one H200, and these
+    were not. Parameters keep their names, shapes and types, so checkpoints of either form restore
+    into the other.
 
         luthier show configs.lm.quickstart fiddler:gpu --changes
 
@@ -50,7 +50,7 @@ def gpu(
       >>> from luthier import graph, recipes
       >>> changed = recipes.gpu(luthier.experiment("quickstart"))
       >>> changed.model.block.attention.core
-      <Config[AutoAttention(max_documents=16)]>
+      <Config[AutoAttention(kernels=True, max_documents=16)]>
 
     Source: docs/reference/performance.md, "On a GPU".
     """
@@ -60,7 +60,7 @@ def gpu(
     for place in list(cores(model)):
         core = graph.as_node(place.value)
         if core.__fn_or_cls__ in _PLAIN:
-            settings = {**core.__arguments__, "max_documents": max_documents}
+            settings = {**core.__arguments__, "kernels": True, "max_documents": max_documents}
             graph.set_value(model, place.path, fdl.Config(layers.AutoAttention, **settings))
     for place in _of_class(model, layers.Attention):
         _set(model, place, "joint", True)

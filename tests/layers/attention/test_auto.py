@@ -1,8 +1,10 @@
 """AutoAttention: the cores that it chooses, and where their reasons are shown."""
 
+import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from luthier import graph as graphs
@@ -25,6 +27,16 @@ from luthier.parallel import AxisType, Mesh, Rules, activation_rules, make_mesh,
 
 BIAS = Alibi(num_heads=4)
 CORE = "model.block.attention.core"
+
+
+KERNELS = AutoAttention(kernels=True)
+
+
+class Nearly(Causal):
+    """A mask of a user, which shows more than the one that it is derived from."""
+
+    def __call__(self, query, key):
+        return super().__call__(query, key) | (key.positions_BL[:, None, :] < 3)
 
 
 class Own:
@@ -63,15 +75,17 @@ def test_on_a_cpu_by_the_number_of_scores():
 
 
 GPU = [
-    (AutoAttention(), {}, ("kernel",)),
-    (AutoAttention(cap=30.0), {}, ("cap",)),
-    (AutoAttention(Own()), {}, ("mask",)),
-    (AutoAttention(), {"dtype": "float32"}, ("dtype",)),
-    (AutoAttention(), {"size": 320}, ("heads",)),
-    (AutoAttention(), {"bias": BIAS}, ("bias",)),
-    (AutoAttention(dropout=0.1), {"drops": True}, ("dropout",)),
-    (AutoAttention(), {"num_keys": 8192}, ("tokens",)),
-    (AutoAttention(), {"is_within": False}, ("tokens",)),
+    (KERNELS, {}, ("kernel",)),
+    (dataclasses.replace(KERNELS, cap=30.0), {}, ("cap",)),
+    (AutoAttention(Own(), kernels=True), {}, ("mask",)),
+    (AutoAttention(Nearly(), kernels=True), {}, ("mask",)),
+    (AutoAttention(), {}, ("kernels",)),
+    (KERNELS, {"dtype": "float32"}, ("dtype",)),
+    (KERNELS, {"size": 320}, ("heads",)),
+    (KERNELS, {"bias": BIAS}, ("bias",)),
+    (AutoAttention(dropout=0.1, kernels=True), {"drops": True}, ("dropout",)),
+    (KERNELS, {"num_keys": 8192}, ("tokens",)),
+    (KERNELS, {"is_within": False}, ("tokens",)),
 ]
 
 
@@ -86,11 +100,45 @@ def test_on_a_gpu_by_what_cudnn_has(core, terms, reasons):
         assert on("gpu")(core, length, **terms) == expected
 
 
+def test_a_call_says_what_is_asked_of_the_kernel():
+    """Texts of equal lengths are still two texts, which cuDNN would attend to as to one."""
+    tokens, other = Tokens.single(1, 64), Tokens.single(1, 64)
+    keys = DropoutKeys.of_tokens(jax.random.key(3), tokens.segments_BL, tokens.positions_BL)
+    mesh = make_mesh(Mesh().sizes(8), jax.devices())
+
+    def reasons(core, *rest):
+        with activation_rules(mesh, Rules()), stand_ins_for("gpu"), abstract_forms():
+            x = jnp.ones((8, 64, 4, 64), jnp.bfloat16)
+            traced = jax.make_jaxpr(lambda x: core(x, x, x, *rest))(x)
+        return planner.attention_cores(traced)
+
+    def einsum(reason):
+        return {"EinsumAttention": f"{CHOICE_REASONS['few']}; {CHOICE_REASONS[reason]}"}
+
+    assert reasons(KERNELS, tokens, tokens) == {"CudnnAttention": CHOICE_REASONS["kernel"]}
+    assert reasons(KERNELS, tokens, other) == einsum("tokens")
+    assert reasons(KERNELS, tokens, tokens, None, BIAS) == einsum("bias")
+    dropping = dataclasses.replace(KERNELS, dropout=0.1)
+    assert reasons(dropping, tokens, tokens, keys) == einsum("dropout")
+
+
+def test_a_scale_that_is_traced_is_not_given_to_a_kernel():
+    found = []
+
+    def trace(scale):
+        found.append(on("gpu")(dataclasses.replace(KERNELS, scale=scale), 256))
+        return scale
+
+    jax.make_jaxpr(trace)(0.5)
+    assert found == [(EinsumAttention, ("few", "traced"))]
+
+
 def test_on_a_tpu_by_what_splash_has():
     choose = on("tpu")
-    assert choose(AutoAttention(cap=30.0), 2048, "float32") == (SplashAttention, ("kernel",))
-    assert choose(AutoAttention(), 2000) == (BlockwiseAttention, ("many", "rows"))
-    assert choose(AutoAttention(), 2048, bias=BIAS) == (BlockwiseAttention, ("many", "bias"))
+    capped = dataclasses.replace(KERNELS, cap=30.0)
+    assert choose(capped, 2048, "float32") == (SplashAttention, ("kernel",))
+    assert choose(KERNELS, 2000) == (BlockwiseAttention, ("many", "rows"))
+    assert choose(KERNELS, 2048, bias=BIAS) == (BlockwiseAttention, ("many", "bias"))
 
 
 def test_a_bias_that_is_made_for_whole_rows_is_added_by_einsum():
@@ -98,12 +146,12 @@ def test_a_bias_that_is_made_for_whole_rows_is_added_by_einsum():
         return 0
 
     for platform, reasons in (("cpu", ("whole",)), ("gpu", ("whole", "bias"))):
-        assert on(platform)(AutoAttention(), 4096, bias=whole) == (EinsumAttention, reasons)
+        assert on(platform)(KERNELS, 4096, bias=whole) == (EinsumAttention, reasons)
 
 
 def test_rows_that_the_mesh_splits_are_attended_to_in_blocks():
     for platform in ("gpu", "tpu"):
-        found = on(platform, data=2, sequence=4)(AutoAttention(), 4096)
+        found = on(platform, data=2, sequence=4)(KERNELS, 4096)
         assert found == (BlockwiseAttention, ("many", "split"))
 
 
@@ -125,15 +173,16 @@ def test_it_attends_as_einsum_does(length, draw, distance):
 
 def test_documents_are_limited_only_where_cudnn_may_be_chosen():
     cpu = jax.devices()[0]
-    assert AutoAttention().document_limit(cpu) is None
+    assert KERNELS.document_limit(cpu) is None
     gpu = type("Gpu", (), {"platform": "gpu", "device_kind": "H100", "compute_capability": "9.0"})
-    assert AutoAttention(max_documents=3).document_limit(gpu) == 3
-    assert AutoAttention(cap=30.0).document_limit(gpu) is None
+    assert dataclasses.replace(KERNELS, max_documents=3).document_limit(gpu) == 3
+    assert dataclasses.replace(KERNELS, cap=30.0).document_limit(gpu) is None
+    assert AutoAttention().document_limit(gpu) is None
 
 
 @pytest.fixture(scope="module")
 def graph():
-    word = f"{CORE}:=luthier.layers.AutoAttention()"
+    word = f"{CORE}:=luthier.layers.AutoAttention(kernels=True)"
     return graphs.apply(graphs.resolve("configs.lm.quickstart"), [word])
 
 

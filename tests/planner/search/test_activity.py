@@ -242,6 +242,19 @@ def test_padding_that_is_only_cast_to_fewer_bits_is_fused():
         assert sizes.count(B * (F + 3) * 4) == expected
 
 
+def test_padding_that_is_read_in_full_once_more_is_stored():
+    """JAX traces the two calls of the padding once, so that their results are the same variable."""
+
+    def program(x, w):
+        cast = jnp.pad(jnp.sin(x @ w), ((0, 0), (0, 3))).astype(jnp.bfloat16)
+        whole = jnp.pad(jnp.cos(x @ w), ((0, 0), (0, 3)))
+        return cast @ jnp.ones((F + 3, D), jnp.bfloat16), whole @ jnp.ones((F + 3, D))
+
+    given = [jax.ShapeDtypeStruct((B, D), "float32"), jax.ShapeDtypeStruct((D, F), "float32")]
+    made = follow(jax.make_jaxpr(program)(*given), [(BATCH, None), (None, None)], [False, True])
+    assert [b.size for b in made.buffers].count(B * (F + 3) * 4) == 1
+
+
 def test_each_result_of_a_split_is_stored_at_its_own_size():
     def program(x, w):
         small, large = jax.lax.split(jnp.sin(x @ w), (D, F - D), axis=1)

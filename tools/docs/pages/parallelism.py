@@ -99,7 +99,7 @@ function, up to rounding, so a run can be resumed with another one:
 
 | `core` | devices | memory grows with the length | masks | caps | biases | dropout of weights |
 | --- | --- | --- | --- | --- | --- | --- |
-| `AutoAttention` (default) | all | linearly for long sequences | all | yes | of positions | yes |
+| `AutoAttention` (default) | all | linearly for long sequences | all | yes | all | yes |
 | `EinsumAttention` | all | quadratically | all | yes | all | yes |
 | `BlockwiseAttention` | all | linearly | all | yes | of positions | yes |
 | `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | \
@@ -108,24 +108,16 @@ function, up to rounding, so a run can be resumed with another one:
 | `RingAttention` | sequences split along their length | linearly | all | yes | of positions | yes |
 | `AllToAllAttention` | sequences split along their length | like its own `core` | | | | |
 
-`AutoAttention` selects one of the next four by the platform, the length of sequences, the data
-type, the mask and the other terms. The rule is part of its
-[settings](../reference/settings/settings_layers.md#luthierlayersautoattention). `plan` and
+`AutoAttention` selects `EinsumAttention` for short sequences and `BlockwiseAttention` for long
+ones. With `kernels=True`, as set by `fiddler:gpu`, it first considers `CudnnAttention` and
+`SplashAttention`, by the platform, the data type, the mask and the other terms. The rule is part of
+its [settings](../reference/settings/settings_layers.md#luthierlayersautoattention). `plan` and
 `show --sharding` print the selection with its reason, and a run records it in `attention_cores` of
 its `plan.json`:
 
     luthier show configs.lm.quickstart --sharding --devices cpu:1
 
     attention by EinsumAttention: the scores are few enough to be kept
-
-On NVIDIA GPUs, the selection is `CudnnAttention` if the model computes in bfloat16 and the kernel
-has everything that the model asks for. In the sessions that measured it, 4 of 14 runs failed with
-an error of cuDNN; the correction has not been run on a GPU
-([details](../reference/performance.md#on-a-gpu)). If a run fails with such an error, set another
-core, and continue the run:
-
-    luthier train configs.lm.quickstart fiddler:bf16 \\
-        'model.block.attention.core:=luthier.layers.BlockwiseAttention()'
 
 `BlockwiseAttention` computes an online softmax over blocks of keys, and recomputes the scores in
 the backward pass. Sequences that fit into one block, of 256 tokens by default, use the same program

@@ -46,6 +46,8 @@ class CoreChoice(NamedTuple):
 
 CHOICE_REASONS = {
     "kernel": "the device has this kernel, with all that is asked for",
+    "kernels": "the device's kernels are not asked for (kernels=False)",
+    "traced": "the device's kernel has its scale, window and cap compiled in",
     "few": "the scores are few enough to be kept",
     "many": "the scores are too many to be kept",
     "whole": "the bias is made for whole rows",
@@ -67,23 +69,26 @@ CHOICE_REASONS = {
 class AutoAttention:
     """The attention of `EinsumAttention` by the core that suits the device and the rows.
 
-    On GPUs that is `CudnnAttention` and on TPUs `SplashAttention`, where it has the type, the
-    sizes, the mask and the terms. Else it is `EinsumAttention` as long as the scores are few: up to
-    512 x 512 for each head of a row on CPUs, 1,024 x 1,024 elsewhere. Beyond, it is
-    `BlockwiseAttention`, with blocks of 256 tokens on CPUs and of 1,024 elsewhere, unless a bias is
-    made for whole rows.
+    That is `EinsumAttention` as long as the scores are few: up to 512 x 512 for each head of a row
+    on CPUs, 1,024 x 1,024 elsewhere. Beyond, it is `BlockwiseAttention`, with blocks of 256 tokens
+    on CPUs and of 1,024 elsewhere, unless a bias is made for whole rows. With `kernels`, it is
+    `CudnnAttention` on GPUs and `SplashAttention` on TPUs first, where they have the type, the
+    sizes, the mask and the terms.
 
     It is the default of `Attention` and of every model. The choice is made when a program is
     traced, at each call: new tokens of a decoder have another core than the rows of a training
     step. `luthier plan` shows it with its reasons, and `plan.json` of a run records it. The core
-    never changes what is computed, but for rounding. For the kernels, the tokens of a document must
-    be adjacent and in their order, as all of luthier's data are.
+    never changes what is computed, but for rounding. Masks and biases of your own are called for
+    blocks of long rows, so they must follow from the tokens that they are given. For the kernels,
+    the tokens of a document must also be adjacent and in their order, as all of luthier's data are.
 
     Args:
       mask: The attention mask: the keys that each query may look at.
       scale: Factor of the scores; None means 1 / sqrt(K).
       cap: Upper bound of the scores; None means no cap.
       dropout: Probability of dropping a weight; None means no dropout.
+      kernels: Whether the kernels of GPUs and TPUs may be chosen. cuDNN's has no form for packed
+        trials (`lanes="vmap"`), and JAX's Splash has not been run on a TPU by luthier.
       max_documents: Most documents of a row on GPUs, for cuDNN's kernel; see `CudnnAttention`.
 
     Example:
@@ -95,13 +100,14 @@ class AutoAttention:
       'BlockwiseAttention'
     """
 
-    EXECUTION: ClassVar[tuple[str, ...]] = ("max_documents",)
+    EXECUTION: ClassVar[tuple[str, ...]] = ("kernels", "max_documents")
     RANGES: ClassVar[dict[str, str]] = {**EinsumAttention.RANGES, **CudnnAttention.RANGES}
 
     mask: AttentionMask = Causal()
     scale: float | None = None
     cap: float | None = None
     dropout: float | None = None
+    kernels: bool = False
     max_documents: int = 16
 
     def document_limit(self, device: Any) -> int | None:
@@ -113,7 +119,7 @@ class AutoAttention:
         Returns:
           `max_documents` where cuDNN's kernel may be chosen, else None.
         """
-        if not isinstance(self.mask, MASKS) or self.cap is not None:
+        if not self.kernels or type(self.mask) not in MASKS or self.cap is not None:
             return None
         return None if self._cudnn.without_kernel(device) else self.max_documents
 
@@ -217,8 +223,12 @@ class AutoAttention:
         layout, on_gpu = current_layout(), platform == "gpu"
         assert layout is not None  # or else there is no platform
         device = layout.mesh.devices.flat[0]
+        settings = self.scale, self.cap, getattr(self.mask, "size", None)
         problems = {
-            "mask": not isinstance(self.mask, MASKS),
+            "kernels": not self.kernels,
+            "device": platform not in ("gpu", "tpu"),
+            "mask": type(self.mask) not in MASKS,  # a subclass may compute another one
+            "traced": any(isinstance(setting, jax.core.Tracer) for setting in settings),
             **asked,
             "tokens": asked["tokens"] or length != num_keys,
             "split": bool(layout.mesh_axes("length")),

@@ -30,6 +30,8 @@ class Bias(Protocol):
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return the bias, which is added before the softmax, after scale and cap.
 
+        The tokens may be a block of longer rows; see `AttentionMask`.
+
         Args:
           query: Positions and segments of the queries [B, L].
           key: Positions and segments of the keys [B, S].

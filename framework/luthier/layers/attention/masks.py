@@ -27,6 +27,9 @@ class AttentionMask(Protocol):
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return bool [B, L, S], true where the query may look at the key.
 
+        The tokens may be a block of longer rows, so what is visible must follow from their
+        positions and segments, and not from their places in the arrays.
+
         Args:
           query: Positions and segments of the queries [B, L].
           key: Positions and segments of the keys [B, S].

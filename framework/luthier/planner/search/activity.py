@@ -275,11 +275,11 @@ class _Follower:
         """Follow a program; return its results."""
         # Variables are compared by identity, so one set serves the jaxprs that are inlined, too.
         self._read |= _read_by_products(jaxpr)
-        self._cast |= _only_narrowed(jaxpr)
         env: dict[Any, _Value] = dict(zip(jaxpr.invars, given, strict=True))
         for var in jaxpr.constvars:  # constants of the trace: no labels, and not counted
             env[var] = _plain(var.aval)
         needed = _needed(jaxpr)
+        self._cast |= _only_narrowed(needed, jaxpr.outvars)
         for equation in needed:
             values = [self._value(env, v) for v in equation.invars]
             for var, value in zip(equation.outvars, self._equation(equation, values), strict=True):
@@ -310,7 +310,10 @@ class _Follower:
             if inner is not None and len(inner.invars) == len(given):
                 self._share(equation.outvars, inner.outvars)
                 results = zip(equation.outvars, inner.outvars, strict=True)
-                self._cast |= {result for var, result in results if var in self._cast}
+                # JAX shares the program of calls alike, so what was said of one is taken back.
+                for var, result in results:
+                    if not isinstance(result, jex_core.Literal):
+                        (self._cast.add if var in self._cast else self._cast.discard)(result)
                 outs = self.run(inner, given)
                 self._share(inner.invars, equation.invars)
                 return outs
@@ -701,11 +704,11 @@ def _read_by_products(jaxpr: jex_core.Jaxpr) -> dict[Any, bool]:
     return found
 
 
-def _only_narrowed(jaxpr: jex_core.Jaxpr) -> set[Any]:
+def _only_narrowed(equations: Sequence[jex_core.JaxprEqn], results: Sequence[Any]) -> set[Any]:
     """Return the variables that nothing reads but casts to fewer bits, also by another shape."""
     found: set[Any] = set()
-    others = {var for var in jaxpr.outvars if not isinstance(var, jex_core.Literal)}
-    for equation in reversed(jaxpr.eqns):  # what reads a variable comes after it
+    others = {var for var in results if not isinstance(var, jex_core.Literal)}
+    for equation in reversed(equations):  # what reads a variable comes after it
         operands = {var for var in equation.invars if not isinstance(var, jex_core.Literal)}
         is_fused = False
         if equation.primitive.name == "convert_element_type":
