@@ -238,6 +238,8 @@ def _drawn(draw: random.Random, kind: str, index: int) -> tuple[str, Any, str]:
     words.append(f"training.accumulation={accumulation}")
     rows = number * accumulation * stages * of(1, 2, 3)
     sizes |= {"dim": heads * head_dim, "num_heads": heads}
+    if not slice.startswith("cpu"):
+        words.append("class:AutoAttention.kernels=True")
     if kind == "encoder-decoder":
         made = graph.resolve("configs.seq2seq.translation")
         sizes["vocab_size"] -= sizes["vocab_size"] % (8 * tensor)
