@@ -105,14 +105,28 @@ COLLECTIVE = re.compile(
 ITEM_BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "pred": 1}
 
 
-def counted(text, num_turns):
-    """Return count and bytes by kind: of each channel one, as often as its loop turns."""
-    lines, times, name, entry = collections.defaultdict(list), collections.Counter(), "", ""
+def computations(text):
+    """Return the lines of each computation by its name, and the name of the entry."""
+    lines, name, entry = collections.defaultdict(list), "", ""
     for line in text.splitlines():
         if head := re.match(r"(ENTRY )?%?([^\s(]+) \(.*\{$", line):
             name = head[2]
             entry = name if head[1] else entry
         lines[name].append(line)
+    return lines, entry
+
+
+def num_bytes(shapes):
+    """Return the bytes of arrays, given as `f32[2,3]`."""
+    return sum(
+        ITEM_BYTES[dtype] * math.prod(int(s) for s in sides.split(",") if s)
+        for dtype, sides in re.findall(r"(\w+)\[([\d,]*)\]", shapes)
+    )
+
+
+def counted(text, num_turns):
+    """Return count and bytes by kind: of each channel one, as often as its loop turns."""
+    (lines, entry), times = computations(text), collections.Counter()
 
     def enter(name, turns):
         times[name] += turns
@@ -124,11 +138,8 @@ def counted(text, num_turns):
     found = {}
     for name, body in lines.items():
         for match in filter(None, map(COLLECTIVE.search, body)):
-            size = 0
-            for dtype, sides in re.findall(r"(\w+)\[([\d,]*)\]", match["shapes"]):
-                size += ITEM_BYTES[dtype] * math.prod(int(s) for s in sides.split(",") if s)
             key = match["kind"], match["channel"]
-            found[key] = max(found.get(key, (0, 0)), (times[name], size))
+            found[key] = max(found.get(key, (0, 0)), (times[name], num_bytes(match["shapes"])))
     sums = collections.defaultdict(lambda: (0, 0))
     for (kind, _), (turns, size) in found.items():
         sums[kind] = sums[kind][0] + turns, sums[kind][1] + turns * size
@@ -152,11 +163,7 @@ START = re.compile(
 
 def large_collectives(text):
     """Return the kind, and the number of products until it ends, of those over 1 MB."""
-    bodies, name = collections.defaultdict(list), ""
-    for line in text.splitlines():
-        if head := re.match(r"(ENTRY )?%?([^\s(]+) \(.*\{$", line):
-            name = head[2]
-        bodies[name].append(line)
+    bodies, _ = computations(text)
     fused = {name for name, lines in bodies.items() if any(map(PRODUCT.search, lines))}
 
     def is_product(line):
@@ -168,15 +175,10 @@ def large_collectives(text):
         for i, line in enumerate(lines):
             if not (match := START.search(line)):
                 continue
-            sides = re.findall(r"(\w+)\[([\d,]*)\]", match["shapes"])
-            size = sum(
-                ITEM_BYTES[dtype] * math.prod(int(s) for s in axes.split(",") if s)
-                for dtype, axes in sides
-            )
             done = re.compile(rf"-done\(.*%{re.escape(match['name'])}[^\w.]")
             (end,) = [j for j in range(i, len(lines)) if done.search(lines[j])]
             products = sum(map(is_product, lines[i + 1 : end]))
-            if size > 2**20:
+            if num_bytes(match["shapes"]) > 2**20:
                 found.append((match["kind"], products))
     return found
 
@@ -190,3 +192,5 @@ def test_unrolled_layers_exchange_beside_products(tmp_path):
     # is the last product of a step.
     assert sorted(alone) == sorted(set(alone)), "one of a kind"
     assert len(found) >= 10
+    # Gradients that are combined into one or two collectives wait for the last of them.
+    assert [kind for kind, _ in found].count("reduce-scatter") >= 4

@@ -153,9 +153,9 @@ class AutoAttention:
             return CoreChoice(EinsumAttention(*settings), ("explicit",))
         reasons: list[str] = []
         if not on_cpu:
-            shapes = query_shape, key_shape
+            is_within &= query_shape[1] == key_shape[1]
             asked = {"bias": bias is not None, "dropout": drops, "tokens": not is_within}
-            lacking = self._lacking(platform, shapes, dtype, asked)
+            lacking = self._lacking(platform, query_shape, dtype, asked)
             if not lacking:
                 if platform == "gpu":
                     return CoreChoice(self._cudnn, ("kernel",))
@@ -214,12 +214,12 @@ class AutoAttention:
     def _lacking(
         self,
         platform: str,
-        shapes: tuple[Sequence[int], Sequence[int]],
+        query_shape: Sequence[int],
         dtype: Any,
         asked: dict[str, bool],
     ) -> str:
         """Return the first reason against the device's kernel; an empty string if there is none."""
-        (_, length, _, size), (_, num_keys, _, _) = shapes
+        _, length, _, size = query_shape
         layout, on_gpu = current_layout(), platform == "gpu"
         assert layout is not None  # or else there is no platform
         device = layout.mesh.devices.flat[0]
@@ -230,7 +230,6 @@ class AutoAttention:
             "mask": type(self.mask) not in MASKS,  # a subclass may compute another one
             "traced": any(isinstance(setting, jax.core.Tracer) for setting in settings),
             **asked,
-            "tokens": asked["tokens"] or length != num_keys,
             "split": bool(layout.mesh_axes("length")),
             "cap": on_gpu and self.cap is not None,
             "dtype": on_gpu and jnp.dtype(dtype) not in TYPES,
