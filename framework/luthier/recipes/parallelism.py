@@ -341,7 +341,8 @@ def _ring_core(core: fdl.Buildable) -> fdl.Buildable:
     if core.__fn_or_cls__ is layers.RingAttention:
         return core
     settings = dict(core.__arguments__)
-    settings.pop("max_documents", None)  # a setting of cuDNN's kernel only
+    for name in ("kernels", "max_documents"):  # of the kernels that are no part of a ring
+        settings.pop(name, None)
     node = fdl.Config(layers.RingAttention, **settings)
     mask = graph.get(node, "mask")
     if getattr(mask, "__fn_or_cls__", type(mask)) is not layers.Causal:

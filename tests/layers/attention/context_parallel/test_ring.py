@@ -18,9 +18,14 @@ from luthier.layers import (
     Window,
     Zigzag,
 )
-from luthier.layers.attention import blocks
-from luthier.layers.attention.context_parallel.ring import Ring, RingRows
-from luthier.parallel import current_layout
+from luthier.parallel import (
+    Mesh,
+    Rules,
+    activation_rules,
+    constrain,
+    current_layout,
+    make_mesh,
+)
 
 MASKS = [
     (Causal(), Zigzag()),
@@ -104,6 +109,21 @@ def test_keys_go_round_and_are_never_gathered(heads, tokens, on_mesh):
     assert set(collectives(RingAttention(), heads, tokens, on_mesh)) == {"collective-permute"}
 
 
+def test_rows_that_are_split_decide_alone_which_blocks_they_skip(heads, tokens, on_mesh):
+    """No block of a loop is an all-reduce of the condition by which it is skipped."""
+    axes = ("batch", "length", "heads", None)
+
+    def loss(arrays):
+        query, key, value = (constrain(x, axes) for x in arrays)
+        context = RingAttention(block_size=8)(query, key, value, tokens, tokens)
+        return constrain(context, axes).sum()
+
+    with on_mesh(sequence=2, fsdp=2, data=1, tensor=2):
+        text = jax.jit(jax.grad(loss)).lower(heads).compile().as_text()
+    assert "all-reduce" not in text
+    assert "conditional(" in text
+
+
 def test_blocks_without_a_visible_key_are_not_computed(on_mesh, draw):
     # NaN in keys that no query of another place may see would spread if they were looked at.
     tokens = Tokens(jnp.arange(32)[None], jnp.ones((1, 32), jnp.int32))
@@ -170,15 +190,12 @@ def test_a_ring_within_a_pipeline_is_refused(on_mesh, heads, tokens):
     )
 
 
-def test_a_ring_attends_by_groups(heads, tokens, on_mesh, distance):
-    query, key, value = heads
-    rows = RingRows(query.reshape(2, 32, 2, 4, 8), key, value, tokens, tokens, None)
-    settings = blocks.ScoreSettings(jnp.float32(8**-0.5), None, None)
-    with on_mesh(sequence=2):
-        ring = Ring(current_layout(), ("sequence",), 2, Causal(), Contiguous(), 8, None)
-        found = jax.jit(lambda rows: ring(rows, None, settings))(rows)
-    expected = EinsumAttention()(*heads, tokens, tokens)
-    assert distance(found.reshape(expected.shape), expected) < 1e-6
+def test_rows_may_be_split_over_an_axis_that_splits_the_length_too(heads, tokens, distance):
+    rules, mesh = Rules(), make_mesh(Mesh(fsdp=2).sizes(8), jax.devices())
+    rules.activations["length"] = ("fsdp",)
+    with activation_rules(mesh, rules):
+        found = jax.jit(lambda *arrays: RingAttention()(*arrays, tokens, tokens))(*heads)
+    assert distance(found, EinsumAttention()(*heads, tokens, tokens)) < 1e-6
 
 
 def test_a_place_never_has_the_scores_of_all_its_pairs(draw, pack, on_mesh):

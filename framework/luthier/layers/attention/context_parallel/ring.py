@@ -18,7 +18,7 @@ from luthier.layers.attention.cores import EinsumAttention
 from luthier.layers.attention.masks import AttentionMask, Window
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
-from luthier.parallel import ActivationLayout, current_layout, varying
+from luthier.parallel import ActivationLayout, current_layout, current_platform, varying
 
 # Ring orders: the part of each row that a place of the ring holds, and the number of rounds.
 #
@@ -267,7 +267,8 @@ class Ring:
     Args:
       layout: The mesh.
       axes: Its axes that make the ring.
-      places: Devices along them, N.
+      batch: Its axes that split the rows.
+      places: Devices along the ring, N.
       mask: The attention mask: the keys that each query may look at.
       order: The assignment of tokens to places.
       block_size: Most queries, and most keys, whose scores are computed at a time.
@@ -276,6 +277,7 @@ class Ring:
 
     layout: ActivationLayout
     axes: tuple[str, ...]
+    batch: tuple[str, ...]
     places: int
     mask: AttentionMask
     order: RingOrder
@@ -348,9 +350,8 @@ class Ring:
             context_BLGRK = context.transpose(0, 3, 1, 2, 4).astype(rows.query_BLGRK.dtype)
             return self._gather(context_BLGRK), rows, log_weight.transpose(0, 3, 1, 2)
 
-        along = PartitionSpec(None, self.axes)
-        run = self.layout.shard_map(attend, self.axes, (along, _WHOLE, _WHOLE), (along,) * 3)
-        return run(rows, bias, settings)
+        along = self._along
+        return self._run(attend, (along, _WHOLE, _WHOLE), (along,) * 3)(rows, bias, settings)
 
     def _backward(
         self,
@@ -409,15 +410,25 @@ class Ring:
                 jnp.concatenate(x, 2).swapaxes(1, 2) for x in zip(*of_keys, strict=True)
             )
             found = self._gather((of_query, of_key, of_value))
-            return found, jax.tree.map(lambda x: jax.lax.psum(x, self.axes), of_bias)
+            return found, jax.tree.map(
+                lambda x: jax.lax.psum(x, (*self.batch, *self.axes)), of_bias
+            )
 
-        along = PartitionSpec(None, self.axes)
-        run = self.layout.shard_map(
-            attend, self.axes, (along, along, along, along, _WHOLE), (along, _WHOLE)
-        )
+        along = self._along
+        run = self._run(attend, (along, along, along, along, _WHOLE), (along, _WHOLE))
         found = run(change_BLGRK, context_BLGRK, rows, log_weight_BLGR, (bias, settings))
         own = rows[:3], bias
         return jax.tree.map(lambda x, like: x.astype(like.dtype), found, own)
+
+    @property
+    def _along(self) -> PartitionSpec:
+        return PartitionSpec(self.batch or None, self.axes)
+
+    def _run(self, attend: Any, given: Any, found: Any) -> Any:
+        # Nothing is exchanged over the axes of the batch, but blocks are skipped by a branch on
+        # what their tokens are: left to the compiler, each block would be one all-reduce of its
+        # condition. Heads stay with the compiler: no branch depends on them.
+        return self.layout.shard_map(attend, (*self.batch, *self.axes), given, found)
 
     def _go_round(
         self, look: Callable[[T, U, blocks.Keys], tuple[T, U]], own: T, back: U, keys: blocks.Keys
@@ -502,7 +513,8 @@ class RingAttention(EinsumAttention):
       cap: Upper bound of the scores; None means no cap.
       dropout: Probability of dropping a weight; None means no dropout.
       order: The assignment of tokens to places.
-      block_size: Most queries, and most keys, whose scores a place computes at a time.
+      block_size: Most queries, and most keys, whose scores a place computes at a time; None means
+        256 on CPUs and 1,024 elsewhere.
 
     Source: Liu, Zaharia and Abbeel 2023, arXiv 2310.01889, algorithm 1.
     """
@@ -510,7 +522,7 @@ class RingAttention(EinsumAttention):
     EXECUTION: ClassVar[tuple[str, ...]] = ("order", "block_size")
     RANGES: ClassVar[dict[str, str]] = {**EinsumAttention.RANGES, "block_size": "1 <= x"}
     order: RingOrder = Zigzag()
-    block_size: int = 256
+    block_size: int | None = None
 
     def __call__(
         self,
@@ -556,9 +568,13 @@ class RingAttention(EinsumAttention):
         # Everything that may be traced (scale, cap, rate of dropout, the bias's parameters) goes in
         # as an argument: a custom VJP may not close over tracers.
         make_bias, parameters = blocks.open_bias(bias, "RingAttention")
-        # Only the axes of the ring are manual in it. Those of rows and heads stay with the
-        # compiler, so that, unlike in `AllToAllAttention`, neither has to be divisible.
-        ring = Ring(layout, axes, places, self.mask, self.order, self.block_size, make_bias)
+        # Rows that the axes do not divide (one row in evaluation) are left to the compiler, and so
+        # are heads, which need not be divisible, unlike in `AllToAllAttention`.
+        batch = tuple(axis for axis in layout.mesh_axes("batch") if axis not in axes)
+        if query_BLHK.shape[0] % math.prod(layout.sizes[axis] for axis in batch):
+            batch = ()
+        block_size = self.block_size or blocks.size_for(current_platform())
+        ring = Ring(layout, axes, batch, places, self.mask, self.order, block_size, make_bias)
         data = None
         if self.dropout is not None and dropout is not None:
             data = jax.random.key_data(dropout.token_keys_BL)
