@@ -22,7 +22,7 @@ from luthier.layers import (
     Window,
     abstract_forms,
 )
-from luthier.layers.attention import CHOICE_REASONS
+from luthier.layers.attention import CHOICE_REASONS, without_kernels
 from luthier.parallel import AxisType, Mesh, Rules, activation_rules, make_mesh, stand_ins_for
 
 BIAS = Alibi(num_heads=4)
@@ -131,6 +131,26 @@ def test_a_scale_that_is_traced_is_not_given_to_a_kernel():
 
     jax.make_jaxpr(trace)(0.5)
     assert found == [(EinsumAttention, ("few", "traced"))]
+
+
+def test_packed_trials_have_no_kernels():
+    @jax.jit
+    def attend(x):
+        tokens = Tokens.single(1, 128)
+        return KERNELS(x, x, x, tokens, tokens)
+
+    x = jnp.ones((1, 128, 4, 64), jnp.bfloat16)
+    mesh = make_mesh(Mesh().sizes(8), jax.devices())
+    with abstract_forms(), activation_rules(mesh, Rules()), stand_ins_for("tpu"):
+        kernel = planner.attention_cores(jax.make_jaxpr(attend)(x))
+        with without_kernels():  # what was traced before, with kernels, is traced again
+            packed = planner.attention_cores(jax.make_jaxpr(jax.vmap(attend))(x[None]))
+    assert kernel == {"SplashAttention": CHOICE_REASONS["kernel"]}
+    assert packed == {"EinsumAttention": f"{CHOICE_REASONS['few']}; {CHOICE_REASONS['packed']}"}
+    for platform, length in (("gpu", 2048), ("tpu", 2048)):
+        with without_kernels():
+            assert on(platform)(KERNELS, length) == (BlockwiseAttention, ("many", "packed"))
+        assert on(platform)(KERNELS, length)[1] == ("kernel",)
 
 
 def test_on_a_tpu_by_what_splash_has():

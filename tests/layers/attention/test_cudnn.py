@@ -27,7 +27,7 @@ from luthier.layers import (
     Window,
     abstract_forms,
 )
-from luthier.layers.attention.cudnn import documents_of
+from luthier.layers.attention.cudnn import documents_of, largest_head
 from luthier.tasks import Flops
 from luthier.tasks import count_flops as count
 
@@ -295,6 +295,8 @@ def test_devices_that_cannot_run_it():
     assert one.lacking(hopper) == many.lacking(hopper) == one.lacking(ampere) == ""
     message = "A100 has no cuDNN attention of several documents in a row"
     assert many.lacking(ampere) == message
+    assert one.lacking(_device("gpu", "V100", "7.0")) == "V100 has no cuDNN attention"
+    assert [largest_head(device) for device in (hopper, ampere)] == [256, 128]
     assert one.lacking(radeon) == "MI300 has no cuDNN"
     assert one.lacking(jax.devices("cpu")[0]) == "cpu has no cuDNN"
 

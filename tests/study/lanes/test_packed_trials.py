@@ -12,6 +12,7 @@ from sweep_trials import recorded
 
 from luthier import program as programs
 from luthier.errors import ValidationError
+from luthier.layers.attention import AutoAttention, are_kernels_allowed
 from luthier.records import read_metrics
 from luthier.study import Paused, Reported, TrialEnded, Work
 from luthier.study.engines import (
@@ -333,6 +334,22 @@ def test_a_lane_without_a_trial_is_not_computed(program, lanes):
     pack.step({1: _batch(program, 0)})
     (name,) = [i for i, n in enumerate(program.names) if n == "step"]
     assert [int(pack.leaves(lane)[name]) for lane in (0, 1)] == [0, 1]
+
+
+@pytest.mark.parametrize("lanes", ["vmap", "map"])
+def test_lanes_that_are_batched_forgo_the_kernels_of_attention(tiny, lanes, monkeypatch):
+    allowed, choose = set(), AutoAttention.choose
+
+    def recorded(self, *shapes, **terms):
+        allowed.add(are_kernels_allowed())
+        return choose(self, *shapes, **terms)
+
+    monkeypatch.setattr(AutoAttention, "choose", recorded)
+    program = programs.make(tiny(), jax.devices()[:1], PACK_HOIST)
+    assert program.scalar_names  # traces the step of one trial
+    allowed.clear()
+    compile_lanes(program, lanes, 2, jax.devices()[:1])
+    assert allowed == {lanes == "map"}
 
 
 @pytest.mark.full

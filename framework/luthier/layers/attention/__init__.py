@@ -25,6 +25,7 @@ from luthier.layers.attention.cores import (
     softmax,
 )
 from luthier.layers.attention.cudnn import CudnnAttention
+from luthier.layers.attention.kernels import are_kernels_allowed, without_kernels
 from luthier.layers.attention.masks import (
     AttentionMask,
     Causal,
@@ -79,7 +80,9 @@ __all__ = [
     "SplashAttention",
     "Window",
     "Zigzag",
+    "are_kernels_allowed",
     "pair_share",
     "soft_cap",
     "softmax",
+    "without_kernels",
 ]

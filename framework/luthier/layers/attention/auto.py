@@ -12,12 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from luthier.layers.attention import blocks
 from luthier.layers.attention.biases import Bias
-from luthier.layers.attention.blocks import is_open
 from luthier.layers.attention.blockwise import BlockwiseAttention
 from luthier.layers.attention.cores import Core, EinsumAttention
-from luthier.layers.attention.cudnn import LARGEST_HEAD, TYPES, CudnnAttention
-from luthier.layers.attention.kernels import MASKS
+from luthier.layers.attention.cudnn import LARGEST_HEAD, TYPES, CudnnAttention, largest_head
+from luthier.layers.attention.kernels import MASKS, are_kernels_allowed
 from luthier.layers.attention.masks import AttentionMask, Causal
 from luthier.layers.attention.splash import LANES, SplashAttention
 from luthier.layers.declared import chosen
@@ -25,11 +25,10 @@ from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
 from luthier.parallel import current_layout, current_platform, is_explicit
 
-# Processor time on a CPU, by tools/bench/attention.py (2026-11-26): blocks take 1.13 times that of
-# einsum for rows of 512 tokens, 0.83 times for 1,024, 0.66 times for 8,192.
-_CPU_FEW, _CPU_BLOCK = 512, 256
-# Elsewhere each block is a kernel or more, so that few large ones are better.
-_FEW, _BLOCK = 1024, 1024
+# Scores up to so many times so many are few. Processor time on a CPU, by tools/bench/attention.py
+# (2026-11-26): blocks take 1.13 times that of einsum for rows of 512 tokens, 0.83 times for 1,024,
+# 0.66 times for 8,192.
+_CPU_FEW, _FEW = 512, 1024
 
 
 class CoreChoice(NamedTuple):
@@ -47,6 +46,7 @@ class CoreChoice(NamedTuple):
 CHOICE_REASONS = {
     "kernel": "the device has this kernel, with all that is asked for",
     "kernels": "the device's kernels are not asked for (kernels=False)",
+    "packed": "trials that are batched together have no kernels",
     "traced": "the device's kernel has its scale, window and cap compiled in",
     "few": "the scores are few enough to be kept",
     "many": "the scores are too many to be kept",
@@ -87,8 +87,8 @@ class AutoAttention:
       scale: Factor of the scores; None means 1 / sqrt(K).
       cap: Upper bound of the scores; None means no cap.
       dropout: Probability of dropping a weight; None means no dropout.
-      kernels: Whether the kernels of GPUs and TPUs may be chosen. cuDNN's has no form for packed
-        trials (`lanes="vmap"`), and JAX's Splash has not been run on a TPU by luthier.
+      kernels: Whether the kernels of GPUs and TPUs may be chosen; never for packed trials
+        (`lanes="vmap"`). luthier has not run JAX's Splash on a TPU.
       max_documents: Most documents of a row on GPUs, for cuDNN's kernel; see `CudnnAttention`.
 
     Example:
@@ -165,10 +165,10 @@ class AutoAttention:
         few = _CPU_FEW if on_cpu else _FEW
         if query_shape[1] * key_shape[1] <= few**2:
             return CoreChoice(EinsumAttention(*settings), ("few", *reasons))
-        if not is_open(bias):
+        if not blocks.is_open(bias):
             return CoreChoice(EinsumAttention(*settings), ("whole", *reasons))
-        block = _CPU_BLOCK if on_cpu else _BLOCK
-        return CoreChoice(BlockwiseAttention(*settings, block), ("many", *reasons))
+        core = BlockwiseAttention(*settings, blocks.size_for(platform))
+        return CoreChoice(core, ("many", *reasons))
 
     def __call__(
         self,
@@ -223,9 +223,12 @@ class AutoAttention:
         layout, on_gpu = current_layout(), platform == "gpu"
         assert layout is not None  # or else there is no platform
         device = layout.mesh.devices.flat[0]
+        # Where a plan knows the chip but not its compiler, CPU devices stand in for it.
+        is_known = on_gpu and device.platform != "cpu"
+        largest = largest_head(device) if is_known else LARGEST_HEAD
         settings = self.scale, self.cap, getattr(self.mask, "size", None)
         problems = {
-            "kernels": not self.kernels,
+            "packed": not are_kernels_allowed(),
             "device": platform not in ("gpu", "tpu"),
             "mask": type(self.mask) not in MASKS,  # a subclass may compute another one
             "traced": any(isinstance(setting, jax.core.Tracer) for setting in settings),
@@ -233,11 +236,11 @@ class AutoAttention:
             "split": bool(layout.mesh_axes("length")),
             "cap": on_gpu and self.cap is not None,
             "dtype": on_gpu and jnp.dtype(dtype) not in TYPES,
-            "heads": on_gpu and (bool(size % 8) or size > LARGEST_HEAD),
+            "heads": on_gpu and (bool(size % 8) or size > largest),
             "rows": not on_gpu and bool(length % LANES),
+            "kernels": not self.kernels,  # last: said where nothing else is in the way
         }
         found = [reason for reason, is_problem in problems.items() if is_problem]
-        # Where a plan knows the chip but not its compiler, CPU devices stand in for it.
-        if on_gpu and not found and device.platform != "cpu" and self._cudnn.without_kernel(device):
+        if is_known and not found and self._cudnn.without_kernel(device):
             found.append("device")
         return found[0] if found else ""

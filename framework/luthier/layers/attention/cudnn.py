@@ -28,11 +28,32 @@ from luthier.layers.positions import Tokens
 
 TYPES = (jnp.bfloat16, jnp.float16)
 LARGEST_HEAD = 256
-_HOPPER = 9.0  # compute capability from which cuDNN has the packed layout
+# Compute capabilities from which cuDNN has the kernel (with heads of up to 128), and from which it
+# has the packed layout and larger heads. Source: NVIDIA cuDNN documentation, "Scaled dot product
+# attention"; jax/_src/cudnn/fused_attention_stablehlo.py.
+_AMPERE, _HOPPER = 8.0, 9.0
+_LARGEST_HEAD_BEFORE_HOPPER = 128
 _BLOCK = 128  # queries at a time, of the abstract form
 # Before jax 0.12, offsets of keys counted the heads of the queries, so with fewer key heads cuDNN
 # read the wrong places (https://github.com/jax-ml/jax/pull/39521); there, keys are repeated.
 _COUNTS_KEY_HEADS = jax.__version_info__ >= (0, 12)
+
+
+def largest_head(device: Any) -> int:
+    """Return the largest head_dim of cuDNN's kernel on a GPU.
+
+    Args:
+      device: A device of JAX, present or described.
+    """
+    return LARGEST_HEAD if _capability(device) >= _HOPPER else _LARGEST_HEAD_BEFORE_HOPPER
+
+
+def _capability(device: Any) -> float:
+    """Return the compute capability of a device; zero where it is no GPU of NVIDIA."""
+    try:
+        return float(getattr(device, "compute_capability", 0.0))
+    except ValueError:
+        return 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +111,11 @@ class CudnnAttention:
         Returns:
           A reason, or an empty string.
         """
-        try:
-            since = float(getattr(device, "compute_capability", 0.0))
-        except ValueError:  # a GPU of another make
-            since = 0.0
+        since = _capability(device)
         if device.platform not in ("gpu", "cuda") or not since:
             return f"{device.device_kind} has no cuDNN"
+        if since < _AMPERE:
+            return f"{device.device_kind} has no cuDNN attention"
         if self.max_documents > 1 and since < _HOPPER:
             return f"{device.device_kind} has no cuDNN attention of several documents in a row"
         return ""

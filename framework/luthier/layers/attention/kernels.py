@@ -5,7 +5,8 @@ Shapes: B rows, L queries, S keys, H heads, G key and value heads, K head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -25,6 +26,26 @@ MASKS = (Causal, Window, SameDocument)
 
 INSTEAD = "use BlockwiseAttention"
 """The end of a remedy for what a kernel lacks."""
+
+
+# A user context of JAX, and no plain context variable: it is part of the key of every trace cache.
+_are_allowed = jax.make_user_context(True)
+
+
+@contextlib.contextmanager
+def without_kernels() -> Iterator[None]:
+    """Let `AutoAttention` choose no kernel for what is traced within the context.
+
+    For programs of several trials that are batched by `jax.vmap`: JAX's rule to batch cuDNN's
+    attention has none for lengths and offsets of documents.
+    """
+    with _are_allowed(False):
+        yield
+
+
+def are_kernels_allowed() -> bool:
+    """Return whether `AutoAttention` may choose a kernel where this is traced."""
+    return bool(_are_allowed.value)
 
 
 def require_mask(core: Any) -> None:

@@ -26,6 +26,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from luthier.errors import Problem, ValidationError
 from luthier.graph import Graph
+from luthier.layers.attention import without_kernels
 from luthier.parallel import Share
 from luthier.planner import Plan
 from luthier.planner.compiled import memory_of
@@ -208,7 +209,11 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
         # Without `active`: under vmap a `cond` becomes a `select` that computes both branches, so
         # skipping a lane would save nothing. It is a parameter all the same, because callers treat
         # all kinds of lanes alike.
-        return lambda values, leaves, batch, active: jax.vmap(one)(values, leaves, batch)
+        def batched(values: Values, leaves: Leaves, batch: Arrays, active: jax.Array) -> Any:
+            with without_kernels():
+                return jax.vmap(one)(values, leaves, batch)
+
+        return batched
     if lanes == "map":
         return each
     spec = PartitionSpec(LANE)
