@@ -367,3 +367,35 @@ def test_the_first_of_the_largest_logits_is_what_is_predicted():
         targets_BL = np.full((4, 64), target)
         found = cross_entropy(jnp.asarray(logits_BLV), jnp.asarray(targets_BL)).correct_BL
         np.testing.assert_array_equal(found, jnp.argmax(logits_BLV, -1) == target)
+
+
+@pytest.mark.parametrize("smoothing", [None, 0.1])
+def test_the_form_for_tpus_of_narrow_logits_rounds_no_earlier(smoothing):
+    """Logits in bfloat16 give what float32 logits of the same values give, and their gradient."""
+    rng = np.random.default_rng(0)
+    logits_BLV = rng.normal(size=(3, 5, 384)) * np.array([1e-3, 1, 30])[:, None, None]
+    logits_BLV[0, 0, :300] = -np.inf  # classes that are none
+    logits_BLV[1, 1, 300:303] = 80.0
+    stored_BLV = jnp.asarray(logits_BLV, jnp.bfloat16)
+    targets_BL = jnp.asarray(rng.integers(300, 384, (3, 5))).at[1, 1].set(300)
+    targets_BL = targets_BL.at[2].set(stored_BLV[2].argmax(-1))  # probabilities near one
+    weights_BL = jnp.asarray(rng.uniform(size=(3, 5)))
+
+    def loss(logits_BLV):
+        found = cross_entropy(logits_BLV, targets_BL, z_loss=1e-4, label_smoothing=smoothing)
+        return (found.loss_BL * weights_BL).sum(), found
+
+    exact, gradient = jax.grad(loss, has_aux=True)(stored_BLV.astype(jnp.float32))[::-1]
+    with on("tpu"):
+        text = str(jax.make_jaxpr(jax.grad(loss, has_aux=True))(stored_BLV))
+        found, narrow = jax.grad(loss, has_aux=True)(stored_BLV)[::-1]
+    assert ("optimization_barrier" in text) == (smoothing is None)
+    for field in ("nats_BL", "loss_BL", "correct_BL"):
+        np.testing.assert_allclose(getattr(found, field), getattr(exact, field), rtol=2e-6)
+    infinite, target = jnp.array([[[1.0, jnp.inf, 0.0]]], jnp.bfloat16), jnp.zeros((1, 1), int)
+    with on("tpu"):
+        assert cross_entropy(infinite, target, label_smoothing=smoothing).nats_BL == jnp.inf
+    assert narrow.dtype == jnp.bfloat16
+    finite = np.isfinite(stored_BLV.astype(np.float32))
+    expected = np.asarray(gradient.astype(jnp.bfloat16), np.float32)[finite]
+    np.testing.assert_allclose(np.float32(narrow)[finite], expected, rtol=2**-7, atol=1e-9)

@@ -71,9 +71,15 @@ def cross_entropy(
     # Float32, because log Z sums V exponentials: in bfloat16, each of 50,000 equal summands would
     # be lost once the sum is 256 times as large. The difference of log Z and a logit is taken, and
     # no array of log probabilities is made: that would be a second [B, L, V].
+    stored_BLV = logits_BLV
     logits_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
-    log_z_BL = _log_normalizer(logits_BLV)
-    target_logits_BL = _of_targets(logits_BLV, targets_BL)
+    # Smoothing has a derivative of its own, which must be added before the sum is rounded.
+    is_narrow = stored_BLV.dtype != logits_BLV.dtype and label_smoothing is None
+    if is_narrow and current_platform() == "tpu":
+        log_z_BL, target_logits_BL = _of_narrow(stored_BLV, targets_BL)
+    else:
+        log_z_BL = _log_normalizer(logits_BLV)
+        target_logits_BL = _of_targets(logits_BLV, targets_BL)
     nats_BL = log_z_BL - target_logits_BL
     # `z_loss` and `label_smoothing` may be traced, so only None decides on the program: a weight
     # that is swept through zero keeps its term.
@@ -87,7 +93,7 @@ def cross_entropy(
         loss_BL = loss_BL + label_smoothing * (target_logits_BL - mean_BL)
     if z_loss is not None:
         loss_BL = loss_BL + z_loss * jnp.square(log_z_BL)
-    correct_BL = (_first_largest(logits_BLV) == targets_BL).astype(nats_BL.dtype)
+    correct_BL = (_first_largest(stored_BLV) == targets_BL).astype(nats_BL.dtype)
     return TokenLosses(nats_BL, loss_BL, correct_BL)
 
 
@@ -138,6 +144,31 @@ def _in_one_pass_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]
     log_z_BL = _in_one_pass(logits_BLV)
     probabilities_BLV = jnp.exp(logits_BLV - log_z_BL[..., None])
     return log_z_BL, jnp.sum(probabilities_BLV * change_BLV, axis=-1)
+
+
+@jax.custom_jvp
+def _of_narrow(stored_BLV: jax.Array, targets_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # The normalizer, and the logits of the targets, in float32. XLA keeps a float32 copy of logits
+    # in memory if several operations read one, and a TPU has no operation that makes up for it. So
+    # what needs no arithmetic reads them as they are stored, and each of the two exponentials
+    # converts them by itself.
+    largest_BL1 = jnp.max(stored_BLV, axis=-1, keepdims=True).astype(jnp.float32)
+    largest_BL1 = jnp.where(jnp.isfinite(largest_BL1), largest_BL1, 0)  # as `logsumexp`
+    total_BL = jnp.sum(jnp.exp(stored_BLV.astype(jnp.float32) - largest_BL1), axis=-1)
+    target_logits_BL = _of_targets(stored_BLV, targets_BL).astype(jnp.float32)
+    return jnp.log(total_BL) + largest_BL1[..., 0], target_logits_BL
+
+
+@_of_narrow.defjvp
+def _of_narrow_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (stored_BLV, targets_BL), (change_BLV, _) = primals, tangents
+    found = log_z_BL, _ = _of_narrow(stored_BLV, targets_BL)
+    # Without a barrier, XLA takes both conversions for one. Both derivatives are added before they
+    # are rounded: the difference of a probability near one and one is lost in bfloat16.
+    again_BLV = jax.lax.optimization_barrier(stored_BLV).astype(jnp.float32)
+    change_BLV = change_BLV.astype(jnp.float32)
+    change_z_BL = jnp.sum(jnp.exp(again_BLV - log_z_BL[..., None]) * change_BLV, axis=-1)
+    return found, (change_z_BL, _compared(change_BLV, targets_BL))
 
 
 def _of_targets(logits_BLV: jax.Array, targets_BL: jax.Array) -> jax.Array:
