@@ -242,6 +242,20 @@ def test_padding_that_is_only_cast_to_fewer_bits_is_fused():
         assert sizes.count(B * (F + 3) * 4) == expected
 
 
+def test_tpus_store_padding_as_the_products_read_it():
+    def program(x, w):
+        padded = jax.lax.pad(jnp.sin(x @ w), 0.0, ((0, 0, 0), (0, 3, 0)))
+        return padded.reshape(2, -1, F + 3) @ jnp.ones((F + 3, D))
+
+    given = [jax.ShapeDtypeStruct((B, D), "float32"), jax.ShapeDtypeStruct((D, F), "float32")]
+    jaxpr = jax.make_jaxpr(program)(*given)
+    for platform, width in (("gpu", 4), ("tpu", 2)):
+        labels, compiler = [(BATCH, None), (None, None)], COMPILERS[platform]
+        made = follow(jaxpr, labels, [False, True], None, compiler)
+        sizes = [b.size for b in made.buffers]
+        assert [sizes.count(B * (F + 3) * n) for n in (2, 4)] == [width == 2, width == 4]
+
+
 def test_padding_that_is_read_in_full_once_more_is_stored():
     """JAX traces the two calls of the padding once, so that their results are the same variable."""
 

@@ -270,6 +270,7 @@ class _Follower:
         self._compiler = compiler
         self._read: dict[Any, bool] = {}
         self._cast: set[Any] = set()
+        self._fed: set[Any] = set()
 
     def run(self, jaxpr: jex_core.Jaxpr, given: Sequence[_Value]) -> list[_Value]:
         """Follow a program; return its results."""
@@ -280,6 +281,7 @@ class _Follower:
             env[var] = _plain(var.aval)
         needed = _needed(jaxpr)
         self._cast |= _only_narrowed(needed, jaxpr.outvars)
+        self._fed |= _fed_to_products(needed)
         for equation in needed:
             values = [self._value(env, v) for v in equation.invars]
             for var, value in zip(equation.outvars, self._equation(equation, values), strict=True):
@@ -332,9 +334,10 @@ class _Follower:
             pairs = zip(equation.outvars, given, every, strict=True)
             return [self._renamed(name, equation.params, *pair) for pair in pairs]
         is_made = name in _MADE or name.startswith("reduce_")
-        # One that is only cast to fewer bits is fused into the cast, such as the padding of the
-        # logits' gradient before the products that read it in bfloat16.
-        is_made &= name != "pad" or equation.outvars[0] not in self._cast
+        # Padding, as of the logits' gradient, is fused with what is padded where products read it,
+        # or what casts it to fewer bits for them.
+        if name == "pad":
+            is_made = equation.outvars[0] not in self._cast | self._fed
         made = []
         for var, labels in zip(equation.outvars, every, strict=True):
             if is_made:
@@ -701,6 +704,16 @@ def _read_by_products(jaxpr: jex_core.Jaxpr) -> dict[Any, bool]:
         for var in equation.invars[:2]:
             if not isinstance(var, jex_core.Literal):
                 found[var] = found.get(var, False) or is_exact
+    return found
+
+
+def _fed_to_products(equations: Sequence[jex_core.JaxprEqn]) -> set[Any]:
+    """Return the variables that products read, also by another shape or name."""
+    found: set[Any] = set()
+    for equation in reversed(equations):
+        name = equation.primitive.name
+        if name in _PRODUCTS or (name in _NAMES and found.intersection(equation.outvars)):
+            found |= {var for var in equation.invars if not isinstance(var, jex_core.Literal)}
     return found
 
 
