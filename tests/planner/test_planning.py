@@ -31,9 +31,33 @@ def test_shapes_report_what_needs_no_compiler(graph):
     assert set(report.flops) == {"full", "causal", "six_n"}
     assert report.step["binding"] == "compute"
     note = "activations and other temporaries are estimated: --level compile asks the compiler"
-    assert report.notes == [note]
+    advice = "products are of float32 and attention has no kernel: fiddler:tpu has settings for "
+    assert report.notes == [f"{advice}this device", note]
     assert report.subject.parameters["embedding"] == 264 * 128
     assert report.subject.has_attention
+
+
+@pytest.mark.parametrize(
+    ("slice", "words", "advice"),
+    [
+        ("h100:1", ["fiddler:gpu"], []),
+        ("v5e-1", ["fiddler:tpu"], []),
+        ("cpu:1", [], []),
+        ("h100:1", ["fiddler:bf16"], ["attention has no kernel"]),
+        (
+            "h100:1",
+            ["fiddler:gpu", "model.dtype=float32"],
+            ["products are of float32"],
+        ),
+    ],
+    ids=str,
+)
+def test_settings_for_the_device_are_recommended_where_there_are_none(graph, slice, words, advice):
+    changed = graphs.apply(graph, words, shelves=("luthier.recipes",))
+    notes = plan_here(changed, targets.read(slice), level="shapes").notes
+    fiddler = f"fiddler:{'gpu' if slice.startswith('h') else 'tpu'} has settings for this device"
+    found = [note for note in notes if note.endswith("has settings for this device")]
+    assert found == [f"{why}: {fiddler}" for why in advice]
 
 
 def test_a_time_below_the_start_of_a_step_is_not_reported(graph):

@@ -18,6 +18,7 @@ from luthier.data.sources.remote import offline
 from luthier.errors import Problem, ValidationError
 from luthier.facade import root_function
 from luthier.graph import Graph
+from luthier.layers.attention import CHOICE_REASONS
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
 from luthier.parallel import stand_ins_for
@@ -30,9 +31,10 @@ from luthier.planner.checks import (
     unsplit,
     unused_activation_rules,
 )
-from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic
+from luthier.planner.compiled.collectives import Collective, collectives
 from luthier.planner.compiled.hlo import parse
 from luthier.planner.compiled.memory import CompiledMemory, memory_of, refusal
+from luthier.planner.compiled.work import device_work
 from luthier.planner.device_facts import cpu_chip
 from luthier.planner.flops import attention_cores, trace_forward
 from luthier.planner.pipelines import indivisible
@@ -59,7 +61,7 @@ NUM_PROPOSED, NUM_TRIED = 3, 6
 # Raise it when compiled programs are read otherwise (`compiled/`): it is part of the key of the
 # cache, so what is cached is then compiled and read again. Then install libtpu and
 # jax-cuda13-plugin, and run `pytest -m slow tests/planner/compiled/test_process.py`.
-READING = "6"
+READING = "7"
 """Version of the reader of compiled programs, as part of the cache key."""
 
 _DECLARED = (
@@ -215,7 +217,8 @@ class _Job:
             self._tokens = tokens_per_step(program)
             self._flops = reports.flops_of(forward, fields["parameters"], self._tokens)
             self._types = flops_by_dtype(forward)
-            fields["attention_cores"] = attention_cores(forward)
+            chosen = fields["attention_cores"] = attention_cores(forward)
+            self._notes += filter(None, [_advice(self._chip.platform, self._types, chosen)])
         with self._timed("estimate"):
             traced = model.trace(program, self._chip.platform)
             fields |= _estimate(program, traced.activity, fields, self._chip)
@@ -259,6 +262,8 @@ class _Job:
             moved = kernel_bytes(jaxpr) // self._slice.num_devices
             both = ("traffic", "product_traffic")
             terms = terms | {term: terms[term] + moved for term in both if term in terms}
+            if "work" in parts:
+                parts["work"] = {"bytes_moved": terms["traffic"], **parts["work"]}
             if traced is not None and (moved or _has_kernels(program.graph)):
                 self._notes.append(_DECLARED if moved else _UNDECLARED)
         else:
@@ -376,6 +381,19 @@ def _has_kernels(graph: Graph) -> bool:
     return any(hasattr(getattr(p.value, "__fn_or_cls__", None), "lacking") for p in places)
 
 
+def _advice(platform: str, types: Mapping[str, int], chosen: Mapping[str, str]) -> str:
+    """Return a note that names the fiddler for a platform where an experiment has none of it."""
+    if platform not in ("gpu", "tpu"):
+        return ""
+    slow = []
+    if types.get("float32", 0) > sum(types.values()) / 2:
+        slow.append("products are of float32")
+    if any(CHOICE_REASONS["kernels"] in reasons for reasons in chosen.values()):
+        slow.append("attention has no kernel")
+    how = f"fiddler:{platform} has settings for this device"
+    return f"{' and '.join(slow)}: {how}" if slow else ""
+
+
 def _require_slices(graph: Graph, slice: Slice) -> None:
     """Reject a mesh that does not declare which of its axes run across TPU slices.
 
@@ -489,8 +507,9 @@ def _compile(
     of = reports.slices_of(slice, list(program.mesh.devices.flat))
     found: list[Collective] = collectives(module, dict(program.sizes), of)
     parts = reports.compiled_parts(module, memory, found, fields["bytes_per_device"])
-    traffic = memory_traffic(module)
-    terms: dict[str, Any] = {"traffic": traffic.total, "product_traffic": traffic.products}
+    work = device_work(module)
+    parts["work"] = {"kernels": work.kernels, "scatters": work.scatters}
+    terms: dict[str, Any] = {"traffic": work.num_bytes, "product_traffic": work.product_bytes}
     if not isinstance(slice, CpuSlice):
         terms |= reports.wire_bytes(found)
     return {"parts": parts, "terms": terms}

@@ -118,8 +118,11 @@ class Report:
         step was traced.
       flops_by_dtype: FLOPs of a step's products over all devices, by the type of the factors.
       attention_cores: The cores that `AutoAttention` chose, with the reasons.
-      collectives: Each with `kind`, `axes`, `count`, `num_bytes`, `wire_bytes` and
-        `is_across_slices`.
+      collectives: Each with `kind`, `axes`, `count`, `num_bytes`, `wire_bytes`,
+        `is_across_slices`, and `exposed_bytes`: those during which no matrices are multiplied.
+      work: What one device does in a step beside its FLOPs, where the step was compiled:
+        `bytes_moved` to and from its memory, `kernels` that are started, and `scatters` of these;
+        of kernels that declare their costs, only the bytes.
       pipelines: Stacks that are split over stages, by their path: `stages`, `microbatches`,
         `schedule`, `ticks` and `bubble_fraction`.
       step: The step's time by a roofline: `seconds_by_term`, `binding`, `step_seconds`,
@@ -140,6 +143,7 @@ class Report:
     flops_by_dtype: Mapping[str, int] = dataclasses.field(default_factory=dict)
     attention_cores: Mapping[str, str] = dataclasses.field(default_factory=dict)
     collectives: Sequence[Row] = ()
+    work: Mapping[str, int] = dataclasses.field(default_factory=dict)
     pipelines: Mapping[str, Row] = dataclasses.field(default_factory=dict)
     step: Row = dataclasses.field(default_factory=dict)
     sharding: Sequence[Row] = ()

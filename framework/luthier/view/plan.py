@@ -40,6 +40,9 @@ def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
     if report.collectives:
         yield ""
         yield from _collectives(report.collectives)
+        exposed = sum(row.get("exposed_bytes", 0) for row in report.collectives)
+        if exposed and report.subject.devices["kind"] != "CPU":
+            yield f"  {format_bytes(exposed)} of these have no matrix product beside them"
     for path, pipeline in report.pipelines.items():
         size = f"{pipeline['stages']} stages, {pipeline['microbatches']} microbatches"
         yield f"pipeline {path}: {size}, bubble fraction {pipeline['bubble_fraction']:.1%}"

@@ -152,3 +152,95 @@ def test_an_asynchronous_collective_is_one_from_its_start_to_its_end():
     alone = ASYNCHRONOUS.replace("%async-collective-start =", "%fusion.1 =")
     found = collectives(parse(alone), SIZES, [0] * 8)
     assert {one.kind: one.count for one in found} == {"all-gather": 1, "all-reduce": 6}
+
+
+SCHEDULE = """\
+HloModule m, is_scheduled=true
+
+%product (p: f32[16], q: f32[16]) -> f32[] {
+  %p = f32[16]{0} parameter(0)
+  %q = f32[16]{0} parameter(1)
+  ROOT %d = f32[] dot(%p, %q), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+}
+
+%starting (r: f32[16]) -> (f32[16], f32[64]) {
+  %r = f32[16]{0} parameter(0)
+  %g = f32[64]{0} all-gather(%r), channel_id=7, replica_groups=[2,4]<=[8], dimensions={0}
+  ROOT %t = (f32[16]{0}, f32[64]{0}) tuple(%r, %g)
+}
+
+%ending (s: f32[64]) -> f32[64] {
+  %s = f32[64]{0} parameter(0)
+  ROOT %n = f32[64]{0} copy(%s)
+}
+
+ENTRY %main (a: f32[16]) -> f32[16] {
+  %a = f32[16]{0} parameter(0)
+  LINES
+}
+"""
+PRODUCTS = (
+    "%f = f32[] fusion(%a, %a), kind=kOutput, calls=%product",
+    "%f = f32[] conditional(%i, %a, %a), branch_computations={%ending, %product}",
+    "%f = f32[] while(%a), condition=%ending, body=%product",
+)
+PRODUCT = PRODUCTS[0]
+RECV, SEND = (
+    f"%{name} = (f32[16]{{0}}, u32[], token[]) {name}({of}), is_host_transfer=true, "
+    'frontend_attributes={_xla_host_transfer_rendezvous="sum.1_0",'
+    '_xla_megascale_transfer_type="ALL_REDUCE"}'
+    for name, of in (("recv", ""), ("send", "%a"))
+)
+ON_GPU = (
+    "%s = (f32[16]{0}, f32[64]{0}) all-gather-start(%a), replica_groups=[2,4]<=[8]",
+    "%e = f32[64]{0} all-gather-done(%s)",
+)
+ON_TPU = (
+    "%async-collective-start.1 = (f32[16]{0}, f32[64]{0}) fusion(%a), calls=%starting",
+    "%x = f32[64]{0} get-tuple-element(%async-collective-start.1), index=1",
+    "%async-collective-done.1 = f32[64]{0} fusion(%x), calls=%ending",
+)
+BETWEEN_SLICES = (
+    RECV,
+    SEND,
+    "%w = (token[]) send-done(%send)",
+    "%e = (f32[16]{0}, token[]) recv-done(%recv)",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "num_bytes"), [(ON_GPU, 256), (ON_TPU, 256), (BETWEEN_SLICES, 64)]
+)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_collectives_with_no_product_beside_them_are_exposed(lines, num_bytes, product):
+    for place in range(len(lines) + 1):
+        schedule = [*lines[:place], product, *lines[place:]]
+        module = parse(SCHEDULE.replace("LINES", "\n  ".join(schedule)))
+        (found,) = collectives(module, SIZES, [0] * 4 + [1] * 4)
+        starts = lines.index(SEND) + 1 if SEND in lines else 1
+        is_beside = starts <= place < len(lines)
+        assert found.num_bytes == num_bytes
+        assert found.exposed_bytes == (0 if is_beside else num_bytes), schedule
+
+
+IN_A_LOOP = (
+    ON_GPU[1].replace("%s", "%a"),  # ends what the turn before has started
+    "%u = f32[16]{0} copy(%a)",
+    ON_GPU[0],
+)
+
+
+@pytest.mark.parametrize(("place", "is_beside"), [(0, True), (1, False), (2, False), (3, True)])
+def test_a_collective_may_end_in_the_next_turn_of_a_loop(place, is_beside):
+    lines = [*IN_A_LOOP[:place], PRODUCT, *IN_A_LOOP[place:]]
+    text = SCHEDULE.replace("LINES", "\n  ".join(lines)).replace("ENTRY %main", "%turn")
+    text += "ENTRY %main (b: f32[16]) -> f32[16] {\n  %b = f32[16]{0} parameter(0)\n"
+    text += "  ROOT %l = f32[16]{0} while(%b), condition=%ending, body=%turn\n}\n"
+    (found,) = collectives(parse(text), SIZES, [0] * 8)
+    assert found.exposed_bytes == (0 if is_beside else 256)
+
+
+def test_a_collective_that_is_no_start_is_exposed():
+    lines = "%g = f32[64]{0} all-gather(%a), replica_groups=[2,4]<=[8]", PRODUCT
+    (found,) = collectives(parse(SCHEDULE.replace("LINES", "\n  ".join(lines))), SIZES, [0] * 8)
+    assert found.exposed_bytes == found.num_bytes == 256

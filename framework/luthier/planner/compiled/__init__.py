@@ -1,12 +1,6 @@
-"""Compiled programs: their HLO text, collectives, traffic and memory."""
+"""Compiled programs: their HLO text, collectives, memory, and the work of a device."""
 
-from luthier.planner.compiled.collectives import (
-    Collective,
-    Traffic,
-    collectives,
-    memory_traffic,
-    total,
-)
+from luthier.planner.compiled.collectives import Collective, collectives, total
 from luthier.planner.compiled.hlo import HloArray, Instruction, Module, arrays_of, parse
 from luthier.planner.compiled.memory import (
     CompiledMemory,
@@ -16,21 +10,22 @@ from luthier.planner.compiled.memory import (
     memory_of,
     refusal,
 )
+from luthier.planner.compiled.work import DeviceWork, device_work
 
 __all__ = [
     "Collective",
     "CompiledMemory",
+    "DeviceWork",
     "HloArray",
     "Instruction",
     "LiveTensor",
     "Module",
     "Refusal",
-    "Traffic",
     "arrays_of",
     "at_peak",
     "collectives",
+    "device_work",
     "memory_of",
-    "memory_traffic",
     "parse",
     "refusal",
     "total",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from luthier.layers.declared import is_of_kernel
 from luthier.planner.compiled.hlo import Instruction, Module
 
 KINDS = (
@@ -33,7 +32,8 @@ _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
 # Between TPU slices (Megascale), a collective is a `send` to the host, which the hosts exchange.
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
-_START = "async-collective-start"
+_START, _DONE = "async-collective-start", "async-collective-done"
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="[^"]*"')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 
@@ -49,6 +49,8 @@ class Collective:
       count: Number that run in a step.
       num_bytes: Bytes that each device receives by a gather, or contributes to a sum.
       wire_bytes: Bytes that each device sends, by a ring.
+      exposed_bytes: Of `num_bytes`, those of collectives that no matrix product overlaps; other
+        operations may.
       is_across_slices: Whether they cross slices.
     """
 
@@ -58,6 +60,7 @@ class Collective:
     num_bytes: int
     wire_bytes: int
     is_across_slices: bool = False
+    exposed_bytes: int = 0
 
 
 def collectives(
@@ -90,12 +93,13 @@ def collectives(
         whole, wire = _bytes(kind, operand, max(map(len, groups)))
         across = any(len({slice_of[i] for i in group}) > 1 for group in groups)
         key = (kind, _axes(groups, kind, sizes), across)
-        sums = found.setdefault(key, [0, 0, 0])
-        for index, amount in enumerate((1, whole, wire)):
+        exposed = 0 if _is_overlapped(module, instruction, computation) else whole
+        sums = found.setdefault(key, [0, 0, 0, 0])
+        for index, amount in enumerate((1, whole, wire, exposed)):
             sums[index] += times * amount
     made = [
-        Collective(kind, axes, number, whole, wire, across)
-        for (kind, axes, across), (number, whole, wire) in found.items()
+        Collective(kind, axes, number, whole, wire, across, exposed)
+        for (kind, axes, across), (number, whole, wire, exposed) in found.items()
     ]
     return sorted(made, key=lambda c: (-c.wire_bytes, c.kind, c.axes))
 
@@ -124,6 +128,40 @@ def _channel(module: Module, instruction: Instruction, computation: str) -> str 
     """Return the channel of a collective within a fusion; None elsewhere, where it is by itself."""
     found = _CHANNEL.search(instruction.rest) if module.fused_by(computation) else None
     return None if found is None else found.group(1)
+
+
+def _is_overlapped(module: Module, instruction: Instruction, computation: str) -> bool:
+    """Return whether matrices are multiplied while a collective runs."""
+    # Either within one fusion, or between the start of the collective and its end. On TPUs, what is
+    # started is handed from fusion to fusion up to that end; between slices, the end is a `recv` of
+    # the same name. The end may also be in the next turn of a loop.
+    start, holder = module.scheduled(instruction, computation)
+    if module.multiplies(start):
+        return True
+    between = _RENDEZVOUS.search(start.rest) if start.opcode == "send" else None
+    is_async = start.opcode.endswith("-start") or start.name.startswith(_START)
+    if between is None and not is_async:
+        return False
+    body, handed = module.computations[holder], {start.name}
+    if between is not None:
+        handed = {i.name for i in body if i.opcode == "recv" and between.group() in i.rest}
+    (position,) = (i for i, other in enumerate(body) if other is start)
+    for later in body[position + 1 :]:
+        takes = not handed.isdisjoint(later.operands)
+        if takes and (later.opcode.endswith("-done") or later.name.startswith(_DONE)):
+            return False
+        if module.multiplies(later):
+            return True
+        if takes:
+            handed.add(later.name)
+    if holder in module.loop_bodies:
+        end = start.opcode.replace("-start", "-done")
+        for earlier in body[:position]:
+            if earlier.opcode == end or earlier.name.startswith(_DONE):
+                return False
+            if module.multiplies(earlier):
+                return True
+    return False
 
 
 def _kind(instruction: Instruction, computation: str) -> str | None:
@@ -229,139 +267,3 @@ def total(found: Sequence[Collective], is_across_slices: bool) -> int:
     """
     kept = (c.wire_bytes for c in found if c.is_across_slices is is_across_slices)
     return sum(kept)
-
-
-# Bytes that a compiled step moves between a device and its memory.
-
-# Instructions that move nothing by themselves; those that call computations are entered instead.
-_FREE = (
-    "parameter", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
-    "constant", "after-all", "optimization-barrier", "partition-id", "replica-id",
-)  # fmt: skip
-_PARTS = ("dynamic-slice", "gather", "slice")
-# The instructions that multiply matrices: by themselves or within a fusion, and the libraries that
-# the GPU compiler calls instead of its own kernels.
-_PRODUCTS = ("dot", "convolution", "ragged-dot")
-_LIBRARIES = re.compile(r'custom_call_target="__(cublas|cudnn)')
-_DEVICE = 0
-
-
-class Traffic(NamedTuple):
-    """Bytes that one device reads and writes in a step.
-
-    Args:
-      products: By the operations that multiply matrices.
-      others: By all other operations.
-    """
-
-    products: int
-    others: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self)
-
-
-def memory_traffic(module: Module) -> Traffic:
-    """Return the bytes that one device reads and writes in a step.
-
-    A fusion reads its operands and writes its results once; of a slice, the slice alone is counted.
-    Operations of kernels that declare their bytes (`luthier.layers.declared`) are left out.
-
-    Args:
-      module: The compiled program.
-    """
-    # Not XLA's `cost_analysis`, which counts the body of a loop once.
-    return _of(module, module.entry)
-
-
-def _of(module: Module, computation: str) -> Traffic:
-    table, products, others = module.tables[computation], 0, 0
-    for instruction in module.computations[computation]:
-        # Of a kernel that is a loop, the loop has the kernel's name. Within the loop, what the
-        # compiler adds, such as a copy, has none.
-        if is_of_kernel(instruction.scope):
-            continue
-        if instruction.opcode == "while":
-            inner, times = _of(module, instruction.called["body"][0]), module.trips(instruction)
-            products, others = products + times * inner.products, others + times * inner.others
-        elif instruction.opcode in ("call", "conditional"):
-            roles = ("to_apply", "branch_computations")
-            names = [n for role in roles for n in instruction.called.get(role, ())]
-            sides = (_of(module, name) for name in names)
-            inner = max(sides, key=lambda side: side.total, default=Traffic(0, 0))
-            products, others = products + inner.products, others + inner.others
-        elif instruction.opcode not in _FREE and not instruction.opcode.endswith("-done"):
-            moved = _moved(module, instruction, table)
-            if _multiplies(module, instruction):
-                products += moved
-            else:
-                others += moved
-    return Traffic(products, others)
-
-
-def _multiplies(module: Module, instruction: Instruction) -> bool:
-    """Return whether an instruction multiplies matrices."""
-    if instruction.opcode == "fusion":
-        body = module.computations[instruction.called["calls"][0]]
-        return any(_multiplies(module, inner) for inner in body)
-    is_library = instruction.opcode == "custom-call" and _LIBRARIES.search(instruction.rest)
-    return instruction.opcode in _PRODUCTS or bool(is_library)
-
-
-def _moved(module: Module, instruction: Instruction, table: Mapping[str, Instruction]) -> int:
-    reads = [table[name] for name in instruction.operands]
-    if instruction.opcode == "fusion":
-        return _by_fusion(module.computations[instruction.called["calls"][0]], instruction, reads)
-    # A slice or an update in place moves its part, however large the whole array is: read and
-    # written. What starts asynchronously is written by its end, which is not counted again.
-    if instruction.opcode in _PARTS:
-        return 2 * _in_memory(instruction)
-    if instruction.opcode in ("dynamic-update-slice", "scatter"):
-        return 2 * _in_memory(reads[-1 if instruction.opcode == "scatter" else 1])
-    written = 0 if instruction.opcode.endswith("-start") else _in_memory(instruction)
-    return written + sum(map(_in_memory, reads))
-
-
-def _by_fusion(
-    body: Sequence[Instruction], fusion: Instruction, reads: Sequence[Instruction]
-) -> int:
-    """Return the bytes that a fusion moves: the parts of parameters that it reads, and results."""
-    # Scanned layers make this matter: a fusion that takes one layer's slice from a stack has the
-    # whole stack as its operand, and one that writes a residual into a stack has it as its result.
-    # As operands they would be counted once per layer, in full.
-    users: dict[str, list[Instruction]] = {}
-    for inner in body:
-        for name in inner.operands:
-            users.setdefault(name, []).append(inner)
-    table = {inner.name: inner for inner in body}
-    # Only a root that is an update by itself is recognized: a fusion of several results has a tuple
-    # as its root, and counts whole.
-    root = _renamed(next(inner for inner in body if inner.is_root), table)
-    total, updated = _in_memory(fusion), ""
-    if root.opcode == "dynamic-update-slice":  # what is not updated stays where it is
-        updated = _renamed(table[root.operands[0]], table).name
-        total = table[root.operands[1]].num_bytes
-    for inner in body:
-        if inner.opcode != "parameter" or inner.name == updated:
-            continue
-        # `parameter(3)`: the text after the opcode starts with the position among the operands.
-        number = int(inner.rest.split()[0].rstrip(")"))
-        whole = _in_memory(reads[number]) if number < len(reads) else 0
-        used = users.get(inner.name, [])
-        if used and all(user.opcode in _PARTS for user in used):
-            whole = min(whole, sum(user.num_bytes for user in used))
-        total += whole
-    return total
-
-
-def _renamed(instruction: Instruction, table: Mapping[str, Instruction]) -> Instruction:
-    """Return the instruction behind bitcasts."""
-    while instruction.opcode == "bitcast":
-        instruction = table[instruction.operands[0]]
-    return instruction
-
-
-def _in_memory(instruction: Instruction) -> int:
-    return sum(a.num_bytes for a in instruction.arrays if a.space == _DEVICE)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 _ITEM_BYTES = {
     "pred": 1, "s2": 1, "u2": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "s16": 2, "u16": 2,
@@ -29,6 +29,10 @@ _CALLED = re.compile(
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _SCOPE = re.compile(r'op_name="([^"]*)"')
 _SPACE = re.compile(r"S\((\d+)\)")
+# The instructions that multiply matrices: by themselves or within a fusion, and the libraries that
+# the GPU compiler calls instead of its own kernels.
+_PRODUCTS = ("dot", "convolution", "ragged-dot")
+_LIBRARIES = re.compile(r'custom_call_target="__(cublas|cudnn)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,15 +111,20 @@ class Module:
         return {n: {i.name: i for i in body} for n, body in self.computations.items()}
 
     @functools.cached_property
-    def _fusions(self) -> dict[str, str]:
-        """The name of the fusion that runs a computation, by the computation."""
+    def _callers(self) -> dict[str, tuple[Instruction, str]]:
+        """The fusion or asynchronous start that runs a computation, and where that stands."""
         return {
-            name: instruction.name
-            for body in self.computations.values()
+            name: (instruction, holder)
+            for holder, body in self.computations.items()
             for instruction in body
-            if instruction.opcode == "fusion"
             for name in instruction.called.get("calls", ())
         }
+
+    @functools.cached_property
+    def loop_bodies(self) -> frozenset[str]:
+        """The computations that are the bodies of loops."""
+        every = (i for body in self.computations.values() for i in body)
+        return frozenset(i.called["body"][0] for i in every if i.opcode == "while")
 
     def fused_by(self, computation: str) -> str:
         """Return the name of the fusion that runs a computation; empty if there is none.
@@ -123,7 +132,58 @@ class Module:
         Args:
           computation: Its name.
         """
-        return self._fusions.get(computation, "")
+        caller = self._callers.get(computation)
+        return caller[0].name if caller and caller[0].opcode == "fusion" else ""
+
+    def scheduled(self, instruction: Instruction, computation: str) -> tuple[Instruction, str]:
+        """Return what the device starts for an instruction: itself, or the fusion that runs it.
+
+        Args:
+          instruction: The instruction.
+          computation: The computation that it belongs to.
+
+        Returns:
+          The instruction that is started, and the computation in whose order that stands.
+        """
+        while computation in self._callers:
+            instruction, computation = self._callers[computation]
+        return instruction, computation
+
+    def multiplies(self, instruction: Instruction) -> bool:
+        """Return whether an instruction multiplies matrices, by itself or in what it calls.
+
+        Args:
+          instruction: The instruction.
+        """
+        return self._runs(instruction, _is_product, {})
+
+    def scatters(self, instruction: Instruction) -> bool:
+        """Return whether an instruction scatters, by itself or in what it calls.
+
+        Args:
+          instruction: The instruction.
+        """
+        return self._runs(instruction, lambda inner: inner.opcode == "scatter", {})
+
+    def _runs(
+        self,
+        instruction: Instruction,
+        is_wanted: Callable[[Instruction], bool],
+        known: dict[str, bool],
+    ) -> bool:
+        if is_wanted(instruction):
+            return True
+        for role in ("calls", "body", "branch_computations", "to_apply"):
+            # `to_apply` of a reduction is its operator for two scalars.
+            if role == "to_apply" and instruction.opcode != "call":
+                continue
+            for name in instruction.called.get(role, ()):
+                if name not in known:
+                    body = self.computations.get(name, ())
+                    known[name] = any(self._runs(inner, is_wanted, known) for inner in body)
+                if known[name]:
+                    return True
+        return False
 
     def trips(self, loop: Instruction) -> int:
         """Return how often the body of a loop runs; 1 where that is unknown.
@@ -159,6 +219,11 @@ class Module:
                     continue
                 for name in instruction.called.get(role, ()):
                     yield from self._walk(name, times)
+
+
+def _is_product(instruction: Instruction) -> bool:
+    is_library = instruction.opcode == "custom-call" and _LIBRARIES.search(instruction.rest)
+    return instruction.opcode in _PRODUCTS or bool(is_library)
 
 
 def parse(text: str) -> Module:

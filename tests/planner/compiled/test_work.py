@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.planner.compiled import memory_traffic, parse
+from luthier.planner.compiled import device_work, parse
 
 TEXT = """\
 HloModule m, is_scheduled=true
@@ -24,7 +24,7 @@ ENTRY %main (a: f32[1024,8], i: s32[]) -> f32[1,8] {
 
 
 def test_of_a_slice_the_slice_alone_is_read():
-    assert memory_traffic(parse(TEXT)).total == 32 + 32 + 4
+    assert device_work(parse(TEXT)).num_bytes == 32 + 32 + 4
 
 
 UPDATED = """\
@@ -50,7 +50,20 @@ ENTRY %main (i: s32[], a: f32[1,8], x: f32[64,16,8]) -> f32[64,16,8] {
 
 
 def test_what_is_updated_by_another_shape_stays_where_it_is():
-    assert memory_traffic(parse(UPDATED)).total == 32 + 32 + 4
+    assert device_work(parse(UPDATED)).num_bytes == 32 + 32 + 4
+
+
+TWO = UPDATED.replace(
+    "  ROOT %r = f32[64,16,8]{2,1,0} bitcast(%u)",
+    "  %r = f32[64,16,8]{2,1,0} bitcast(%u)\n  %n = f32[1,8]{1,0} negate(%p1)\n"
+    "  ROOT %t = (f32[1,8]{1,0}, f32[64,16,8]{2,1,0}) tuple(%n, %r)",
+).replace(
+    "ROOT %f = f32[64,16,8]{2,1,0} fusion", "ROOT %f = (f32[1,8]{1,0}, f32[64,16,8]{2,1,0}) fusion"
+)
+
+
+def test_an_update_beside_other_results_stays_where_it_is_too():
+    assert device_work(parse(TWO)).num_bytes == 32 + 32 + 32 + 4
 
 
 def test_a_loop_moves_as_much_as_its_turns():
@@ -60,7 +73,7 @@ def test_a_loop_moves_as_much_as_its_turns():
 
         x = jax.ShapeDtypeStruct((1024,), jnp.float32)
         jitted = jax.jit(lambda x: jax.lax.scan(turn, x, None, length=times)[0])
-        return memory_traffic(parse(jitted.lower(x).compile().as_text())).total
+        return device_work(parse(jitted.lower(x).compile().as_text())).num_bytes
 
     one, two = run(64), run(128)
     assert two == pytest.approx(2 * one, rel=0.05)
@@ -103,8 +116,9 @@ ENTRY %main (a: f32[8,8]) -> f32[8,8] {
     ],
 )
 def test_kernels_that_declare_their_bytes_are_left_out_and_products_counted_apart(scope, others):
-    found = memory_traffic(parse(KERNEL.replace("SCOPE", scope)))
-    assert found == (3 * 256, others)
+    found = device_work(parse(KERNEL.replace("SCOPE", scope)))
+    assert found[:2] == (3 * 256, others)
+    assert (found.kernels, found.scatters) == (2 + (others > 512), 0)
 
 
 BRANCHES = """\
@@ -130,12 +144,12 @@ ENTRY %main (i: s32[], a: f32[16]) -> f32[16] {
 
 
 def test_of_branches_the_one_that_moves_most_counts():
-    assert memory_traffic(parse(BRANCHES)).total == (64 + 1024) + 2 * 64
+    assert device_work(parse(BRANCHES)).num_bytes == (64 + 1024) + 2 * 64
     called = BRANCHES.replace("conditional(%i, %a, %a), branch_computations={%small, %large}", "")
     called = called.replace(
         "ROOT %c = f32[16]{0} ", "ROOT %c = f32[16]{0} call(%a), to_apply=%small"
     )
-    assert memory_traffic(parse(called)).total == 2 * 64
+    assert device_work(parse(called)).num_bytes == 2 * 64
 
 
 PARTS = """\
@@ -159,4 +173,6 @@ ENTRY %main (a: f32[1024,8], i: s32[2], u: f32[2,8]) -> f32[1024,8] {
     ],
 )
 def test_rows_that_are_read_or_written_count_and_not_their_table(instruction):
-    assert memory_traffic(parse(PARTS.replace("INSTRUCTION", instruction))).total == 2 * 64
+    found = device_work(parse(PARTS.replace("INSTRUCTION", instruction)))
+    assert found.num_bytes == 2 * 64
+    assert (found.kernels, found.scatters) == (1, int(" scatter(" in instruction))
