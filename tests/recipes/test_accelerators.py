@@ -1,4 +1,4 @@
-"""`fiddler:gpu`: what it sets, where it leaves a core alone, and that it stays the same model."""
+"""`fiddler:gpu` and `fiddler:tpu`: what they set, which cores they leave, and the same model."""
 
 import fiddle as fdl
 import jax
@@ -21,23 +21,45 @@ def parameters(config):
 
 
 @pytest.mark.parametrize("name", ["quickstart", "gpt2_124m", "families:gemma"])
-def test_all_that_is_faster_is_set_and_no_parameter_changes(name):
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_all_that_is_faster_is_set_and_no_parameter_changes(name, platform):
     config = luthier.experiment(name)
-    changed = graph.apply(config, ["fiddler:gpu(max_documents=4)"])
+    documents = {"max_documents": 4} if platform == "gpu" else {}
+    words = ", ".join(f"{key}={value}" for key, value in documents.items())
+    changed = graph.apply(config, [f"fiddler:{platform}({words})"])
     model = changed.model
     assert model.dtype == jnp.bfloat16
     assert model.unembedding.logits_dtype == jnp.bfloat16
-    assert model.stack.unroll == graph.evaluate(graph.get(model, "num_layers"))
+    number = graph.evaluate(graph.get(model, "num_layers"))
+    assert graph.get(model, "stack.unroll") == (number if platform == "gpu" else 1)
     for own, before in zip(blocks(changed), blocks(config), strict=True):
         assert own.attention.joint
         core, old = own.attention.core, graph.as_node(graph.get(before, "attention.core"))
         assert core.__fn_or_cls__ is layers.AutoAttention
-        assert (core.kernels, core.max_documents) == (True, 4)
+        assert (core.kernels, core.max_documents) == (True, documents.get("max_documents", 16))
         for setting in ("mask", "scale", "cap"):  # windows of local layers, scales, caps
             assert repr(graph.get(core, setting)) == repr(graph.get(old, setting))
     assert parameters(changed) == parameters(config)
     # Twice is once, so that a config that has it can be swept with it.
-    assert not luthier.diff(changed, recipes.gpu(changed, max_documents=4)).changes
+    again = getattr(recipes, platform)(changed, **documents)
+    assert not luthier.diff(changed, again).changes
+
+
+def test_what_is_exchanged_is_attended_to_by_kernels_too():
+    changed = luthier.experiment("quickstart", ["fiddler:all_to_all(2)", "fiddler:gpu"])
+    core = changed.model.block.attention.core
+    assert core.__fn_or_cls__ is layers.AllToAllAttention
+    assert (core.core.kernels, core.core.max_documents) == (True, 16)
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_sequences_may_be_split_afterwards(platform):
+    words = [f"fiddler:{platform}", "fiddler:ring(2)"]
+    core = luthier.experiment("quickstart", words).model.block.attention.core
+    assert core.__fn_or_cls__ is layers.RingAttention
+    words = [f"fiddler:{platform}", "fiddler:all_to_all(2)"]
+    core = luthier.experiment("quickstart", words).model.block.attention.core
+    assert core.core.kernels
 
 
 def test_a_core_that_attends_otherwise_stays():

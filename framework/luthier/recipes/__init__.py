@@ -1,7 +1,7 @@
 """Experiments and parts of them, ready made: functions that return graphs, or change them."""
 
 from luthier.recipes import decoders, encoders, published, vision
-from luthier.recipes.accelerators import gpu
+from luthier.recipes.accelerators import gpu, tpu
 from luthier.recipes.budget import scale_to
 from luthier.recipes.debug import debug
 from luthier.recipes.fine_tuning import freeze, has_lora, lora, train_only, without_lora
@@ -64,6 +64,7 @@ __all__ = [
     "tensor",
     "text",
     "tiny",
+    "tpu",
     "train_only",
     "vision",
     "without_lora",

@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from luthier import parallel
 from luthier.cli import main
 from luthier.cli.commands import doctor as commands
 from luthier.launch import Job, Resources, Standing, doctor, settings
@@ -54,7 +55,8 @@ def test_the_table_and_the_findings_are_printed(hosts, capsys):
 def test_json_holds_all_of_it(hosts, capsys):
     assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert set(report) == {"versions", "hosts", "findings"}
+    assert set(report) == {"versions", "hosts", "findings", "fiddler"}
+    assert report["fiddler"] == ""  # of a CPU
     assert report["hosts"][1]["clock_skew_seconds"] == 2.5
     assert report["hosts"][0]["all_reduce_bytes"] == 9.125e10
     assert len(report["findings"]) == 1
@@ -64,6 +66,22 @@ def test_no_findings_are_reported_too(hosts, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "examine", lambda directory: [WELL])
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no problems found"
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "fiddler"),
+    [("gpu", "NVIDIA H100 80GB HBM3", "gpu"), ("tpu", "TPU v5 lite", "tpu"), ("gpu", "MI300X", "")],
+)
+def test_settings_for_accelerators_are_recommended(
+    platform, kind, fiddler, hosts, monkeypatch, capsys
+):
+    device = types.SimpleNamespace(platform=platform, device_kind=kind)
+    monkeypatch.setattr(parallel.hosts, "devices", lambda: [device])
+    assert main(["doctor"]) == 0
+    recommended = [x for x in capsys.readouterr().out.splitlines() if "has settings" in x]
+    command = f"luthier show EXPERIMENT fiddler:{fiddler} --changes"
+    expected = [f"fiddler:{fiddler} has settings for these devices: {command}"] if fiddler else []
+    assert recommended == expected
 
 
 def test_options_that_contradict_each_other_are_refused(hosts, capsys):

@@ -109,9 +109,10 @@ function, up to rounding, so a run can be resumed with another one:
 | `AllToAllAttention` | sequences split along their length | like its own `core` | | | | |
 
 `AutoAttention` selects `EinsumAttention` for short sequences and `BlockwiseAttention` for long
-ones. With `kernels=True`, as set by `fiddler:gpu`, it first considers `CudnnAttention` and
-`SplashAttention`, by the platform, the data type, the mask and the other terms. The rule is part of
-its [settings](../reference/settings/settings_layers.md#luthierlayersautoattention). `plan` and
+ones. With `kernels=True`, as set by `fiddler:gpu` and `fiddler:tpu`, it first considers
+`CudnnAttention` and `SplashAttention`, by the platform, the data type, the mask and the other
+terms; never for trials that are batched with `lanes="vmap"`. The rule is part of its
+[settings](../reference/settings/settings_layers.md#luthierlayersautoattention). `plan` and
 `show --sharding` print the selection with its reason, and a run records it in `attention_cores` of
 its `plan.json`:
 

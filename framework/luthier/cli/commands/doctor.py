@@ -91,7 +91,7 @@ def _examine(arguments: argparse.Namespace) -> int:
     # Collective: every process measures at the same time, and process 0 gets the results of all of
     # them.
     hosts.configure(arguments.devices)
-    hosts.devices()  # for its errors: a platform without devices here is bad input
+    fiddler = _fiddler(hosts.devices()[0])  # a platform without devices here is bad input
     found = doctor.examine(arguments.directory)
     if distributed.process_index():
         return EXIT_DONE
@@ -102,13 +102,24 @@ def _examine(arguments: argparse.Namespace) -> int:
             "versions": versions,
             "hosts": [dataclasses.asdict(each) for each in found],
             "findings": lines,
+            "fiddler": fiddler,
         }
         print(json.dumps(report, indent=1))
         return EXIT_DONE
     print(", ".join(f"{name} {version}" for name, version in versions.items()))
     print("\n".join(table(_COLUMNS, [_row(each) for each in found])))
     print("\n".join(lines or ["no problems found"]))
+    if fiddler:
+        how = f"luthier show EXPERIMENT {fiddler} --changes"
+        print(f"{fiddler} has settings for these devices: {how}")
     return EXIT_DONE
+
+
+def _fiddler(device: Any) -> str:
+    """Return the fiddler with settings for a kind of device; an empty string if there is none."""
+    if device.platform == "tpu":
+        return "fiddler:tpu"
+    return "fiddler:gpu" if "NVIDIA" in device.device_kind else ""
 
 
 def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
