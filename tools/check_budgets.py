@@ -4,6 +4,7 @@
     python tools/check_budgets.py quickstart-fsdp    # one
     python tools/check_budgets.py recipes            # every shipped experiment, by shapes: minutes
     python tools/check_budgets.py --update           # take what is found as the budgets
+    python tools/check_budgets.py --strict           # fail where the versions are others
 
 A budget is a file of tests/planner/budgets. It holds for the versions of JAX and of the slice's
 compiler that it names: other versions compile other programs. A change that costs memory or adds a
@@ -61,6 +62,15 @@ ACCELERATED = (
     "training.global_batch_size=64",
     "any:dtype=bf16",
 )
+ROWS = ("training.global_batch_size=64", "training.accumulation=1", "evaluations={}")
+GPT2, LLAMA = "configs.lm.gpt2_124m", "configs.lm.llama_350m"
+SHORT = ("model.num_layers=2", "name=short")
+MIXTURE = (
+    "name=experts",
+    "model.block.mlp=Experts(num_experts=8, router=TopK(k=2), expert=GatedMlp(hidden_dim=2736))",
+    "model.block.mlp.dispatch=Capacity(factor=1.25)",
+    "fiddler:expert(4)",
+)
 PLANNED = {
     "quickstart-data": Planned(QUICKSTART, "cpu:8"),
     "quickstart-fsdp": Planned(QUICKSTART, "cpu:8", ("fiddler:fsdp",)),
@@ -75,7 +85,27 @@ PLANNED = {
     "quickstart-v4": Planned(QUICKSTART, "v4-8", ACCELERATED),
     "quickstart-h100": Planned(QUICKSTART, "h100:4", ACCELERATED),
     "pax-c4-1b": Planned("configs.pax.c4", "v4-8"),
+    # What `fiddler:gpu` and `fiddler:tpu` are for; the short ones are compiled by every CI run.
+    "gpt2-h100-short": Planned(GPT2, "h100:1", (*ROWS, "fiddler:gpu", *SHORT)),
+    "llama-h100-short": Planned(LLAMA, "h100:8", (*ROWS, "fiddler:fsdp", "fiddler:gpu", *SHORT)),
+    "gpt2-h100": Planned(GPT2, "h100:1", (*ROWS, "training.global_batch_size=32", "fiddler:gpu")),
+    "gpt2-v5e": Planned(GPT2, "v5e-1", (*ROWS, "training.global_batch_size=8", "fiddler:tpu")),
+    "llama-h100": Planned(LLAMA, "h100:8", (*ROWS, "fiddler:fsdp", "fiddler:gpu")),
+    "llama-v5e": Planned(LLAMA, "v5e-8", (*ROWS, "fiddler:fsdp", "fiddler:tpu")),
+    "llama-2xv5e": Planned(
+        LLAMA,
+        "2xv5e-8",
+        (*ROWS, "fiddler:fsdp(8)", "parallelism.mesh.across_slices.data=2", "fiddler:tpu"),
+    ),
+    "experts-h100": Planned(LLAMA, "h100:8", (*ROWS, *MIXTURE, "fiddler:gpu")),
+    "experts-v5e": Planned(LLAMA, "v5e-8", (*ROWS, *MIXTURE, "fiddler:tpu")),
 }
+ACCELERATED_PROGRAMS = (
+    *("gpt2-h100", "llama-h100", "experts-h100"),
+    *("gpt2-v5e", "llama-v5e", "experts-v5e", "llama-2xv5e"),
+)
+"""Budgets of whole models with the settings of their devices, for the page on performance."""
+
 RECIPES = "recipes"
 """The budget of all shipped experiments, by shapes."""
 
@@ -208,6 +238,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--update", action="store_true", help="write what is found")
+    parser.add_argument(
+        "--strict", action="store_true", help="fail where a budget cannot be compared"
+    )
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(NAMES))
     if unknown:
@@ -219,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         skipped = why_not_compared(name)
         lines = [] if skipped else difference(name)
-        failed |= bool(lines)
+        failed |= bool(lines) or (options.strict and bool(skipped))
         shown = lines or [skipped or "within its budget"]
         print("\n".join(f"{name}: {line}" for line in shown), flush=True)
     if failed:

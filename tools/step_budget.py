@@ -24,6 +24,9 @@ class StepBudget:
       collectives: By kind and mesh axes (`all-gather along fsdp`), `count` and `num_bytes` of a
         step.
       flops: FLOPs of a step by convention.
+      work: Of the compiled step: FLOPs of products of float32, bytes that a device moves to and
+        from its memory, kernels, scatters, and bytes of collectives beside which nothing is
+        multiplied.
     """
 
     experiment: str
@@ -31,6 +34,7 @@ class StepBudget:
     bytes_per_device: Mapping[str, int]
     collectives: Mapping[str, Mapping[str, int]]
     flops: Mapping[str, int]
+    work: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, report: Report) -> StepBudget:
@@ -53,6 +57,11 @@ class StepBudget:
             bytes_per_device=dict(report.memory.bytes_per_device),
             collectives=sums,
             flops=dict(report.flops),
+            work={
+                "float32_flops": report.flops_by_dtype.get("float32", 0),
+                "exposed_bytes": sum(row["exposed_bytes"] for row in report.collectives),
+                **report.work,
+            },
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +86,12 @@ class StepBudget:
         """
         # Bytes may grow by a little. Collectives and FLOPs are exact: one more all-gather is what a
         # lost sharding constraint looks like.
-        return [*self._bytes(now, slack), *self._collectives(now), *self._flops(now)]
+        return [
+            *self._bytes(now, slack),
+            *self._collectives(now),
+            *self._flops(now),
+            *self._work(now, slack),
+        ]
 
     def _bytes(self, now: StepBudget, slack: float) -> Iterator[str]:
         for kind, num in now.bytes_per_device.items():
@@ -98,6 +112,21 @@ class StepBudget:
             before = self.flops.get(name, 0)
             if num > before:
                 yield f"FLOPs ({name}): {num:.4g} a step, {before:.4g} before{_share(num, before)}"
+
+    def _work(self, now: StepBudget, slack: float) -> Iterator[str]:
+        for name, num in now.work.items():
+            before = self.work.get(name, 0)
+            if num > before * (1 + (slack if "bytes" in name else 0)):
+                as_text = format_bytes if "bytes" in name else "{:,}".format
+                what = _WORK.get(name, name)
+                yield f"{what}: {as_text(num)}, {as_text(before)} before{_share(num, before)}"
+
+
+_WORK = {
+    "float32_flops": "FLOPs of products of float32",
+    "exposed_bytes": "collectives without a product beside them",
+    "bytes_moved": "bytes that a device moves to and from its memory",
+}
 
 
 def _moved(row: Mapping[str, int]) -> str:

@@ -80,6 +80,15 @@ def test_growth_is_reported_by_kind(budget):
     fewer = dataclasses.replace(budget, flops={"full": 100})
     lines = fewer.exceeded(dataclasses.replace(budget, flops={"full": 150}))
     assert lines == ["FLOPs (full): 150 a step, 100 before (+50.0%)"]
+    before = {"float32_flops": 0, "kernels": 1200, "exposed_bytes": 1000, "scatters": 1}
+    after = {"float32_flops": 5, "kernels": 1201, "exposed_bytes": 1500, "scatters": 1}
+    fewer, more = (dataclasses.replace(budget, work=work) for work in (before, after))
+    assert fewer.exceeded(more) == [
+        "FLOPs of products of float32: 5, 0 before",
+        "kernels: 1,201, 1,200 before (+0.1%)",
+        "collectives without a product beside them: 1.5 KiB, 1000 B before (+50.0%)",
+    ]
+    assert more.exceeded(fewer) == []
 
 
 def test_a_budget_of_other_versions_is_not_compared(monkeypatch):
