@@ -1,5 +1,6 @@
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from luthier.planner import targets
@@ -254,6 +255,29 @@ def test_tpus_store_padding_as_the_products_read_it():
         made = follow(jaxpr, labels, [False, True], None, compiler)
         sizes = [b.size for b in made.buffers]
         assert [sizes.count(B * (F + 3) * n) for n in (2, 4)] == [width == 2, width == 4]
+
+
+@pytest.mark.parametrize("is_read_whole", [False, True])
+def test_tpus_store_residuals_of_a_loop_as_the_products_of_another_read_them(is_read_whole):
+    def program(x, w):
+        def forward(x, w):
+            return x, jnp.sin(x @ w)
+
+        def backward(total, each):
+            kept, w = each
+            total = total + kept.reshape(2, -1, F).reshape(-1, F) @ w.T
+            return (total + kept.sum() if is_read_whole else total), None
+
+        _, kept = jax.lax.scan(forward, x, w)
+        return jax.lax.scan(backward, jnp.zeros_like(x), (kept, w))[0]
+
+    given = [jax.ShapeDtypeStruct((B, D), "float32"), jax.ShapeDtypeStruct((3, D, F), "float32")]
+    jaxpr = jax.make_jaxpr(program)(*given)
+    for platform in ("gpu", "tpu"):
+        labels, compiler = [(BATCH, None), ("layers", None, None)], COMPILERS[platform]
+        made = follow(jaxpr, labels, [False, True], None, compiler)
+        width = 2 if platform == "tpu" and not is_read_whole else 4
+        assert [buffer.size for buffer in made.residuals] == [3 * B * F * width]
 
 
 def test_padding_that_is_read_in_full_once_more_is_stored():

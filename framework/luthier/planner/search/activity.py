@@ -271,6 +271,7 @@ class _Follower:
         self._read: dict[Any, bool] = {}
         self._cast: set[Any] = set()
         self._fed: set[Any] = set()
+        self._thin: set[Any] = set()
 
     def run(self, jaxpr: jex_core.Jaxpr, given: Sequence[_Value]) -> list[_Value]:
         """Follow a program; return its results."""
@@ -282,6 +283,8 @@ class _Follower:
         needed = _needed(jaxpr)
         self._cast |= _only_narrowed(needed, jaxpr.outvars)
         self._fed |= _fed_to_products(needed)
+        if self._compiler.narrows:
+            self._thin |= _read_thinly(needed, jaxpr.outvars)
         for equation in needed:
             values = [self._value(env, v) for v in equation.invars]
             for var, value in zip(equation.outvars, self._equation(equation, values), strict=True):
@@ -540,8 +543,10 @@ class _Follower:
                 continue
             labels = self._with_required(var, out.labels if i < carries else (leading, *out.labels))
             size = self._bytes(var.aval, labels)
-            # Weights that a loop collects for products outside of it are stored as these read them.
-            size = size if out.parameter is None else self._narrowed(var.aval, size)
+            # What a loop collects for products outside of it, such as weights, or for those of
+            # another loop is stored as these read it.
+            if out.parameter is not None or var in self._thin:
+                size = self._narrowed(var.aval, size)
             buffer, index = Buffer(size, labels, out.name), len(self._made.buffers)
             self._made.buffers.append(buffer)
             step.makes.append(index)
@@ -730,6 +735,48 @@ def _only_narrowed(equations: Sequence[jex_core.JaxprEqn], results: Sequence[Any
         if equation.primitive.name in _NAMES:
             is_fused |= all(var in found and var not in others for var in equation.outvars)
         (found if is_fused else others).update(operands)
+    return found - others
+
+
+def _read_thinly(equations: Sequence[jex_core.JaxprEqn], results: Sequence[Any]) -> set[Any]:
+    """Return the variables that only products read, at default precision, or casts to fewer bits.
+
+    They may do so by another shape, in a loop, or in a function that is called.
+    """
+    found: set[Any] = set()
+    others = {var for var in results if not isinstance(var, jex_core.Literal)}
+    inside: dict[int, set[Any]] = {}
+
+    def within(inner: jex_core.Jaxpr) -> set[Any]:
+        if id(inner) not in inside:
+            inside[id(inner)] = _read_thinly(_needed(inner), inner.outvars)
+        return inside[id(inner)]
+
+    def is_thin(equation: jex_core.JaxprEqn, number: int, var: Any) -> bool:
+        name = equation.primitive.name
+        if name in _PRODUCTS:
+            asked = jax.tree.leaves(equation.params.get("precision"))
+            is_exact = any(one not in (None, jax.lax.Precision.DEFAULT) for one in asked)
+            return number < 2 and not is_exact
+        if name == "convert_element_type" and _bytes(var.aval) > _bytes(equation.outvars[0].aval):
+            return True
+        if name in _NAMES or name == "pad":
+            return all(result in found and result not in others for result in equation.outvars)
+        inner = next(_jaxprs(equation.params), None) if name in ("scan", *_INLINED) else None
+        if inner is None or len(inner.invars) != len(equation.invars):
+            return False
+        if name == "scan":
+            consts, carries = parts_of_scan(equation)
+            if consts <= number < consts + carries:
+                return False
+        own = inner.invars[number]
+        is_read = any(own is read for each in inner.eqns for read in each.invars)
+        return not is_read or own in within(inner)
+
+    for equation in reversed(equations):  # what reads a variable comes after it
+        for number, var in enumerate(equation.invars):
+            if not isinstance(var, jex_core.Literal):
+                (found if is_thin(equation, number, var) else others).add(var)
     return found - others
 
 
