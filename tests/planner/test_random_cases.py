@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def test_the_model_of_memory_is_near_the_compilers():
-    """No rule of the model was chosen by the cases of this seed; `plan.EACH` says the aims, too."""
+    """One rule was chosen by a case of this seed; `plan.EACH` says the aims, too."""
     missing = [targets.missing_compiler(targets.read(slice)) for slice in ("h100:1", "v5e-4")]
     if any(missing):
         pytest.skip(" ".join(filter(None, missing)))
