@@ -148,10 +148,10 @@ def _in_one_pass_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]
 
 @jax.custom_jvp
 def _of_narrow(stored_BLV: jax.Array, targets_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
-    # The normalizer, and the logits of the targets, in float32. XLA keeps a float32 copy of logits
-    # in memory if several operations read one, and a TPU has no operation that makes up for it. So
-    # what needs no arithmetic reads them as they are stored, and each of the two exponentials
-    # converts them by itself.
+    # The normalizer, and the logits of the targets, in float32. If several operations read logits
+    # in float32, XLA for TPUs keeps that copy in memory, beside the stored one. So what needs no
+    # arithmetic reads them as they are stored, and each of the two exponentials converts them by
+    # itself.
     largest_BL1 = jnp.max(stored_BLV, axis=-1, keepdims=True).astype(jnp.float32)
     largest_BL1 = jnp.where(jnp.isfinite(largest_BL1), largest_BL1, 0)  # as `logsumexp`
     total_BL = jnp.sum(jnp.exp(stored_BLV.astype(jnp.float32) - largest_BL1), axis=-1)

@@ -703,13 +703,18 @@ def _read_by_products(jaxpr: jex_core.Jaxpr) -> dict[Any, bool]:
     for equation in jaxpr.eqns:
         if equation.primitive.name not in _PRODUCTS:
             continue
-        asked = jax.tree.leaves(equation.params.get("precision"))
-        is_exact = any(one not in (None, jax.lax.Precision.DEFAULT) for one in asked)
+        is_exact = _is_exact(equation)
         # Two operands; a third one, such as the group sizes of `ragged_dot`, is no factor.
         for var in equation.invars[:2]:
             if not isinstance(var, jex_core.Literal):
                 found[var] = found.get(var, False) or is_exact
     return found
+
+
+def _is_exact(product: jex_core.JaxprEqn) -> bool:
+    """Return whether a product was asked for at more than default precision."""
+    asked = jax.tree.leaves(product.params.get("precision"))
+    return any(one not in (None, jax.lax.Precision.DEFAULT) for one in asked)
 
 
 def _fed_to_products(equations: Sequence[jex_core.JaxprEqn]) -> set[Any]:
@@ -755,9 +760,7 @@ def _read_thinly(equations: Sequence[jex_core.JaxprEqn], results: Sequence[Any])
     def is_thin(equation: jex_core.JaxprEqn, number: int, var: Any) -> bool:
         name = equation.primitive.name
         if name in _PRODUCTS:
-            asked = jax.tree.leaves(equation.params.get("precision"))
-            is_exact = any(one not in (None, jax.lax.Precision.DEFAULT) for one in asked)
-            return number < 2 and not is_exact
+            return number < 2 and not _is_exact(equation)
         if name == "convert_element_type" and _bytes(var.aval) > _bytes(equation.outvars[0].aval):
             return True
         if name in _NAMES or name == "pad":
