@@ -37,7 +37,6 @@ def study() -> fdl.Config[studies.Study]:
         sampler=fdl.Config(optuna.samplers.TPESampler, n_startup_trials=6),
         budget=fdl.Config(studies.Budget, trials=16),
         engine=fdl.Config(studies.Local),
-        packing=fdl.Config(studies.SharedPrograms, lanes="single"),
         gate=fdl.Config(studies.ShapeGate),
     )
 

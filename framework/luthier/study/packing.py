@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from luthier import graph as graphs
 from luthier.graph import Graph
+from luthier.program import Experiment
 from luthier.study.hoisting import Discoveries, program_key
 from luthier.study.protocol import Lanes, SliceInfo
 from luthier.study.study import Packed
@@ -13,6 +16,7 @@ from luthier.study.study import Packed
 SEED = "seed"
 
 
+@dataclasses.dataclass
 class SharedPrograms:
     """Trials that differ only in leaves that can be hoisted share a program, and perhaps a slice.
 
@@ -24,13 +28,14 @@ class SharedPrograms:
         sets, and those in which some trial so far differs from the study's experiment.
     """
 
-    def __init__(
-        self, lanes: Lanes = "auto", num_lanes: int = 8, paths: Sequence[str] | None = None
-    ):
-        self._lanes = lanes
-        self._num_lanes = num_lanes
-        self._paths = paths
-        self._seen: set[str] = {SEED, *(paths or ())}
+    lanes: Lanes = "auto"
+    num_lanes: int = 8
+    paths: Sequence[str] | None = None
+
+    RANGES: ClassVar[dict[str, str]] = {"num_lanes": "1 <= x"}
+
+    def __post_init__(self) -> None:
+        self._seen: set[str] = {SEED, *(self.paths or ())}
         self._discoveries = Discoveries()
 
     def learn(self, paths: Iterable[str]) -> None:
@@ -41,7 +46,7 @@ class SharedPrograms:
         Args:
           paths: Paths of the experiment.
         """
-        if self._paths is None:
+        if self.paths is None:
             self._seen.update(paths)
 
     def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
@@ -55,7 +60,9 @@ class SharedPrograms:
         Returns:
           The leaves that are arguments, and the number of lanes.
         """
-        if self._paths is None:
+        if not _has_program(graph):
+            return Packed()
+        if self.paths is None:
             # It only grows: a leaf that one trial changed stays an argument for all later ones, so
             # that they need no other program.
             self._seen |= {change.path for change in graphs.diff(base, graph)}
@@ -73,11 +80,19 @@ class SharedPrograms:
         Returns:
           The trial's way to run, or None.
         """
-        if self._paths is None and any(c.path not in self._seen for c in graphs.diff(base, graph)):
+        if not _has_program(graph):
+            return None
+        if self.paths is None and any(c.path not in self._seen for c in graphs.diff(base, graph)):
             return None
         known = self._discoveries.recall(graph, sorted(self._seen))
         return None if known is None else self._packed(graph, known.paths)
 
     def _packed(self, graph: Graph, hoist: Sequence[str]) -> Packed:
-        num_lanes = 1 if self._lanes == "single" else self._num_lanes
-        return Packed(program_key(graph, hoist), hoist, self._lanes, num_lanes)
+        num_lanes = 1 if self.lanes == "single" else self.num_lanes
+        return Packed(program_key(graph, hoist), hoist, self.lanes, num_lanes)
+
+
+def _has_program(graph: Graph) -> bool:
+    """Return whether a trial compiles a step: a study may also be over a class of the user."""
+    made = graph.__fn_or_cls__
+    return isinstance(made, type) and issubclass(made, Experiment)

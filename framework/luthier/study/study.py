@@ -140,6 +140,12 @@ class AnotherSeed:
     """Runs a trial whose graph was tried before with a new seed."""
 
 
+def _shared_programs() -> Packing:
+    from luthier.study.packing import SharedPrograms  # imports arrays, which most commands need not
+
+    return SharedPrograms(lanes="single")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
     """A hyperparameter study.
@@ -159,7 +165,9 @@ class Study:
       dedupe: Treatment of a trial whose graph was tried before: `CopyResult`, `AnotherSeed`; None
         runs it again.
       engine: Engine that runs the trials; may be None if the study is started with an engine.
-      packing: Packing of trials that share a program and a slice; None runs each trial alone.
+      packing: Trials that share a program, and perhaps a slice. By default, trials that differ only
+        in runtime arguments share a program and run one after another; None compiles the program of
+        every trial.
       gate: Feasibility check of each trial before it gets a slice, in addition to the checks of any
         graph.
       seed: Random seed of the sampler, combined with the number of the trial.
@@ -180,7 +188,7 @@ class Study:
     seeds: int = 1
     dedupe: CopyResult | AnotherSeed | None = CopyResult()
     engine: TrialEngine | None = None
-    packing: Packing | None = None
+    packing: Packing | None = dataclasses.field(default_factory=_shared_programs)
     gate: Gate | None = None
     seed: int = 0
     storage: str | None = "optuna.journal"

@@ -33,11 +33,7 @@ def test_the_baseline_shares_the_program_of_the_trials_that_set_numbers(tiny):
         {PEAK: studies.Log(1e-4, 1e-2), "task.z_loss": studies.Uniform(0.0, 1e-3)}
     )
     study = studies.build(
-        toys.make_study(
-            base=tiny("task.z_loss=1e-4"),
-            space=space,
-            packing=fdl.Config(SharedPrograms, lanes="single"),
-        )
+        toys.make_study(base=tiny("task.z_loss=1e-4"), space=space)  # packing by default
     )
     admission = Admission(study, Editing(packages=toys.PACKAGES), {})
     admission.open([SLICE])
@@ -65,11 +61,7 @@ def test_a_gate_that_judges_by_the_program_sees_one_trial_of_each(tiny):
         {PEAK: studies.Log(1e-4, 1e-2), "model.num_layers": studies.Ordinal((1, 2, 3))}
     )
     for by_program, asked in ((True, [1, 2, 3, 3]), (False, [1, 1, 2, 2, 3, 3])):
-        study = studies.build(
-            toys.make_study(
-                base=tiny(), space=space, packing=fdl.Config(SharedPrograms, lanes="single")
-            )
-        )
+        study = studies.build(toys.make_study(base=tiny(), space=space))
         gate = Gate(by_program)
         admission = Admission(dataclasses.replace(study, gate=gate), Editing(), {})
         admission.open([SLICE])

@@ -123,7 +123,7 @@ its `plan.json`:
 `BlockwiseAttention` computes an online softmax over blocks of keys, and recomputes the scores in
 the backward pass. Sequences that fit into one block, of 256 tokens by default, use the same program
 as `EinsumAttention`. For sequences of 8,192 tokens, the forward and backward passes of attention
-need 47 MiB of temporaries instead of 3,096 MiB, and 0.66 times the processor time
+need 47 MiB of temporaries instead of 3,096 MiB, and 0.54 times the processor time
 ([*measured*](../explanation/measurement.md#grades) on an AMD EPYC, 2026-11-26, JAX 0.10.2, with
 `python tools/bench/attention.py`). If a mesh axis splits the length of sequences, each device
 computes the attention of its own queries.

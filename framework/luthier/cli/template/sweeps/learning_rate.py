@@ -29,6 +29,5 @@ def study() -> fdl.Config[studies.Study]:
         sampler=fdl.Config(optuna.samplers.TPESampler, n_startup_trials=4),
         budget=fdl.Config(studies.Budget, trials=8),
         engine=fdl.Config(studies.Local),
-        packing=fdl.Config(studies.SharedPrograms, lanes="single"),
         gate=fdl.Config(studies.ShapeGate),
     )
