@@ -210,6 +210,33 @@ def test_state_that_a_layer_keeps_and_no_step_updates_is_refused(model, parts, w
     assert remedy in problem.remedy
 
 
+class Dropped(nnx.Module):
+    """A network with dropout; `passes` says how its forward pass treats the keys."""
+
+    def __init__(self, rate, passes, rngs):
+        self.kernel = nnx.Param(jnp.zeros((DIM, 4)))
+        self.drop, self.passes = layers.Dropout(rate), passes
+
+    def __call__(self, x, *, dropout=None):
+        y = x @ self.kernel[...]
+        # The second call of "twice" is the fixed reference of a loss that compares.
+        keys = {"none": [None], "keys": [dropout], "twice": [dropout, None]}[self.passes]
+        return sum(self.drop(y, key) for key in keys)
+
+
+def test_a_loss_that_passes_no_keys_to_dropout_is_refused():
+    with pytest.raises(BadInput) as caught:
+        _stepped(functools.partial(Dropped, 0.1, "none"))
+    (problem,) = caught.value.problems
+    assert (problem.path, "so that drop drops nothing" in problem.what) == ("task", True)
+    assert "row_keys(key, batch)" in problem.remedy
+    # Nothing is lost where the rate is 0, where keys reach a layer, and where a second call of the
+    # model is meant to be fixed. Evaluation has no keys.
+    _stepped(functools.partial(Dropped, 0.0, "none"))
+    _stepped(functools.partial(Dropped, 0.1, "keys"))
+    _stepped(functools.partial(Dropped, 0.1, "twice"))
+
+
 @pytest.mark.parametrize("norm", [flax_norm, own_norm])
 def test_statistics_that_the_model_returns_are_updated(norm):
     assert "variables/norm.mean" in _stepped(functools.partial(Observed, norm=norm))

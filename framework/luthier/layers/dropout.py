@@ -9,7 +9,10 @@ Shapes: B rows, L length, D any feature dimensions.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -17,6 +20,36 @@ import jax.numpy as jnp
 from flax import nnx
 
 _fold_each = jax.vmap(jax.vmap(jax.random.fold_in))
+
+
+@dataclasses.dataclass
+class DropoutUse:
+    """Whether random numbers were drawn for dropout while a loss was traced.
+
+    Args:
+      is_drawn: Some layer drew numbers from its keys.
+      is_skipped: Some `Dropout` with a rate had no keys, and returned its input.
+    """
+
+    is_drawn: bool = False
+    is_skipped: bool = False
+
+
+_use: contextvars.ContextVar[DropoutUse | None] = contextvars.ContextVar("use", default=None)
+
+
+@contextlib.contextmanager
+def watch_dropout() -> Iterator[DropoutUse]:
+    """Record how layers that are called or traced within the context use dropout.
+
+    A task that forgets the keys trains as if it had no dropout, and nothing in the program shows
+    it: a call without keys is what evaluation does.
+    """
+    token = _use.set(use := DropoutUse())
+    try:
+        yield use
+    finally:
+        _use.reset(token)
 
 
 @jax.tree_util.register_dataclass
@@ -75,6 +108,8 @@ class DropoutKeys:
         Returns:
           Float32 [B, L, *shape], in [0, 1).
         """
+        if (use := _use.get()) is not None:
+            use.is_drawn = True
         draw = lambda key: jax.random.uniform(key, shape, jnp.float32)  # noqa: E731
         return jax.vmap(jax.vmap(draw))(self.token_keys_BL)
 
@@ -120,6 +155,11 @@ class Dropout(nnx.Module):
     def __init__(self, rate: Any = 0.0):
         self.rate = rate
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it may drop elements in training: a traced rate may be any."""
+        return isinstance(self.rate, jax.core.Tracer) or bool(self.rate > 0)
+
     def __call__(self, x: jax.Array, keys: DropoutKeys | None) -> jax.Array:
         """Drop elements of x.
 
@@ -134,6 +174,8 @@ class Dropout(nnx.Module):
           ValueError: The keys belong to neither the tokens nor the rows of x.
         """
         if keys is None:
+            if (use := _use.get()) is not None and self.is_active:
+                use.is_skipped = True
             return x
         shape = keys.token_keys_BL.shape
         if x.shape[:2] == shape:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.errors import BadInput, Problem, listed
+from luthier.layers.dropout import Dropout, DropoutUse
 from luthier.layers.experts import ACTIVE_SHARE
 from luthier.layers.parameters import axes_of, gather_unnamed
 from luthier.optim import Layout
@@ -274,6 +275,32 @@ def check_updates(
         problems.append((what, DROPOUT_REMEDY))
     if problems:
         raise BadInput([Problem(what, "model", remedy=remedy) for what, remedy in problems])
+
+
+def check_dropout(model: Any, use: DropoutUse) -> None:
+    """Check that a loss passes keys to a model that has dropout.
+
+    Args:
+      model: The model after the loss was computed, inside the trace.
+      use: How its layers used dropout meanwhile.
+
+    Raises:
+      BadInput: Every dropout layer was called without keys, as in evaluation.
+    """
+    # Some layers without keys are no mistake: a loss may also call its model for a fixed reference.
+    if use.is_drawn or not use.is_skipped:
+        return
+    found = [
+        ".".join(map(str, path))
+        for path, layer in nnx.iter_modules(model)
+        if isinstance(layer, Dropout) and layer.is_active
+    ]
+    what = f"the loss calls the model without dropout keys, so that {_shown(found)} drops nothing"
+    remedy = (
+        "make them of the loss's key, model(..., dropout=luthier.tasks.row_keys(key, batch)), and "
+        "pass them down to the layers; or set the rate to 0"
+    )
+    raise BadInput(Problem(what, "task", remedy=remedy))
 
 
 def _shown(names: Iterable[str]) -> str:

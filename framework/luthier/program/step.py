@@ -14,6 +14,7 @@ from flax import nnx
 
 from luthier import user_code
 from luthier.errors import BadInput, Problem
+from luthier.layers.dropout import watch_dropout
 from luthier.layers.parameters import outlined
 from luthier.metrics import LOSS, Metric, Ratio
 from luthier.metrics.metric import identity
@@ -31,6 +32,7 @@ from luthier.program.state import (
     Structure,
     below,
     changed,
+    check_dropout,
     check_updates,
     chosen,
     model_arrays,
@@ -160,8 +162,10 @@ def _gradient(
 
     def numerator(trained: Mapping[str, jax.Array], part: Batch, *seen: Any) -> Any:
         model = structure.merge({**arrays, **trained})
-        sums = task.loss(model, part, key, *seen)
+        with watch_dropout() as use:
+            sums = task.loss(model, part, key, *seen)
         check_loss(sums)
+        check_dropout(model, use)
         check_updates(model, arrays, sums.updates, is_restored=experiment.restore is not None)
         return sums.loss.numerator, sums
 
