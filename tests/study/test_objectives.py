@@ -28,7 +28,6 @@ SERIES = [
 def test_a_series_becomes_one_number(over, direction, expected):
     objective = studies.Measured(metrics.Selector("held_out", "loss", direction), over)
     assert objective.value({"series": SERIES}) == expected
-    assert objective.at_report(SERIES[:1]) == 3.0
 
 
 def test_what_is_no_number_is_not_the_best():
@@ -51,7 +50,6 @@ def test_facts_are_read_off_the_result():
     assert found == [0.5, 2.0, 8.0, 64.0]
     assert studies.DeviceHours().name == "device_hours"
     assert studies.Parameters("higher").direction == "higher"
-    assert studies.StepTime().at_report(SERIES) is None
 
 
 def test_an_objective_that_no_evaluation_reports_is_a_problem():
@@ -115,7 +113,6 @@ HELD_OUT = studies.Measured(LOSS)
 def test_objectives_of_a_result_with_training_steps(objective, expected):
     found = objective.value(RESULT)
     assert found == expected or (math.isnan(found) and math.isnan(expected))
-    assert objective.at_report(SERIES) is None
 
 
 @pytest.mark.parametrize(

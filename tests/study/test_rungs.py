@@ -252,6 +252,26 @@ def test_a_synchronous_study_promotes_the_best_third_of_each_rung(run):
     assert outcome.ledger.count("complete") == 3
 
 
+@pytest.mark.parametrize("judge", ["scheduler", "pruner"])
+def test_an_expression_of_metrics_of_one_evaluation_judges_as_a_metric_does(run, judge):
+    # The accuracy of the toy depends on the step alone, so this has the order of the loss.
+    expression = studies.objective(
+        "minimize(2 * held_out/loss - held_out/accuracy)", studies.evaluations_of(BASE)
+    )
+    settings = {"seed": 3}
+    if judge == "pruner":
+        pruner = fdl.Config(optuna.pruners.MedianPruner, n_startup_trials=2)
+        settings |= {"scheduler": None, "pruner": pruner}
+    by_metric, _ = run(**settings)
+    by_expression, _ = run(name="expression", objectives=[expression], **settings)
+    states = [trial.state for trial in by_metric.ledger.trials]
+    assert {"complete", "pruned"} <= set(states)
+    assert [trial.state for trial in by_expression.ledger.trials] == states
+    for trial, result in zip(by_expression.ledger.trials, _results(by_expression), strict=True):
+        last = result["series"][-1][1]
+        assert trial.values == (2 * last["held_out/loss"] - last["held_out/accuracy"],)
+
+
 def test_packed_trials_free_their_lanes_when_they_pause(run):
     outcome, engine = run(slices=2, packing=fdl.Config(toys.Lanes))
     assert outcome.is_over
@@ -344,6 +364,17 @@ def test_the_sampler_learns_from_trials_that_wait_at_a_rung(run, monkeypatch):
             {"objectives": [fdl.Config(studies.StepTime)]},
             "an objective that evaluations report, and step_seconds is not one",
             "set scheduler=None",
+        ),
+        *(
+            (
+                {"objectives": [studies.objective(text, studies.evaluations_of(BASE))]},
+                "an objective that evaluations report",
+                "metrics of one evaluation set",
+            )
+            for text in (
+                "held_out/loss + step_time",
+                "minimize(held_out/loss:best + held_out/accuracy)",
+            )
         ),
         (
             {

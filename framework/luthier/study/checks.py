@@ -17,7 +17,7 @@ from luthier.graph.paths import is_node
 from luthier.records import name_problem
 from luthier.study import study as studies
 from luthier.study.driver.sampling import quiet_optuna
-from luthier.study.objectives import Measured
+from luthier.study.objectives import Measured, reporting_set
 from luthier.study.rungs import Asha, SuccessiveHalving, reached_rung, rung_fractions
 from luthier.study.space import Constraint, Grid
 from luthier.study.space_checks import Editing, check_space
@@ -126,12 +126,12 @@ def _objective_problems(study: studies.Study) -> list[Problem]:
             remedy = "set pruner=None"
             what = "a pruner compares trials by one objective, and there are several"
             problems.append(Problem(what, "pruner", remedy=remedy))
-        elif study.objectives and not isinstance(study.objectives[0], Measured):
+        elif study.objectives and (evaluation := reporting_set(study.objectives[0])):
+            problems += _rung_problems(study, evaluation)
+        elif study.objectives:
             name = study.objectives[0].name
             what = f"a pruner needs an objective that evaluations report, and {name} is not one"
             problems.append(Problem(what, "pruner", remedy="set pruner=None"))
-        elif study.objectives and isinstance(study.objectives[0], Measured):
-            problems += _rung_problems(study, study.objectives[0].selector.evaluation)
     return problems
 
 
@@ -252,16 +252,16 @@ def _scheduler_problems(study: studies.Study) -> list[Problem]:
     if len(study.objectives) > 1:
         what = "a scheduler compares trials by one objective, and there are several"
         found.append((what, "set scheduler=None"))
-    elif study.objectives and not isinstance(study.objectives[0], Measured):
-        name = study.objectives[0].name
-        what = f"a scheduler needs an objective that evaluations report, and {name} is not one"
-        found.append((what, "make it one metric of the task, or set scheduler=None"))
-    elif study.objectives and isinstance(study.objectives[0], Measured):
+    elif study.objectives and (evaluation := reporting_set(study.objectives[0])):
         found += (
             _short_runs(study, scheduler)
             if scheduler.horizon == "rung"
-            else _unreached_rungs(study, scheduler, study.objectives[0].selector.evaluation)
+            else _unreached_rungs(study, scheduler, evaluation)
         )
+    elif study.objectives:
+        name = study.objectives[0].name
+        what = f"a scheduler needs an objective that evaluations report, and {name} is not one"
+        found.append((what, "make it of metrics of one evaluation set, or set scheduler=None"))
     with contextlib.suppress(BadInput):  # an experiment that is not ours saves as it likes
         # Trials that restart for each rung resume from nothing.
         if scheduler.horizon == "full" and graphs.get(study.base, "checkpoints") is None:

@@ -40,9 +40,6 @@ class Objective(Protocol):
     def value(self, result: Mapping[str, Any]) -> float | None:
         """Return the value of what `result.json` holds; None where there is none."""
 
-    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return the value after the evaluations so far; None where they do not determine it."""
-
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
         """Return its problems, given the metrics of every evaluation set.
 
@@ -171,18 +168,7 @@ class Measured:
         Returns:
           The value; None where nothing was measured.
         """
-        return self.at_report(result.get("series", ()))
-
-    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return the value of a series so far.
-
-        Args:
-          series: (step, values by metric) of the evaluations so far.
-
-        Returns:
-          The value; None where nothing was measured.
-        """
-        values = [float(metrics[self.name]) for _, metrics in series if self.name in metrics]
+        values = [value for _, value in self.series(result)]
         return self.over(values, self.direction) if values else None
 
     def series(self, result: Mapping[str, Any]) -> list[tuple[int, float]]:
@@ -209,24 +195,8 @@ class Measured:
         return [] if evaluations is None else self.selector.check(evaluations)
 
 
-class _AtEnd:
-    """An objective that no report of an evaluation determines, so that no trial is pruned by it."""
-
-    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
-        """Return None: the value is known when the trial has ended.
-
-        Args:
-          series: (step, values by metric) of the evaluations so far; not used.
-
-        Returns:
-          None.
-        """
-        del series
-        return None
-
-
 @dataclasses.dataclass(frozen=True)
-class _Fact(_AtEnd):
+class _Fact:
     """A fact of `result.json`.
 
     Args:
@@ -320,7 +290,7 @@ _PROGRESS = {"steps": "", "tokens": "tokens", "seconds": "seconds"}
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingMetric(_AtEnd):
+class TrainingMetric:
     """A value that training records at every step: the loss, or a metric of the task on its batch.
 
     Args:
@@ -395,7 +365,7 @@ class TrainingMetric(_AtEnd):
 
 
 @dataclasses.dataclass(frozen=True)
-class StepsTo(_AtEnd):
+class StepsTo:
     """Steps, tokens or seconds until a metric reaches a value; infinite where it never does.
 
     Args:
@@ -480,7 +450,7 @@ class StepsTo(_AtEnd):
 
 
 @dataclasses.dataclass(frozen=True)
-class Expression(_AtEnd):
+class Expression:
     """An expression of objectives: `held_out/loss + 0.1 * step_time`.
 
     Args:
@@ -489,6 +459,9 @@ class Expression(_AtEnd):
       terms: The objectives by the name that `text` has for them; their own directions do not
         matter.
       direction: Direction of optimization, `lower` or `higher`.
+
+    Trials can be pruned and promoted by an expression of metrics of one evaluation set, all of them
+    with `Last`. Other terms are known only when a trial has ended.
 
     Example:
       >>> from luthier import study
@@ -522,7 +495,14 @@ class Expression(_AtEnd):
         """
         values = {name: term.value(result) for name, term in self.terms.items()}
         known = {name: value for name, value in values.items() if value is not None}
-        return expressions.evaluate(self.text, known) if len(known) == len(values) else None
+        if len(known) == len(values):
+            return expressions.evaluate(self.text, known)
+        # Of a trial whose worker died before it wrote a result, the driver wrote what was reported
+        # of the objective, and not its terms.
+        reports = [
+            metrics[self.name] for _, metrics in result.get("series", ()) if self.name in metrics
+        ]
+        return float(reports[-1]) if reports else None
 
     def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
         """Return the problems of the expression and of its terms.
@@ -554,6 +534,63 @@ class Expression(_AtEnd):
 
 def _below(path: str, problem: Problem) -> Problem:
     return dataclasses.replace(problem, path=f"{path}.{problem.path}".rstrip("."))
+
+
+def reporting_set(objective: Objective) -> str | None:
+    """Return the evaluation set whose reports tell an objective while a trial trains.
+
+    Args:
+      objective: The objective.
+
+    Returns:
+      The name of the set; None for an objective that is known only at the end of a trial.
+
+    Example:
+      >>> from luthier import study
+      >>> from luthier.study import objectives
+      >>> objectives.reporting_set(study.StepTime()) is None
+      True
+    """
+    if isinstance(objective, Measured):
+        return objective.selector.evaluation
+    if not isinstance(objective, Expression):
+        return None
+    # Of several sets, no report has the values of all. Terms other than `Last` would need the
+    # series of each, and a report leaves one value, that of the expression.
+    terms = list(objective.terms.values())
+    sets = {reporting_set(term) for term in terms}
+    is_latest = all(isinstance(term, Measured) and term.over == Last() for term in terms)
+    return sets.pop() if len(sets) == 1 and is_latest else None
+
+
+def reported(objective: Objective, metrics: Mapping[str, float]) -> float | None:
+    """Return the value of an objective at one evaluation.
+
+    Args:
+      objective: The objective.
+      metrics: The metrics of the evaluation, by `evaluation/metric`.
+
+    Returns:
+      The value; None where the evaluation does not determine it.
+    """
+    if reporting_set(objective) is None:
+        return None
+    return objective.value({"series": [(0, metrics)]})
+
+
+def reduced(objective: Objective, series: Mapping[int, float]) -> float | None:
+    """Return the value that an objective would have if the trial ended now.
+
+    Args:
+      objective: The objective.
+      series: What was `reported`, by step.
+
+    Returns:
+      The value; None without a report.
+    """
+    over: Over = getattr(objective, "over", Last())
+    values = [value for _, value in sorted(series.items())]
+    return over(values, objective.direction) if values else None
 
 
 @dataclasses.dataclass(frozen=True)

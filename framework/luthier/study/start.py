@@ -31,9 +31,10 @@ from luthier.study.driver.admission import Admission
 from luthier.study.driver.directory import StudyDirectory, find_study, without_secrets
 from luthier.study.driver.journal import Journal, read_journal, require_whole
 from luthier.study.driver.limits import Limits
-from luthier.study.driver.loop import Driver, Parts, View, grid_notice, reduced
+from luthier.study.driver.loop import Driver, Parts, View, grid_notice
 from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, make_suggester
 from luthier.study.driver.trial_table import Ledger
+from luthier.study.objectives import reduced
 from luthier.study.protocol import SliceInfo, TrialEngine
 from luthier.study.rungs import Rungs
 from luthier.study.space_checks import Editing, locate

@@ -1,6 +1,5 @@
 import dataclasses
 
-import fiddle as fdl
 import simulated_engine as toys
 
 from luthier import study as studies

@@ -60,7 +60,7 @@ from luthier.study.driver.journal import Journal
 from luthier.study.driver.limits import Limits
 from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, grid_resolution
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
-from luthier.study.objectives import Objective, judge
+from luthier.study.objectives import judge, reduced, reported
 from luthier.study.protocol import (
     Back,
     Event,
@@ -1062,10 +1062,10 @@ class Driver(_Trials):
 
     def _report(self, trial: Trial, event: Reported) -> None:
         objective = self._study.objectives[0]
-        raw, pruning = event.metrics.get(objective.name), self._parts.pruning
+        raw, pruning = reported(objective, event.metrics), self._parts.pruning
         verdict: Verdict = "continue"
         if raw is not None:
-            self._note("reported", trial=trial.number, step=event.step, value=float(raw))
+            self._note("reported", trial=trial.number, step=event.step, value=raw)
             # Trials are compared by the value that the objective would have if they ended now (best
             # so far, or mean of the last ones), and not by the raw metric.
             value = reduced(objective, trial.series or {})
@@ -1196,10 +1196,3 @@ def grid_notice(study: Study) -> str:
         return ""
     needed = f"the grid needs {settings * study.seeds} trials with the baseline"
     return f"{needed}, and budget.trials={trials} leaves {left} of its settings out"
-
-
-def reduced(objective: Objective, series: Mapping[int, float]) -> float | None:
-    """Return the value of an objective after the reports so far."""
-    return objective.at_report(
-        [(step, {objective.name: value}) for step, value in sorted(series.items())]
-    )

@@ -26,7 +26,7 @@ from luthier.study.driver.admission import mark_of
 from luthier.study.driver.directory import ASSIGNMENT_FORMAT, StudyDirectory, find_study
 from luthier.study.driver.journal import encode_line, has_results, load_journal
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
-from luthier.study.objectives import judge
+from luthier.study.objectives import judge, reported
 from luthier.study.protocol import TrialEnded
 from luthier.study.space_checks import Editing, locate
 
@@ -437,14 +437,14 @@ class _Repair:
         if ended is None or (self._study.pruner or self._study.scheduler) is None:
             return  # nothing else goes by reports
         known = self._ledger.trials[trial].series or {}
-        name = self._study.objectives[0].name
+        objective = self._study.objectives[0]
         for step, metrics in ended.result.get("series", ()):
             # Only those before the report that follows: later ones have lines of their own, or come
             # at the end.
             if before is not None and step >= before:
                 return
-            if step not in known and metrics.get(name) is not None:
-                self._made("reported", trial=trial, step=step, value=float(metrics[name]))
+            if step not in known and (value := reported(objective, metrics)) is not None:
+                self._made("reported", trial=trial, step=step, value=value)
 
     def _owe_report(self, trial: int) -> None:
         """Have the line `told` follow next where the setting has ended, as a driver writes it."""
