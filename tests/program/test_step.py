@@ -171,13 +171,14 @@ def test_a_declared_metric_that_is_not_returned_is_refused():
 
 
 SUM = Metric("sum")
+SORTED = Metric("sorted", transform=np.sort)  # of an array, it is no number
 
 
 @dataclasses.dataclass(frozen=True)
 class Returning(tasks.LanguageModelling):
     """Returns something else than sums."""
 
-    metrics: ClassVar[tuple[Metric, ...]] = (*tasks.LanguageModelling.metrics, SUM)
+    metrics: ClassVar[tuple[Metric, ...]] = (*tasks.LanguageModelling.metrics, SUM, SORTED)
     evaluated: Any = None
     lost: Any = None
 
@@ -186,7 +187,8 @@ class Returning(tasks.LanguageModelling):
         return sums if self.lost is None else self.lost(sums)
 
     def evaluate(self, model, batch):
-        return self.evaluated(super().evaluate(model, batch))
+        sums = Ratio(jnp.ones(1), 1.0)
+        return self.evaluated({**super().evaluate(model, batch), SORTED: sums})
 
 
 def returning(**functions):
@@ -203,6 +205,14 @@ def returning(**functions):
         (
             lambda found: {**found, SUM: Ratio(jnp.ones(4), 1.0)},
             r"evaluate returns arrays of shapes \(4,\) and \(\) for sum; return scalars, or give",
+        ),
+        (
+            lambda found: {**found, SUM: found[LOSS], SORTED: Ratio(jnp.ones(4), 1.0)},
+            r"evaluate returns sorted, whose transform makes an array of shape \(4,\), not a number",
+        ),
+        (
+            lambda found: {**found, SUM: found[LOSS], SORTED: Ratio(jnp.ones(4), jnp.ones(3))},
+            r"a sum of shape \(4,\) and a weight of shape \(3,\) for sorted, which do not broadcast",
         ),
         (
             lambda found: {**found, SUM: found[LOSS], Metric("other"): found[LOSS]},

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -229,7 +230,28 @@ def evaluate_step(
                 "return scalars, or give the metric a `transform` that makes a number of an array"
             )
             raise BadInput(Problem(what, "task", remedy=remedy))
+        if problem := _quotient_problem(metric, *shapes):
+            raise BadInput(Problem(f"evaluate returns {problem}", "task"))
     return found
+
+
+def _quotient_problem(metric: Metric, sum_shape: Sequence[int], weight_shape: Sequence[int]) -> str:
+    """Return why a metric makes no number of sums of these shapes; nothing where it does."""
+    # In the trace, too: the division is on the host, after all batches of the first evaluation.
+    try:
+        shape = np.broadcast_shapes(tuple(sum_shape), tuple(weight_shape))
+    except ValueError:
+        return (
+            f"a sum of shape {tuple(sum_shape)} and a weight of shape {tuple(weight_shape)} for "
+            f"{metric}, which do not broadcast"
+        )
+    try:
+        made = metric.transform(np.ones(shape) if shape else 1.0)
+    except Exception:  # of the user: quotients of another value may be what it needs
+        return ""
+    if np.size(made) == 1:
+        return ""
+    return f"{metric}, whose transform makes an array of shape {np.shape(made)}, not a number"
 
 
 def check_loss(sums: Any) -> None:
