@@ -192,21 +192,33 @@ def _arguments(frame: FrameType) -> Iterator[str]:
             yield f"{name}={described(frame.f_locals[name])}"
 
 
-def definition(component: Any, name: str) -> list[str]:
+def definition(component: Any, *names: str) -> list[str]:
     """Return the line where a method is defined, with its parameters; nothing if it is unknown.
 
     Args:
       component: A class, or a function.
-      name: The method; where there is none of this name, the line is that of the component.
+      names: Methods or properties; the first one that the user's code defines, or else the
+        component: the line of a method that it inherits would be one of luthier's.
     """
-    method = getattr(component, name, None)
-    target = method if callable(method) and hasattr(method, "__code__") else component
+    found = [getattr(component, name, None) for name in names]
+    functions = [one.fget if isinstance(one, property) else one for one in found]
+    own = [one for one in functions if hasattr(one, "__code__") and is_users_component(one)]
+    target = own[0] if own else component
     with contextlib.suppress(OSError, TypeError, ValueError):
         at = f"{_short(inspect.getsourcefile(target) or '')}:{inspect.getsourcelines(target)[1]}"
-        if target is method:
-            return [_cut(f"  {at}: def {method.__qualname__}{inspect.signature(method)}")]
+        if own:
+            return [_cut(f"  {at}: def {target.__qualname__}{inspect.signature(target)}")]
         return [_cut(f"  {at}: {component.__qualname__}")]
     return []
+
+
+def spec_definition(data: Any) -> list[str]:
+    """Return the line of the user's code that says which arrays a batch has, as `definition` does.
+
+    Args:
+      data: The class of a data node; a `Table` has `entries`, other nodes a `batch_spec`.
+    """
+    return definition(data, "batch_spec", "entries")
 
 
 def _arrays_of_caller(error: BaseException) -> Iterator[str]:

@@ -712,7 +712,7 @@ def components_at_fault(
         entries = ", ".join(f"{name}={user_code.described(x)}" for name, x in batch.items())
         if all(part == "data" or part.startswith(("data.", "evaluations")) for part in parts):
             path, component = next(iter(parts.items()))
-            details = user_code.definition(component, "batch_spec")
+            details = user_code.spec_definition(component)
             problem = dataclasses.replace(problem, path=path)
             raise UserCodeError(problem, [*details, f"  the batch has {entries}"]) from error
         names = ", ".join(f"{part} ({one.__qualname__})" for part, one in parts.items())
@@ -849,7 +849,7 @@ def _check_entry(data: Data, path: str, name: str, entry: Any, task: Any, num_ro
             return
     component = type(data)
     if user_code.is_users_component(component):
-        details = user_code.definition(component, "batch_spec")
+        details = user_code.spec_definition(component)
         problem = Problem(f"{component.__qualname__}.{what}", path, remedy=remedy)
         raise UserCodeError(problem, details)
     raise ValidationError(Problem(what, path, remedy=remedy))

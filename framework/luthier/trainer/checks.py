@@ -387,5 +387,5 @@ def check_spec(
                 f"a batch has {name} {user_code.described(found)}, and batch_spec has "
                 f"{user_code.described(expected)}"
             )
-        details = user_code.definition(type(data), "batch_spec")
+        details = user_code.spec_definition(type(data))
         raise UserCodeError(Problem(f"{type(data).__qualname__}: {what}", path), details)
