@@ -159,9 +159,8 @@ def details(error: BaseException, component: Any = None) -> list[str]:
         at = f"{_short(code.co_filename)}:{line}, in {code.co_qualname}"
         source = linecache.getline(code.co_filename, line).strip()
         lines.append(_cut(f"  {at}: {source}" if source else f"  {at}"))
-    innermost = found[-1][0]
     with contextlib.suppress(Exception):  # the repr of a value of the user's
-        if given := ", ".join(_arguments(innermost)):
+        if given := ", ".join(_arguments(*found[-1])):
             lines.append(_cut(f"  called with {given}"))
     return lines
 
@@ -184,12 +183,29 @@ def described(value: Any) -> str:
     return value.__qualname__ if isinstance(value, type) else type(value).__qualname__
 
 
-def _arguments(frame: FrameType) -> Iterator[str]:
+def _arguments(frame: FrameType, line: int) -> Iterator[str]:
     code = frame.f_code
     number = code.co_argcount + code.co_kwonlyargcount
     for name in code.co_varnames[:number]:
         if name not in ("self", "cls") and name in frame.f_locals:
-            yield f"{name}={described(frame.f_locals[name])}"
+            value = frame.f_locals[name]
+            if isinstance(value, Mapping):
+                value = _read_last_first(value, frame, line)
+            yield f"{name}={described(value)}"
+
+
+def _read_last_first(value: Mapping[Any, Any], frame: FrameType, line: int) -> dict[Any, Any]:
+    """Return the entries of a batch, those that were read last before a line in front."""
+    # A long line is cut, and a batch of many entries makes one: the entry whose shape does not fit
+    # is most often one that the code has just read.
+    code = frame.f_code
+    lines = [linecache.getline(code.co_filename, i) for i in range(code.co_firstlineno, line + 1)]
+
+    def last_read(key: Any) -> int:
+        quoted = (f'"{key}"', f"'{key}'")
+        return max((i for i, text in enumerate(lines) if any(q in text for q in quoted)), default=0)
+
+    return {key: value[key] for key in sorted(value, key=last_read, reverse=True)}
 
 
 def definition(component: Any, *names: str) -> list[str]:
