@@ -1,19 +1,55 @@
-"""The `packing` of a study: groups trials that can share a compiled program and a device group."""
+"""The `packing` of a study: which trials share a compiled program, and which a device group."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from luthier import graph as graphs
 from luthier.graph import Graph
-from luthier.program import Experiment
-from luthier.study.hoisting import Discoveries, program_key
 from luthier.study.protocol import Lanes, SliceInfo
-from luthier.study.study import Packed
+
+if TYPE_CHECKING:
+    from luthier.study.hoisting import Discoveries
+
+# Modules that import arrays are imported where they are used: studies are also listed and shown.
 
 SEED = "seed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """The way in which a trial may run: its runtime arguments and its lanes.
+
+    Args:
+      key: The same for all trials that one compiled program serves.
+      hoist: Paths of the leaves that enter that program as arguments.
+      lanes: How several such trials share a slice.
+      num_lanes: How many may share one.
+    """
+
+    key: str = ""
+    hoist: Sequence[str] = ()
+    lanes: Lanes = "single"
+    num_lanes: int = 1
+
+
+class Packing(Protocol):
+    """Decides which trials are served by one program, and how many share a device group."""
+
+    def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
+        """Return how the trial with `graph` runs on a slice; `base` is the study's.
+
+        Args:
+          base: The study's experiment graph.
+          graph: The trial's graph.
+          slice: The device group.
+
+        Returns:
+          The leaves that are arguments, and the number of lanes.
+        """
 
 
 @dataclasses.dataclass
@@ -36,7 +72,12 @@ class SharedPrograms:
 
     def __post_init__(self) -> None:
         self._seen: set[str] = {SEED, *(self.paths or ())}
-        self._discoveries = Discoveries()
+
+    @functools.cached_property
+    def _discoveries(self) -> Discoveries:
+        from luthier.study.hoisting import Discoveries
+
+        return Discoveries()
 
     def learn(self, paths: Iterable[str]) -> None:
         """Register the leaves that the study's space sets, before the first trial is placed.
@@ -88,11 +129,15 @@ class SharedPrograms:
         return None if known is None else self._packed(graph, known.paths)
 
     def _packed(self, graph: Graph, hoist: Sequence[str]) -> Packed:
+        from luthier.study.hoisting import program_key
+
         num_lanes = 1 if self.lanes == "single" else self.num_lanes
         return Packed(program_key(graph, hoist), hoist, self.lanes, num_lanes)
 
 
 def _has_program(graph: Graph) -> bool:
     """Return whether a trial compiles a step: a study may also be over a class of the user."""
+    from luthier.program import Experiment
+
     made = graph.__fn_or_cls__
     return isinstance(made, type) and issubclass(made, Experiment)

@@ -12,7 +12,8 @@ from luthier.errors import BadInput, Problem
 from luthier.graph import Graph
 from luthier.graph.paths import is_node
 from luthier.study.objectives import Objective
-from luthier.study.protocol import Lanes, SliceInfo, TrialEngine
+from luthier.study.packing import Packing, SharedPrograms
+from luthier.study.protocol import SliceInfo, TrialEngine
 from luthier.study.rungs import Scheduler
 from luthier.study.space import Grid, Space
 
@@ -82,39 +83,6 @@ class Budget:
 # budget.trials=8`).
 
 
-@dataclasses.dataclass(frozen=True)
-class Packed:
-    """The way in which a trial may run: its runtime arguments and its lanes.
-
-    Args:
-      key: The same for all trials that one compiled program serves.
-      hoist: Paths of the leaves that enter that program as arguments.
-      lanes: How several such trials share a slice.
-      num_lanes: How many may share one.
-    """
-
-    key: str = ""
-    hoist: Sequence[str] = ()
-    lanes: Lanes = "single"
-    num_lanes: int = 1
-
-
-class Packing(Protocol):
-    """Decides which trials are served by one program, and how many share a device group."""
-
-    def __call__(self, base: Graph, graph: Graph, slice: SliceInfo) -> Packed:
-        """Return how the trial with `graph` runs on a slice; `base` is the study's.
-
-        Args:
-          base: The study's experiment graph.
-          graph: The trial's graph.
-          slice: The device group.
-
-        Returns:
-          The leaves that are arguments, and the number of lanes.
-        """
-
-
 class Gate(Protocol):
     """Rejects trials that cannot run on a device group."""
 
@@ -140,9 +108,7 @@ class AnotherSeed:
     """Runs a trial whose graph was tried before with a new seed."""
 
 
-def _shared_programs() -> Packing:
-    from luthier.study.packing import SharedPrograms  # imports arrays, which most commands need not
-
+def _one_after_another() -> Packing:
     return SharedPrograms(lanes="single")
 
 
@@ -188,7 +154,9 @@ class Study:
     seeds: int = 1
     dedupe: CopyResult | AnotherSeed | None = CopyResult()
     engine: TrialEngine | None = None
-    packing: Packing | None = dataclasses.field(default_factory=_shared_programs)
+    packing: Packing | None = dataclasses.field(
+        default_factory=lambda: SharedPrograms(lanes="single")
+    )
     gate: Gate | None = None
     seed: int = 0
     storage: str | None = "optuna.journal"

@@ -13,11 +13,12 @@ from luthier.graph import Graph
 from luthier.recipes import scale_length
 from luthier.records.weights_and_biases import OUTCOME, SUMMARY_RUN, Wandb
 from luthier.study.driver.mirror import shown_dimension, shown_value
+from luthier.study.packing import Packed
 from luthier.study.protocol import SliceInfo
 from luthier.study.rungs import rung_fractions
 from luthier.study.space import settings
 from luthier.study.space_checks import Editing, violated
-from luthier.study.study import CopyResult, Packed, Study
+from luthier.study.study import CopyResult, Study
 
 
 @dataclasses.dataclass(frozen=True)

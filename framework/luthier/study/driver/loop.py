@@ -61,6 +61,7 @@ from luthier.study.driver.limits import Limits
 from luthier.study.driver.sampling import Pruning, Suggester, Suggestion, grid_resolution
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.objectives import judge, reduced, reported
+from luthier.study.packing import Packed
 from luthier.study.protocol import (
     Back,
     Event,
@@ -78,7 +79,7 @@ from luthier.study.protocol import (
 )
 from luthier.study.rungs import Rungs, reached_rung
 from luthier.study.space import num_points, override_text
-from luthier.study.study import Packed, Study
+from luthier.study.study import Study
 
 WATCH_SECONDS = 10.0
 # Samplers that look back are asked one setting at a time: a setting that waits in the queue would
