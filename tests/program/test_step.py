@@ -208,11 +208,11 @@ def returning(**functions):
         ),
         (
             lambda found: {**found, SUM: found[LOSS], SORTED: Ratio(jnp.ones(4), 1.0)},
-            r"evaluate returns sorted, whose transform makes an array of shape \(4,\), not a number",
+            r"sorted, whose transform makes an array of shape \(4,\), not a number",
         ),
         (
             lambda found: {**found, SUM: found[LOSS], SORTED: Ratio(jnp.ones(4), jnp.ones(3))},
-            r"a sum of shape \(4,\) and a weight of shape \(3,\) for sorted, which do not broadcast",
+            r"shape \(4,\) and a weight of shape \(3,\) for sorted, which do not broadcast",
         ),
         (
             lambda found: {**found, SUM: found[LOSS], Metric("other"): found[LOSS]},

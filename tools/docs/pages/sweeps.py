@@ -112,7 +112,8 @@ If `keep_best` is not set either, the study uses the first metric of the only ev
 - In a study file, the function `studies.objective` returns the same objectives. It needs the
   metrics of the experiment, as in
   `objectives=[studies.objective("maximize(held_out/accuracy)", studies.evaluations_of(base))]`.
-- A pruner requires an objective of the form `EVALUATION/METRIC`, or an expression of metrics of one evaluation set.
+- A pruner requires an objective of the form `EVALUATION/METRIC`, or an expression of metrics of
+  one evaluation set.
 - If you set several objectives, the result is a Pareto front.
 
 To set a bound on any of these values, add a constraint such as `--constraint 'peak_bytes<=8GiB'`. A
