@@ -217,7 +217,7 @@ def definition(component: Any, *names: str) -> list[str]:
         component: the line of a method that it inherits would be one of luthier's.
     """
     found = [getattr(component, name, None) for name in names]
-    functions = [one.fget if isinstance(one, property) else one for one in found]
+    functions: list[Any] = [one.fget if isinstance(one, property) else one for one in found]
     own = [one for one in functions if hasattr(one, "__code__") and is_users_component(one)]
     target = own[0] if own else component
     with contextlib.suppress(OSError, TypeError, ValueError):
