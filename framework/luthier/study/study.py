@@ -108,10 +108,6 @@ class AnotherSeed:
     """Runs a trial whose graph was tried before with a new seed."""
 
 
-def _one_after_another() -> Packing:
-    return SharedPrograms(lanes="single")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
     """A hyperparameter study.
