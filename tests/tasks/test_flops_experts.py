@@ -6,13 +6,14 @@ import pytest
 from flax import nnx
 
 from luthier.layers import AllExperts, Capacity, Dropless, Experts, GatedMlp, TopK
+from luthier.parallel import Mesh, Rules, activation_rules
 from luthier.tasks import Flops
 from luthier.tasks import count_flops as count
 
 E, K, D, F, B, L = 4, 2, 8, 16, 3, 10
 
 
-def _flops(dispatch):
+def _flops(dispatch, rows=B):
     layer = Experts(
         E,
         functools.partial(TopK, K),
@@ -22,7 +23,9 @@ def _flops(dispatch):
         rngs=nnx.Rngs(params=0),
     )
     graphdef, state = nnx.split(layer)
-    return count(jax.make_jaxpr(lambda s, x: nnx.merge(graphdef, s)(x))(state, jnp.ones((B, L, D))))
+    return count(
+        jax.make_jaxpr(lambda s, x: nnx.merge(graphdef, s)(x))(state, jnp.ones((rows, L, D)))
+    )
 
 
 EXPERTS = 3 * 2 * D * F  # of one token in one expert
@@ -36,7 +39,7 @@ ACTIVE = EXPERTS * K * B * L + ROUTER
         (AllExperts(), EXPERTS * (E - K) * B * L),
         (Capacity(1.5), EXPERTS * (E * 8 - K * L) * B),  # ceil(1.5 * 2 * 10 / 4) places
         (Capacity(1.0), 0),
-        (Dropless(), 0),
+        (Dropless(), EXPERTS * (88 - K * B * L)),  # 11 tiles of 8 places
     ],
 )
 def test_what_nobody_chose_is_idle(dispatch, idle):
@@ -63,3 +66,12 @@ def test_the_gradient_of_grouped_products_costs_twice_the_products():
     assert count(jax.make_jaxpr(product)(x_NI, kernels_EIO)) == forward
     both = jax.make_jaxpr(jax.grad(product, argnums=(0, 1)))(x_NI, kernels_EIO)
     assert count(both) == forward * 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sizes", [{"expert": 4}, {"expert": 2, "fsdp": 2}, {"fsdp": 4}])
+def test_devices_that_split_experts_each_need_a_part(sizes):
+    mesh = Mesh(data=1, **sizes).arrange(jax.devices()[:4])
+    with activation_rules(mesh, Rules()):
+        found = _flops(Dropless(), rows=4)
+    assert found.active == _flops(Dropless(), rows=4).active

@@ -90,6 +90,7 @@ from luthier.layers.experts import (
     as_scored,
     renormalized,
 )
+from luthier.layers.groups import Groups
 from luthier.layers.initializers import (
     FanAverage,
     FanIn,
@@ -199,6 +200,7 @@ __all__ = [
     "GPipe",
     "GatedMlp",
     "GroupNorm",
+    "Groups",
     "HeadNorms",
     "Initializer",
     "InterleavedSinusoids",

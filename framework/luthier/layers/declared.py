@@ -25,6 +25,7 @@ import jax
 # that JAX carries through `vmap`, `grad`, `scan` and `checkpoint` into the jaxpr of a whole step; a
 # primitive of our own would need rules for each of these, and a lowering.
 _PAIRS = re.compile(r"pairs_(\d+)_of_(\d+)")
+_COUNTED = re.compile(r"active_(\d+)_of_(\d+)")
 _CHOICE = re.compile(r"attention_by_([A-Za-z]+)_for_([a-z_]+)")
 _KERNEL = re.compile(r"kernel_of_(\d+)_flops_(\d+)_bytes_")
 _is_abstract = contextvars.ContextVar("is_abstract", default=False)
@@ -50,6 +51,29 @@ def visible_share(name_stack: str) -> Fraction:
     # Anywhere in the stack: transformations wrap names, as in `transpose(jvp(pairs_1_of_2))`.
     match = _PAIRS.search(name_stack)
     return Fraction(1) if match is None else Fraction(int(match[1]), int(match[2]))
+
+
+def counted(active: int, places: int) -> AbstractContextManager[Any]:
+    """Declare, for the count of FLOPs, how many of the computed places hold a choice at best.
+
+    Around a loop whose number of turns is data, `places` are those of one turn: the count sees only
+    one of them.
+
+    Args:
+      active: Choices to compute.
+      places: Places that are computed.
+    """
+    return jax.named_scope(f"active_{active}_of_{places}")
+
+
+def share_of(name_stack: str) -> tuple[int, int] | None:
+    """Return active and all places of an operation, if it was traced within `counted`.
+
+    Args:
+      name_stack: The names of the scopes around the operation.
+    """
+    match = _COUNTED.search(name_stack)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def chosen(core: str, reasons: Sequence[str]) -> AbstractContextManager[Any]:

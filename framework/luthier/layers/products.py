@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.groups import Groups, multiply, rows_by_kernels, rows_by_rows
 from luthier.layers.parameters import DType, wide
 
 
@@ -32,13 +33,13 @@ class Product(Protocol):
           [T, O] in the type of the factors.
         """
 
-    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:
+    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, groups: Groups) -> jax.Array:
         """Return the products [N, O] of rows with the kernels of their experts.
 
         Args:
           x_NI: [N, I], sorted by expert.
           kernel_EIO: [E, I, O], of the same type.
-          sizes_E: Rows of each expert, int32 [E]; rows after those of the last give anything.
+          groups: The rows of each expert; rows after those of the last give anything.
 
         Returns:
           [N, O] in the type of the factors.
@@ -69,20 +70,20 @@ class MatrixProduct:
         """
         return x_TI @ kernel_IO
 
-    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:
+    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, groups: Groups) -> jax.Array:
         """Return the products [N, O] of rows [N, I] with the kernels [E, I, O] of their experts.
 
         Args:
           x_NI: [N, I], sorted by expert.
           kernel_EIO: [E, I, O].
-          sizes_E: Rows of each expert, int32 [E].
+          groups: The rows of each expert; rows after those of the last give anything.
 
         Returns:
           [N, O] in the type of the factors.
 
         Source: Gale et al. 2022, arXiv:2211.15841, section 4.
         """
-        return jax.lax.ragged_dot(x_NI, kernel_EIO, sizes_E)
+        return multiply(x_NI, kernel_EIO, groups)
 
 
 # Products of factors of eight bits, by qwix: the only module that knows it.
@@ -160,7 +161,7 @@ class QuantizedProduct:
         """
         return _product(x_TI, kernel_IO, self)
 
-    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:
+    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, groups: Groups) -> jax.Array:
         """Return the products [N, O] of rows with the kernels of their experts.
 
         Every row, and every column of every expert's kernel, has a scale of its own.
@@ -168,12 +169,12 @@ class QuantizedProduct:
         Args:
           x_NI: [N, I], sorted by expert.
           kernel_EIO: [E, I, O], of the same type.
-          sizes_E: Rows of each expert, int32 [E]; rows after those of the last give anything.
+          groups: The rows of each expert; rows after those of the last give anything.
 
         Returns:
           [N, O] in the type of the factors.
         """
-        return _grouped(x_NI, kernel_EIO, sizes_E, self)
+        return _grouped(x_NI, kernel_EIO, groups, self)
 
 
 # The largest number becomes 127. By qwix's default it would be 127.5, and the last bit of the scale
@@ -260,36 +261,56 @@ _product.defvjp(_product_forward, _product_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _grouped(
-    x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array, types: QuantizedProduct
+    x_NI: jax.Array, kernel_EIO: jax.Array, groups: Groups, types: QuantizedProduct
 ) -> jax.Array:
     factors = _quantize(x_NI, types.inputs, (0,)), _quantize(kernel_EIO, types.kernel, (0, 2))
-    found: jax.Array = _qwix().ragged_dot(*_same_kind(*factors, x_NI.dtype), sizes_E)
-    return found.astype(x_NI.dtype)
+    return _by_group(*factors, groups, x_NI.dtype)
+
+
+def _by_group(x_NI: Any, kernel_EIO: Any, groups: Groups, dtype: DType) -> jax.Array:
+    """Return the products of rows with the kernels of their groups, either quantized or not."""
+    qwix = _qwix()
+    factors = _same_kind(x_NI, kernel_EIO, dtype)
+    if not groups.tile:
+        found = qwix.ragged_dot(*factors, groups.sizes_E)
+    else:
+        numbers = ((2,), (1,)), ((0,), (0,))
+        product = functools.partial(qwix.dot_general, dimension_numbers=numbers)
+        found = rows_by_kernels(product, *factors, groups)
+    return found.astype(dtype)
 
 
 def _grouped_forward(
-    x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array, types: QuantizedProduct
+    x_NI: jax.Array, kernel_EIO: jax.Array, groups: Groups, types: QuantizedProduct
 ) -> Any:
-    return _grouped(x_NI, kernel_EIO, sizes_E, types), (x_NI, kernel_EIO, sizes_E)
+    return _grouped(x_NI, kernel_EIO, groups, types), (x_NI, kernel_EIO, groups)
 
 
 def _grouped_backward(types: QuantizedProduct, factors: Any, gradient_NO: jax.Array) -> Any:
     # As in `_product_backward`, group by group. For dW the ragged dimension is the one that is
     # summed over: rows of each expert give one matrix each, hence `ragged_dot_general`. The scales
     # of x and dy are then by feature, over the rows of all experts.
-    x_NI, kernel_EIO, sizes_E = factors
+    x_NI, kernel_EIO, groups = factors
     inputs, kernel = _of_backward(types)
     back_EOI = kernel_EIO.swapaxes(1, 2)
     pair = _quantize(gradient_NO, types.gradient, (0,)), _quantize(back_EOI, kernel, (0, 2))
-    to_x = _qwix().ragged_dot(*_same_kind(*pair, x_NI.dtype), sizes_E)
+    to_x = _by_group(*pair, groups, x_NI.dtype)
     pair = _quantize(x_NI, inputs, (1,)), _quantize(gradient_NO, types.gradient, (1,))
+    pair = _same_kind(*pair, x_NI.dtype)
+    if groups.tile:
+        sums = functools.partial(
+            _qwix().dot_general,
+            dimension_numbers=(((0,), (0,)), ((), ())),
+            preferred_element_type=wide(kernel_EIO.dtype),
+        )
+        return to_x, rows_by_rows(sums, *pair, groups, kernel_EIO.dtype), None
     numbers = jax.lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((0,), (0,)), ((), ())),
         lhs_ragged_dimensions=[0],
         rhs_group_dimensions=[],
     )
-    to_kernel = _qwix().ragged_dot_general(*_same_kind(*pair, x_NI.dtype), sizes_E, numbers)
-    return to_x.astype(x_NI.dtype), to_kernel.astype(kernel_EIO.dtype), None
+    to_kernel = _qwix().ragged_dot_general(*pair, groups.sizes_E, numbers)
+    return to_x, to_kernel.astype(kernel_EIO.dtype), None
 
 
 _grouped.defvjp(_grouped_forward, _grouped_backward)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
+from luthier.layers.declared import share_of
 from luthier.planner.targets import PUBLISHED, Chip
 from luthier.tasks.flops import declared, declared_bytes, inside, of_equation, times
 
@@ -174,7 +176,9 @@ def _of(equation: jex_core.JaxprEqn) -> dict[str, int]:
     name = equation.primitive.name
     if name in _PRODUCTS or declared(equation) is not None:
         counted = of_equation(equation)
-        hidden = 0 if name in _PRODUCTS else counted.hidden
+        # Padding is computed, but for the rows of no group, which kernels of grouped products skip.
+        skipped = counted.idle if name.startswith("ragged_dot") else 0
+        hidden = skipped if name in _PRODUCTS else counted.hidden
         # A hoisted value that a kernel reads, such as a scale, comes before its arrays.
         arrays = [x for x in equation.invars if getattr(x.aval, "shape", ())] or equation.invars
         return {_wider(arrays[:2]): counted.total - hidden}
@@ -182,9 +186,12 @@ def _of(equation: jex_core.JaxprEqn) -> dict[str, int]:
         sides = [flops_by_dtype(branch) for branch in equation.params["branches"]]
         return max(sides, key=lambda side: sum(side.values()))
     found: dict[str, int] = {}
+    # A loop whose number of turns is data declares how much of a turn it computes.
+    shares = share_of(str(equation.source_info.name_stack)) if name == "while" else None
+    turns = Fraction(*shares) if shares is not None else Fraction(times(equation))
     for inner in inside(equation):
         for dtype, flops in flops_by_dtype(inner).items():
-            found[dtype] = found.get(dtype, 0) + flops * times(equation)
+            found[dtype] = found.get(dtype, 0) + int(flops * turns)
     return found
 
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from luthier.layers.declared import is_kernel, kernel_bytes, kernel_flops, visible_share
-from luthier.layers.experts import share_of
+from luthier.layers.declared import is_kernel, kernel_bytes, kernel_flops, share_of, visible_share
 
 # cuDNN's kernels of attention, as the primitives of JAX that call them, and the number of products
 # of [L, K] x [K, S] that each computes.
@@ -107,15 +106,15 @@ def of_equation(equation: jex_core.JaxprEqn) -> Flops:
     Args:
       equation: A `JaxprEqn`.
     """
-    # What a shape cannot show, layers declare in the names of scopes (`layers.declared`,
-    # `layers.experts.dispatch.counted`): the share of places that hold a token, and of pairs that a
-    # mask leaves visible. Names survive differentiation, so the backward pass is counted alike.
+    # What a shape cannot show, layers declare in the names of scopes (`layers.declared`): the share
+    # of places that hold a token, and of pairs that a mask leaves visible. Names survive
+    # differentiation, so the backward pass is counted alike.
     flops, scopes = _equation(equation), str(equation.source_info.name_stack)
     shares = share_of(scopes)
     if shares is not None and flops.total:
         active, places = shares
         needed = flops.total * active // places
-        flops = Flops(weights=needed, idle=flops.total - needed)
+        flops = Flops(weights=needed, idle=max(flops.total - needed, 0))
     share = visible_share(scopes)
     if share < 1:
         flops = dataclasses.replace(flops, hidden=flops.batched - int(flops.batched * share))

@@ -11,6 +11,7 @@ from luthier.layers import (
     AllExperts,
     Capacity,
     GatedMlp,
+    Groups,
     Linear,
     LoraLinear,
     Mlp,
@@ -203,7 +204,7 @@ def test_sorted_rows_meet_their_own_expert(sizes, draw, distance):
     biased = functools.partial(Linear, bias=Normal(1.0))
     experts = _experts_of(functools.partial(GatedMlp, hidden_dim=5, up=biased, down=biased))
     x_1ND = draw(1, 6, D)
-    found = grouped(experts, jnp.array(sizes, jnp.int32))(x_1ND)[0]
+    found = grouped(experts, Groups(jnp.array(sizes, jnp.int32), sum(sizes)))(x_1ND)[0]
     graphdef, state = nnx.split(experts)
     rows = np.repeat(np.arange(E), sizes)
     for row, e in enumerate(rows):
@@ -213,7 +214,7 @@ def test_sorted_rows_meet_their_own_expert(sizes, draw, distance):
 
 def test_the_experts_themselves_stay_as_they_are():
     experts = _experts_of(functools.partial(GatedMlp, hidden_dim=5))
-    grouped(experts, jnp.array([1, 1, 1]))
+    grouped(experts, Groups(jnp.array([1, 1, 1]), 3))
     assert type(experts.up) is Linear
 
 
@@ -228,7 +229,7 @@ class Normed(GatedMlp):
 def test_other_parameters_are_refused_all_at_once():
     experts = _experts_of(functools.partial(Normed, 5))
     with pytest.raises(BadInput) as refused:
-        grouped(experts, jnp.array([1, 1, 1]))
+        grouped(experts, Groups(jnp.array([1, 1, 1]), 3))
     assert [problem.what for problem in refused.value.problems] == [
         "Dropless knows the products of Linear only, and experts have down",
         "Dropless knows the products of Linear only, and experts have norm.scale",
@@ -244,5 +245,5 @@ def test_quantized_grouped_maps_leave_the_bias_alone(draw):
     linear = Linear(bias=Ones(), product=QuantizedProduct(), **sizes, rngs=nnx.Rngs(0))
     linear.kernel.set_value(draw(2, 6, 4))
     linear.bias.set_value(draw(2, 4))
-    found = GroupedLinear(linear, jnp.array([2, 3]))(jnp.zeros((1, 5, 6)))[0]
+    found = GroupedLinear(linear, Groups(jnp.array([2, 3]), 5))(jnp.zeros((1, 5, 6)))[0]
     np.testing.assert_array_equal(found, linear.bias[...][np.array([0, 0, 1, 1, 1])])

@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 
 from luthier.errors import BadInput
-from luthier.layers import Linear, LoraLinear, MatrixProduct, QuantizedProduct
+from luthier.layers import Groups, Linear, LoraLinear, MatrixProduct, QuantizedProduct
 from luthier.parallel import AxisType, Mesh, Rules, activation_rules, activation_rules_table
 
 SIZES = {
@@ -27,7 +27,7 @@ def test_it_is_the_product_to_the_last_bit(draw):
     x_TI, kernel_IO = draw(5, 6), draw(6, 8)
     np.testing.assert_array_equal(MatrixProduct()(x_TI, kernel_IO), x_TI @ kernel_IO)
     kernel_EIO, sizes_E = draw(2, 6, 8), jnp.array([2, 3])
-    found = MatrixProduct().grouped(x_TI, kernel_EIO, sizes_E)
+    found = MatrixProduct().grouped(x_TI, kernel_EIO, Groups(sizes_E, active=5))
     np.testing.assert_array_equal(found, jax.lax.ragged_dot(x_TI, kernel_EIO, sizes_E))
 
 

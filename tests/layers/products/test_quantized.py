@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from luthier.errors import BadInput
-from luthier.layers import FullRemat, Linear, MatrixProduct, QuantizedProduct, Scanned
+from luthier.layers import FullRemat, Groups, Linear, MatrixProduct, QuantizedProduct, Scanned
 
 INT8 = QuantizedProduct()
 FP8 = QuantizedProduct(jnp.float8_e4m3fn, jnp.float8_e4m3fn, jnp.float8_e5m2)
@@ -102,12 +102,15 @@ def test_results_are_of_the_type_of_the_factors(draw):
 
 
 @pytest.mark.parametrize("product", [INT8, QuantizedProduct(gradient=jnp.int8), FP8])
-def test_experts_multiply_as_each_would_alone(product, draw, distance):
-    sizes = (2, 0, 4)
-    x_NI, kernel_EIO, weights_NO = draw(6, 8), draw(3, 8, 5), draw(6, 5)
+@pytest.mark.parametrize(("tile", "sizes"), [(0, (2, 0, 4)), (2, (2, 0, 4)), (8, (16, 0, 8))])
+def test_experts_multiply_as_each_would_alone(product, tile, sizes, draw, distance):
+    num_rows = sum(sizes) + tile  # with a tile of no expert
+    x_NI, kernel_EIO, weights_NO = draw(num_rows, 8), draw(3, 8, 5), draw(num_rows, 5)
+    x_NI, weights_NO = (x.at[sum(sizes) :].set(0) for x in (x_NI, weights_NO))
 
     def weighted(x_NI, kernel_EIO):
-        y_NO = product.grouped(x_NI, kernel_EIO, jnp.array(sizes))
+        groups = Groups(jnp.array(sizes), sum(sizes), tile)
+        y_NO = product.grouped(x_NI, kernel_EIO, groups)
         return (y_NO * weights_NO).sum(), y_NO
 
     (to_x, to_kernel), y_NO = jax.jit(jax.grad(weighted, (0, 1), has_aux=True))(x_NI, kernel_EIO)

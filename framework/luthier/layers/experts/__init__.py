@@ -8,7 +8,6 @@ from luthier.layers.experts.dispatch import (
     Dropless,
     apply_each,
     create_each,
-    share_of,
 )
 from luthier.layers.experts.mixture import ExpertChoice, ExpertLayer, Experts, feed_forward
 from luthier.layers.experts.routing import (
@@ -48,5 +47,4 @@ __all__ = [
     "observing",
     "renormalized",
     "report",
-    "share_of",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol
 
@@ -15,11 +14,13 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.declared import counted
 from luthier.layers.experts.routing import RoutedExperts
+from luthier.layers.groups import Groups, group_of_tiles, num_tiles, tile_size
 from luthier.layers.linear import Linear
 from luthier.layers.parameters import DType, Template, add_axis, create
 from luthier.layers.products import MatrixProduct, Product
-from luthier.parallel import Rules, activation_rules, constrain
+from luthier.parallel import Rules, activation_rules, constrain, varying
 from luthier.parallel.activations import ActivationLayout, current_layout
 
 # Moving tokens to the places of experts and back, where backward is the other way forward.
@@ -125,8 +126,6 @@ def inverse(places_TK: jax.Array, num_places: int) -> jax.Array:
 EXPERTS = "experts"
 """The logical axis of experts."""
 
-_COUNTED = re.compile(r"active_(\d+)_of_(\d+)")
-
 ACTIVE_SHARE = "active_share"
 """The metadata key of the share of a parameter that one token uses, on average."""
 
@@ -202,30 +201,7 @@ def _apart() -> AbstractContextManager[None]:
     return activation_rules(layout.mesh, Rules(activations=table))
 
 
-def counted(active: int, places: int) -> AbstractContextManager[Any]:
-    """Declare, for the count of FLOPs, how many of the computed places hold a choice at best.
-
-    Args:
-      active: Choices to compute.
-      places: Places that are computed.
-    """
-    # The count reads a jaxpr, which knows how large a product is but not how much of it is padding.
-    # Names of scopes are the one annotation of operations that survives tracing, `vmap`, `grad`
-    # and `scan`, so the numbers travel in a name; `share_of` reads them.
-    return jax.named_scope(f"active_{min(active, places)}_of_{places}")
-
-
-def share_of(name_stack: str) -> tuple[int, int] | None:
-    """Return active and all places of an operation, if it was traced within `counted`.
-
-    Args:
-      name_stack: The names of the scopes around the operation.
-    """
-    match = _COUNTED.search(name_stack)
-    return None if match is None else (int(match[1]), int(match[2]))
-
-
-# Experts on tokens that are sorted by expert: products of groups of rows, without padding.
+# Experts on tokens that are sorted by expert: products of groups of rows.
 #
 # Shapes: E experts, N rows, I inputs, O outputs.
 
@@ -235,27 +211,27 @@ class GroupedLinear(nnx.Module):
 
     Args:
       linear: The maps, whose parameters have a leading `experts` axis.
-      sizes_E: Rows of each expert, int32 [E]; rows after those of the last one give anything.
+      groups: The rows of each expert; rows after those of the last one give anything.
 
     Source: Gale et al. 2022, arXiv:2211.15841, section 4.
     """
 
-    def __init__(self, linear: Linear, sizes_E: jax.Array):
+    def __init__(self, linear: Linear, groups: Groups):
         self.linear = linear
-        self.sizes_E = nnx.Variable(sizes_E)
+        self.groups = nnx.data(groups)
 
     def __call__(self, x_1NI: jax.Array) -> jax.Array:
         """Map rows [1, N, *inputs], sorted by expert, to [1, N, *outputs]."""
-        linear, sizes_E = self.linear, self.sizes_E[...]
+        linear, groups = self.linear, self.groups
         dtype, num_inputs = linear.dtype, linear.num_inputs
-        y = _product(x_1NI, linear.kernel[...], sizes_E, num_inputs, dtype, linear.product)
+        y = _product(x_1NI, linear.kernel[...], groups, num_inputs, dtype, linear.product)
         if linear.bias is None:
             return y
         # The bias of each row's expert, as a grouped product of a column of ones: a lookup by row
         # would have a scatter-add over all rows as its derivative.
         bias = linear.bias[...]
         ones_1N1 = jnp.ones((*y.shape[:2], 1), dtype)
-        return y + _product(ones_1N1, bias[:, None], sizes_E, 1, dtype, MatrixProduct())
+        return y + _product(ones_1N1, bias[:, None], groups, 1, dtype, MatrixProduct())
 
 
 # Keeps x and the kernel as they are for the backward pass; see `linear`.
@@ -263,7 +239,7 @@ class GroupedLinear(nnx.Module):
 def _product(
     x: jax.Array,
     kernel: jax.Array,
-    sizes_E: jax.Array,
+    groups: Groups,
     num_inputs: int,
     dtype: DType,
     product: Product,
@@ -272,16 +248,19 @@ def _product(
     leading = x.shape[: x.ndim - num_inputs]
     x_NI = x.astype(dtype).reshape(-1, math.prod(inputs))
     kernel_EIO = kernel.astype(dtype).reshape(kernel.shape[0], math.prod(inputs), -1)
-    y_NO = product.grouped(x_NI, kernel_EIO, sizes_E)
+    # Varying over the same axes of a `shard_map`, so that JAX sums the gradient of a kernel that
+    # rows of several devices use: a product's custom VJP does not.
+    x_NI, kernel_EIO = (varying(x, x_NI, kernel_EIO, groups) for x in (x_NI, kernel_EIO))
+    y_NO = product.grouped(x_NI, kernel_EIO, groups)
     return y_NO.reshape(*leading, *outputs)
 
 
-def grouped(experts: nnx.Module, sizes_E: jax.Array) -> nnx.Module:
+def grouped(experts: nnx.Module, groups: Groups) -> nnx.Module:
     """Return experts that take their rows sorted, as one module with the call of a single expert.
 
     Args:
       experts: Experts of `create_each`; parameters must be those of `Linear` maps.
-      sizes_E: Rows of each expert, int32 [E].
+      groups: The rows of each expert.
 
     Returns:
       A module that maps [1, N, D] to [1, N, D].
@@ -295,24 +274,24 @@ def grouped(experts: nnx.Module, sizes_E: jax.Array) -> nnx.Module:
     # parameters are checked here.
     copy = nnx.merge(*nnx.split(experts))
     problems: list[Problem] = []
-    _replace(copy, sizes_E, "", problems)
+    _replace(copy, groups, "", problems)
     if problems:
         raise BadInput(problems)
     return copy
 
 
-def _replace(module: nnx.Module, sizes_E: jax.Array, path: str, problems: list[Problem]) -> None:
+def _replace(module: nnx.Module, groups: Groups, path: str, problems: list[Problem]) -> None:
     for name, child in list(vars(module).items()):
         at = f"{path}.{name}" if path else name
         if type(child) is Linear:
-            setattr(module, name, GroupedLinear(child, sizes_E))
+            setattr(module, name, GroupedLinear(child, groups))
         elif isinstance(child, Linear | nnx.Param):  # also a subclass, whose product is its own
             what = f"Dropless knows the products of Linear only, and experts have {at}"
             kind = type(child).__name__
             remedy = "use Capacity" if kind == "Param" else f"use Capacity, or Linear for {kind}"
             problems.append(Problem(what, remedy=remedy))
         elif isinstance(child, nnx.Module):
-            _replace(child, sizes_E, at, problems)
+            _replace(child, groups, at, problems)
 
 
 # Dispatch by places, or of all tokens to all experts.
@@ -423,7 +402,7 @@ class Capacity:
         places_BLK = jax.vmap(lambda chosen: _places(chosen, E, C))(choice.experts_BLK)
         sources_BM = jax.vmap(lambda places: inverse(places, E * C))(places_BLK)
         x_BMD = jax.vmap(spread)(x_BLD, sources_BM, places_BLK)
-        with counted(K * L, E * C):
+        with counted(min(K * L, E * C), E * C):
             y_BMD = through_places(experts, x_BMD)
         y_BLKD = jax.vmap(collect)(y_BMD, sources_BM, places_BLK)
         # The weighted sum in float32, the type of the weights. A dropped choice adds zero, and the
@@ -474,12 +453,16 @@ def _places(experts_LK: jax.Array, num_experts: int, capacity: int) -> jax.Array
 
 # Dispatch that drops nothing: tokens sorted by expert, products of groups of any size.
 #
-# Shapes: B rows, L length, D embed, E experts, K choices of a token, T tokens, N = T K.
+# Shapes: B rows, L length, D embed, E experts, K choices of a token, T tokens, N = T K choices, M
+# places.
 
 
 @dataclasses.dataclass(frozen=True)
 class Dropless:
-    """Every expert computes just the tokens that chose it, however many, by `jax.lax.ragged_dot`.
+    """Every expert computes just the tokens that chose it, however many.
+
+    On TPUs products are by `jax.lax.ragged_dot`. Elsewhere the tokens of an expert fill tiles, of
+    at most 64 tokens on CPUs and 512 on GPUs; its last one is filled up with zeros.
 
     Over a mesh, every device sorts its own tokens. Over an `expert` axis, devices that split
     the experts gather each other's tokens, compute those of their own experts, and add up the
@@ -514,25 +497,45 @@ class Dropless:
 
 
 def _apply(
-    experts: nnx.Module, x_BLD: jax.Array, experts_BLK: jax.Array, weights_BLK: jax.Array
+    experts: nnx.Module,
+    x_BLD: jax.Array,
+    experts_BLK: jax.Array,
+    weights_BLK: jax.Array,
+    num_owners: int = 1,
 ) -> jax.Array:
     """Apply the local experts to the local tokens; number E means none of them."""
     # A counting sort as gathers: `order` lists choices by expert (stable, so rows of an expert are
-    # in the order of tokens), `rank` is its inverse, the place of each choice. Choices of no local
-    # expert sort to the end, behind the last group, where `ragged_dot` leaves anything; they have
-    # neither a source nor a place, so nothing is read of it. N is static, only `sizes` are data.
+    # in the order of tokens), `rank` is its inverse. Choices of no local expert sort to the end,
+    # and have neither a source nor a place. Where products are of tiles, the places of an expert
+    # begin with a tile, and those after its last choice stay empty. All sizes of arrays are static.
     K, D = experts_BLK.shape[-1], x_BLD.shape[-1]
     E = jax.tree.leaves(nnx.state(experts))[0].shape[0]
     experts_N = experts_BLK.reshape(-1)
     N = experts_N.size
+    active = N // num_owners  # of the experts of this device, at a balanced load
+    tile = tile_size(active, E)
     order_N = jnp.argsort(experts_N, stable=True).astype(jnp.int32)
     rank_N = jnp.zeros_like(order_N).at[order_N].set(jnp.arange(N, dtype=jnp.int32))
     sizes_E = jnp.sum(experts_N[:, None] == jnp.arange(E), 0, dtype=jnp.int32)
-    sources_N = jnp.where(experts_N[order_N] < E, order_N, N)
-    places_TK = jnp.where(experts_N < E, rank_N, N).reshape(-1, K)
-    x_ND = spread(x_BLD.reshape(-1, D), sources_N, places_TK)
-    y_ND = grouped(experts, sizes_E)(x_ND[None])[0]
-    y_TKD = collect(y_ND, sources_N, places_TK)
+    if tile:
+        M = tile * num_tiles(N, E, tile)
+        places_E = -(-sizes_E // tile) * tile
+        # How much further the places of an expert begin than its choices in the order.
+        shift_E = (jnp.cumsum(places_E) - places_E) - (jnp.cumsum(sizes_E) - sizes_E)
+        expert_M = jnp.repeat(group_of_tiles(places_E, tile, M // tile), tile)
+        rank_M = jnp.arange(M, dtype=jnp.int32) - _rows(shift_E, expert_M)
+        is_filled_M = (expert_M < E) & (rank_M < _rows(jnp.cumsum(sizes_E), expert_M))
+        sources_M = jnp.where(is_filled_M, order_N[rank_M], N)
+        places_N = jnp.where(experts_N < E, rank_N + _rows(shift_E, experts_N), M)
+    else:
+        M, places_E = N, sizes_E
+        sources_M = jnp.where(experts_N[order_N] < E, order_N, N)
+        places_N = jnp.where(experts_N < E, rank_N, M)
+    places_TK = places_N.reshape(-1, K)
+    groups = Groups(places_E, active, tile, elsewhere=num_owners > 1)
+    x_MD = spread(x_BLD.reshape(-1, D), sources_M, places_TK)
+    y_MD = grouped(experts, groups)(x_MD[None])[0]
+    y_TKD = collect(y_MD, sources_M, places_TK)
     weights_TK = weights_BLK.reshape(-1, K)
     with counted(0, 1):
         y_TD = jnp.einsum("tkd,tk->td", y_TKD.astype(weights_TK.dtype), weights_TK)
@@ -568,6 +571,7 @@ def _apply_sharded(
     owners = layout.mesh_axes(EXPERTS)
     gathered = tuple(axis for axis in rows if axis in owners)
     repeated = tuple(axis for axis in owners if axis not in gathered)
+    num_owners = math.prod(layout.sizes[axis] for axis in owners)
     graphdef, state = nnx.split(experts)
     leaves, treedef = jax.tree.flatten(state)
 
@@ -583,7 +587,7 @@ def _apply_sharded(
         first = jax.lax.axis_index(owners) * num_own if owners else 0
         here_BLK = (experts_BLK >= first) & (experts_BLK < first + num_own)
         experts_BLK = jnp.where(here_BLK, experts_BLK - first, num_own)
-        y_BLD = _apply(own, x_BLD, experts_BLK, weights_BLK)
+        y_BLD = _apply(own, x_BLD, experts_BLK, weights_BLK, num_owners)
         # Each device has the part of the weighted sum that its experts contribute, in float32.
         if gathered:
             y_BLD = jax.lax.psum_scatter(y_BLD, gathered, scatter_dimension=0, tiled=True)
