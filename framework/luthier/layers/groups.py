@@ -178,8 +178,8 @@ def rows_by_kernels(
     tile, num_groups = groups.tile, groups.sizes_E.shape[0]
     tiles = num_rows // tile
     group_T = group_of_tiles(groups.sizes_E, tile, tiles)
-    one = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kernels)) // num_groups
-    most = _BLOCK_BYTES[_platform()] // max(one, 1)
+    num_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kernels))
+    most = _BLOCK_BYTES[_platform()] * num_groups // max(num_bytes, 1)
     if groups.elsewhere:  # the last block that holds rows is computed as a whole
         most = min(most, groups.active // (4 * tile))
     block = max(size for size in range(1, tiles + 1) if tiles % size == 0 and size <= max(most, 1))
