@@ -125,8 +125,7 @@ def multiply(x_NI: jax.Array, kernel_EIO: jax.Array, groups: Groups) -> jax.Arra
     Source: Gale et al. 2022, arXiv:2211.15841, section 4 (tiles of rows of one expert).
     """
     if not groups.tile:
-        with counted(groups.active, x_NI.shape[0]):
-            return jax.lax.ragged_dot(x_NI, kernel_EIO, groups.sizes_E)
+        return jax.lax.ragged_dot(x_NI, kernel_EIO, groups.sizes_E)
     return _of_tiles(x_NI, kernel_EIO, groups)
 
 

@@ -251,7 +251,9 @@ def _product(
     # Varying over the same axes of a `shard_map`, so that JAX sums the gradient of a kernel that
     # rows of several devices use: a product's custom VJP does not.
     x_NI, kernel_EIO = (varying(x, x_NI, kernel_EIO, groups) for x in (x_NI, kernel_EIO))
-    y_NO = product.grouped(x_NI, kernel_EIO, groups)
+    # Products in tiles declare what they compute themselves, loop by loop.
+    with nullcontext() if groups.tile else counted(groups.active, x_NI.shape[0]):
+        y_NO = product.grouped(x_NI, kernel_EIO, groups)
     return y_NO.reshape(*leading, *outputs)
 
 
@@ -462,7 +464,7 @@ class Dropless:
     """Every expert computes just the tokens that chose it, however many.
 
     On TPUs products are by `jax.lax.ragged_dot`. Elsewhere the tokens of an expert fill tiles, of
-    at most 64 tokens on CPUs and 512 on GPUs; its last one is filled up with zeros.
+    at most 64 tokens on CPUs and 1,024 on GPUs; its last one is filled up with zeros.
 
     Over a mesh, every device sorts its own tokens. Over an `expert` axis, devices that split
     the experts gather each other's tokens, compute those of their own experts, and add up the
