@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from luthier.metrics import LOSS, Ratio
-from luthier.program.accumulation import additive_gradient, coupled_gradient, cut
+from luthier.parallel import Mesh, Rules, activation_rules
+from luthier.program.accumulation import (
+    additive_gradient,
+    counted_gradient,
+    coupled_gradient,
+    cut,
+)
 from luthier.tasks import LossSums
 
 ROWS, DIM = 12, 5
@@ -93,6 +99,49 @@ def test_a_coupled_loss_has_the_gradient_of_the_whole_batch(accumulation):
         )(parameters, batch)
         assert _distance(found, expected) < 1e-12
         assert found_sums.loss.host().value() == pytest.approx(sums.loss.host().value(), rel=1e-12)
+
+
+def _counts(parameters, part):
+    """Rows on each side of a threshold: piecewise constant in the parameters."""
+    above = (_outputs(parameters, part).sum(-1) > 0) & (part["weights"] > 0)
+    return {"above": above.sum(), "rows": (part["weights"] > 0).sum()}
+
+
+def _counted(parameters, part, counts):
+    total = jax.tree.map(lambda x: x.sum(0), counts)
+    losses = jnp.square(_outputs(parameters, part)).sum(-1)
+    return _sums(losses * total["above"] / total["rows"], part)
+
+
+@pytest.mark.parametrize("kind", ["additive", "counted", "coupled"])
+def test_devices_add_up_their_own_rows_first(kind):
+    """One reduction in the whole program, after the loop; the same sums and gradient."""
+    mesh, axes = Mesh(data=3, tensor=2).arrange(jax.devices()[:6]), ("data",)
+    functions = {"counted": (_counted, _counts), "coupled": (_coupled, _statistics)}
+    numerator, *statistics = functions.get(kind, (_additive,))
+    gradient_by = {"counted": counted_gradient, "coupled": coupled_gradient}
+    function = gradient_by.get(kind, additive_gradient)
+    with jax.enable_x64(True):
+        parameters, batch = _parameters(jnp.float64), _batch(np.float64)
+        batch["weights"][:4] = 0  # nothing counts on the first device
+        own = [jax.tree.map(lambda x: x[None], s(parameters, batch)) for s in statistics]
+        expected, sums = jax.grad(numerator, has_aux=True)(parameters, batch, *own)
+        if kind == "coupled":
+            expected = jax.grad(_whole, has_aux=True)(parameters, batch)[0]
+
+        def run(parameters, batch):
+            with activation_rules(mesh, Rules()):
+                return function(numerator, *statistics, parameters, batch, 2, axes=axes)
+
+        program = jax.jit(run).lower(parameters, batch).compile()
+        found_sums, found = program(parameters, batch)
+        assert _distance(found, expected) < 1e-12
+        for name, ratio in {"loss": sums.loss, **sums.metrics}.items():
+            one = found_sums.loss if name == "loss" else found_sums.metrics[name]
+            assert one.host().value() == pytest.approx(ratio.host().value(), rel=1e-12)
+    loops, entry = program.as_text().split("ENTRY")
+    assert " all-reduce(" in entry
+    assert " all-reduce(" not in loops
 
 
 @pytest.mark.full

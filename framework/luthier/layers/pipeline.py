@@ -315,7 +315,7 @@ def _split_rows(x: jax.Array) -> jax.Array:
 
 T = TypeVar("T")
 
-_ON_STAGES, _OF_BLOCKS = PartitionSpec(AXIS), PartitionSpec(None, AXIS)
+_OF_BLOCKS = PartitionSpec(None, AXIS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -395,8 +395,8 @@ class Pipelined:
           rows: A pytree of arrays [B, ...], or None.
 
         Returns:
-          The last carry, and what the layers gave, summed over the microbatches: stacked, or a
-          `Turns` for layers by turns.
+          The last carry, and what the layers gave, which must be sums over rows: those of all
+          microbatches, stacked, or a `Turns` for layers by turns.
 
         Raises:
           BadInput: Layers, microbatches or rows cannot be split; all problems at once.
@@ -463,9 +463,9 @@ class Pipelined:
         self, layout: ActivationLayout, kinds: list[Any], function: Apply, carry: T, rows: Any
     ) -> tuple[T, Any]:
         """Cut rows into microbatches and layers into blocks, and run them."""
-        # Manual over `stage` only: all other mesh axes stay with the compiler, so layers in a stage
-        # are split by tensor, FSDP and data axes as always.
-        layout.need_automatic()
+        # Manual over `stage`, and over the axes that split rows alone, so that gradients are summed
+        # over these once a step. All other mesh axes stay with the compiler, so layers in a stage
+        # are split by tensor and fsdp as always.
         S, M, R = layout.sizes[AXIS], self.microbatches, self.schedule.repeats
         graphdefs, states = zip(*(nnx.split(kind) for kind in kinds), strict=True)
 
@@ -482,6 +482,7 @@ class Pipelined:
             blocks, carry = jax.tree.map(lambda x: x[:, 0], blocks), jax.tree.map(_only, carry)
             wrapped = self.stage_remat.wrap(stage, scanned=True)
             carry, given = run(wrapped, blocks, carry, rows, self.schedule, M)
+            given = jax.lax.psum(given, split) if split else given  # sums over rows, by contract
             return jax.tree.map(lambda x: x[None], carry), jax.tree.map(lambda x: x[:, None], given)
 
         # [layers, ...] -> [R, S, K, ...]: block r S + s belongs to stage s, and the dimension S is
@@ -491,38 +492,38 @@ class Pipelined:
         # `all_rows`, `stage` reads only the types.
         all_rows = rows
         blocks = jax.tree.map(lambda x: x.reshape(R, S, -1, *x.shape[1:]), _widened(states))
-        if self.gather == "step":
-            blocks = _gathered_once(blocks, layout)
+        blocks, used = _placed(blocks, layout, self.gather)
+        split = layout.row_axes(jax.tree.leaves(carry)[0].shape[0] // M, {AXIS, *used})
         parts = jax.tree.map(lambda x: _dealt(x, S, M), (carry, _widened(rows)))
         rows = jax.tree.map(lambda x: x.reshape(M, *x.shape[2:]), parts[1])
         # `check_vma=False`, because layers with a checked `shard_map` of their own (for attention
         # or experts) cannot be rematerialized within a checked one in jax 0.10: JAX then splits
         # their residuals over stages once more.
-        pipe = jax.shard_map(
-            on_stage,
-            mesh=layout.mesh,
-            in_specs=(_OF_BLOCKS, _ON_STAGES, PartitionSpec()),
-            out_specs=(_ON_STAGES, _OF_BLOCKS),
-            axis_names={AXIS},
-            check_vma=False,
-        )
+        on_stages = PartitionSpec(AXIS, None, split or None)
+        in_specs = (_OF_BLOCKS, on_stages, PartitionSpec(None, split or None))
+        out_specs, axes = (on_stages, _OF_BLOCKS), (AXIS, *split)
+        pipe = layout.shard_map(on_stage, axes, in_specs, out_specs, check_vma=False)
         carry, given = pipe(blocks, parts[0], rows)
         return jax.tree.map(_gathered, carry), given
 
 
-def _gathered_once(blocks: Any, layout: ActivationLayout) -> Any:
-    """Gather parameters over the axes that split the batch, before the ticks.
-
-    Axes that also split the same dimension of activations, such as `tensor` and `expert`, keep
-    splitting it. The transpose of the gather places the gradient once, after the ticks.
+def _placed(blocks: Any, layout: ActivationLayout, gather: str) -> tuple[Any, set[str]]:
+    """Place the parameters of the stages for the ticks.
 
     Args:
       blocks: Variables [R, S, K, ...].
       layout: The mesh and its rules.
-    """
-    of_batch = set(layout.mesh_axes("batch"))
+      gather: `step` to gather them before the ticks over the axes that split the batch. Axes that
+        also split the same dimension of activations, such as `tensor` and `expert`, keep splitting
+        it. The transpose of the gather places the gradient once, after the ticks.
 
-    def gathered(variable: nnx.Variable) -> nnx.Variable:
+    Returns:
+      The variables, and the mesh axes that split any of them.
+    """
+    of_batch = set(layout.mesh_axes("batch")) if gather == "step" else set()
+    used: set[str] = set()
+
+    def placed(variable: nnx.Variable) -> nnx.Variable:
         axes = variable.get_metadata().get(AXES)
         if axes is None:
             return variable  # of a module that declares none: it is whole already
@@ -531,12 +532,16 @@ def _gathered_once(blocks: Any, layout: ActivationLayout) -> Any:
         for name, dimension in zip(axes[1:], own, strict=True):
             # Experts are split over an axis of the batch, and stay where they are.
             of_name = set() if name is None else set(layout.mesh_axes(name))
-            kept = (axis for axis in dimension.mesh_axes if axis not in of_batch - of_name)
+            kept = [axis for axis in dimension.mesh_axes if axis not in of_batch - of_name]
             entries.append(tuple(kept) or None)
+            used.update(kept)
+        if gather != "step":
+            return variable
         sharding = NamedSharding(layout.mesh, PartitionSpec(None, AXIS, None, *entries))
         return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, sharding), variable)
 
-    return jax.tree.map(gathered, blocks, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    placed_blocks = jax.tree.map(placed, blocks, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    return placed_blocks, used
 
 
 def _dealt(x: jax.Array, stages: int, microbatches: int) -> jax.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -131,6 +131,28 @@ class ActivationLayout:
           Names of mesh axes.
         """
         return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
+
+    def row_axes(self, num_rows: int, used: Collection[str]) -> tuple[str, ...]:
+        """Return the mesh axes that split rows and nothing else.
+
+        A loop over parts of a batch runs in a `shard_map` over these. With automatic axes the
+        compiler sums the gradient of the parameters over them in each turn, since it has no arrays
+        that are still to be summed; the transpose of a `shard_map` sums it once, after the loop.
+        Layers cannot tell the difference: they treat rows alone, and draw random numbers by tokens.
+
+        Args:
+          num_rows: Rows of a part.
+          used: The mesh axes that split parameters within the loop: the compiler gathers these
+            where they are used.
+
+        Returns:
+          Names of mesh axes of more than one device; none where they do not divide the rows.
+        """
+        # Nor an axis that also splits other dimensions of activations, such as that of experts.
+        other = {axis for name, axes in self.table if name != "batch" for axis in axes}
+        axes = tuple(a for a in self.mesh_axes("batch") if a not in {*used, *other})
+        # Unlike the compiler, a `shard_map` does not pad rows.
+        return () if num_rows % axis_product(axes, self.sizes) else axes
 
     def shard_map(
         self,

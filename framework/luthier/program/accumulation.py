@@ -5,11 +5,14 @@ Numerators are differentiated and summed; the caller divides once, by the weight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from luthier.parallel import current_layout
 
 Arrays = Mapping[str, jax.Array]
 Batch = Mapping[str, jax.Array]
@@ -23,6 +26,7 @@ def additive_gradient(
     batch: Batch,
     accumulation: int,
     kinds: Kinds = None,
+    axes: Sequence[str] = (),
 ) -> tuple[Any, dict[str, jax.Array]]:
     r"""Return sums and gradient of a loss that is a sum over rows: $\sum_a \nabla_\theta n(B_a)$.
 
@@ -33,6 +37,9 @@ def additive_gradient(
       accumulation: Number of microbatches.
       kinds: Type that the gradient of each parameter is summed in; None means the dtype of the
         parameter but not below float32.
+      axes: Mesh axes over which each device adds up the gradient of its own rows first, so that
+        it is reduced once and not for each microbatch; see `ActivationLayout.row_axes`. The task's
+        sums must then be sums of arrays, without `LossSums.updates`.
 
     Returns:
       The sums of the whole batch, and the gradient by name, of the shapes of the parameters, in the
@@ -53,7 +60,12 @@ def additive_gradient(
     if accumulation == 1:  # without a loop, whose carry would hold the gradient a second time
         gradient, sums = differentiate(parameters, batch)
         return sums, held(gradient)
-    return _summed(lambda part: differentiate(parameters, part), cut(batch, accumulation), held)
+
+    def of_rows(parameters: Arrays, batch: Batch) -> tuple[Any, Any]:
+        parts = cut(batch, accumulation)
+        return _summed(lambda part: differentiate(parameters, part), parts, held)
+
+    return _on_shards(of_rows, parameters, batch, axes)
 
 
 def counted_gradient(
@@ -63,6 +75,7 @@ def counted_gradient(
     batch: Batch,
     accumulation: int,
     kinds: Kinds = None,
+    axes: Sequence[str] = (),
 ) -> tuple[Any, dict[str, jax.Array]]:
     r"""Return sums and gradient of a loss whose rows see each other through counts.
 
@@ -77,6 +90,7 @@ def counted_gradient(
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
       kinds: As for `additive_gradient`.
+      axes: As for `additive_gradient`.
 
     Returns:
       The sums of the whole batch, and the gradient by name, as of `additive_gradient`.
@@ -96,13 +110,16 @@ def counted_gradient(
       >>> print(rows, gradient["w"])
       4 1.5
     """
-    parts = cut(batch, accumulation)
-    # `map` and not `vmap`: one microbatch at a time has activations in memory.
-    of_all = jax.lax.map(lambda part: statistics(parameters, part), parts)
-    # The counts enter as a constant of the derivative. That drops no term: a count is piecewise
-    # constant in the parameters.
-    differentiate = jax.grad(numerator, has_aux=True)
-    return _summed(lambda part: differentiate(parameters, part, of_all), parts, _holder(kinds))
+    differentiate, held = jax.grad(numerator, has_aux=True), _holder(kinds)
+
+    def of_rows(parameters: Arrays, batch: Batch) -> tuple[Any, Any]:
+        parts = cut(batch, accumulation)
+        of_all = _of_all(statistics, parameters, parts, axes)
+        # The counts enter as a constant of the derivative. That drops no term: a count is piecewise
+        # constant in the parameters.
+        return _summed(lambda part: differentiate(parameters, part, of_all), parts, held)
+
+    return _on_shards(of_rows, parameters, batch, axes)
 
 
 def coupled_gradient(
@@ -112,6 +129,7 @@ def coupled_gradient(
     batch: Batch,
     accumulation: int,
     kinds: Kinds = None,
+    axes: Sequence[str] = (),
 ) -> tuple[Any, dict[str, jax.Array]]:
     r"""Return sums and gradient of a loss whose rows see each other through statistics.
 
@@ -132,6 +150,7 @@ def coupled_gradient(
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
       kinds: As for `additive_gradient`.
+      axes: As for `additive_gradient`.
 
     Returns:
       The sums of the whole batch, and the gradient by name, as of `additive_gradient`.
@@ -156,31 +175,38 @@ def coupled_gradient(
     # Differentiating through all microbatches at once would be simpler and as right, but would
     # keep the activations of all of them, which is what cutting the batch is to avoid. The chain
     # rule is therefore applied by hand at S, the only path by which microbatches see each other.
-    parts = cut(batch, accumulation)
-    # First pass: S, without derivatives.
-    of_all = jax.lax.map(lambda part: statistics(parameters, part), parts)
-    # Second pass: for each b the direct term, and the cotangent of all of S, [A, ...]. Their sums
-    # over b are the first sum of g, and lambda. Argument 0 is differentiated with S held fixed.
     differentiate = jax.grad(numerator, argnums=(0, 2), has_aux=True)
     held = _holder(kinds)
-    sums, (direct, cotangents) = _summed(
-        lambda part: differentiate(parameters, part, of_all),
-        parts,
-        lambda pair: (held(pair[0]), _wide(pair[1])),
-    )
 
-    # Third pass: the scan takes one microbatch and its own lambda_a at a time, computes its
-    # statistics again, and adds their pull-back to the gradient, which is the carry.
-    def pull(total: Any, each: Any) -> tuple[Any, None]:
-        part, cotangent = each
-        own, pull_back = jax.vjp(lambda p: statistics(p, part), parameters)
-        # Lambda was summed in float32; a cotangent must have the type of its primal.
-        cotangent = jax.tree.map(lambda c, x: c.astype(x.dtype), cotangent, own)
-        return jax.tree.map(jnp.add, total, held(pull_back(cotangent)[0])), None
+    def of_rows(parameters: Arrays, batch: Batch) -> tuple[Any, Any]:
+        # First pass: S, without derivatives.
+        parts = cut(batch, accumulation)
+        of_all = _of_all(statistics, parameters, parts, axes)
+        # Second pass: for each b the direct term, and the cotangent of all of S, [A, ...]. Their
+        # sums over b are the first sum of g, and lambda. Argument 0 is differentiated with S held
+        # fixed.
+        sums, (direct, cotangents) = _summed(
+            lambda part: differentiate(parameters, part, of_all),
+            parts,
+            lambda pair: (held(pair[0]), _wide(pair[1])),
+        )
+        # Of the parts of all devices each keeps the lambda of its own.
+        if axes:
+            cotangents = jax.lax.psum_scatter(cotangents, axes, tiled=True)
 
-    # It starts from the first sum of g, so that no second array of its size is held.
-    gradient, _ = jax.lax.scan(pull, direct, (parts, cotangents))
-    return sums, gradient
+        # Third pass: the scan takes one microbatch and its own lambda_a at a time, computes its
+        # statistics again, and adds their pull-back to the gradient, which is the carry.
+        def pull(total: Any, each: Any) -> tuple[Any, None]:
+            part, cotangent = each
+            own, pull_back = jax.vjp(lambda p: statistics(p, part), parameters)
+            # Lambda was summed in float32; a cotangent must have the type of its primal.
+            cotangent = jax.tree.map(lambda c, x: c.astype(x.dtype), cotangent, own)
+            return jax.tree.map(jnp.add, total, held(pull_back(cotangent)[0])), None
+
+        # It starts from the first sum of g, so that no second array of its size is held.
+        return sums, jax.lax.scan(pull, direct, (parts, cotangents))[0]
+
+    return _on_shards(of_rows, parameters, batch, axes)
 
 
 def cut(batch: Batch, accumulation: int) -> dict[str, jax.Array]:
@@ -217,6 +243,40 @@ def _summed(
     shapes = jax.eval_shape(gradient_and_sums, one)
     gradient, sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add, (sums, held(gradient)), parts)[0]
+
+
+def _of_all(
+    statistics: Callable[[Arrays, Batch], Any],
+    parameters: Arrays,
+    parts: Batch,
+    axes: Sequence[str],
+) -> Any:
+    """Return the statistics of all parts, without derivatives."""
+    # `map` and not `vmap`: one microbatch at a time has activations in memory.
+    own = jax.lax.map(lambda part: statistics(parameters, part), parts)
+    # A device's rows of a microbatch are a part like any other: there are just more of them.
+    return jax.lax.all_gather(own, axes, tiled=True) if axes else own
+
+
+def _on_shards(
+    of_rows: Callable[[Arrays, Batch], tuple[Any, Any]],
+    parameters: Arrays,
+    batch: Batch,
+    axes: Sequence[str],
+) -> tuple[Any, Any]:
+    """Return sums and gradient of a batch whose rows some mesh axes split, each on its devices."""
+    layout = current_layout()
+    if layout is None or not axes:
+        return of_rows(parameters, batch)
+
+    def on_shard(parameters: Arrays, batch: Batch) -> tuple[Any, Any]:
+        return jax.lax.psum(of_rows(parameters, batch), axes)
+
+    # `check_vma=False`: with checks, the parameters would have to be marked as varying, or JAX
+    # would sum the cotangent of each use of them over the axes, which is what is to be avoided.
+    rows, whole = PartitionSpec(tuple(axes)), PartitionSpec()
+    run = layout.shard_map(on_shard, axes, (whole, rows), whole, check_vma=False)
+    return run(parameters, batch)  # type: ignore[no-any-return]
 
 
 def _holder(kinds: Kinds) -> Callable[[Any], Any]:

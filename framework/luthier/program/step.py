@@ -20,6 +20,8 @@ from luthier.layers.parameters import outlined
 from luthier.metrics import LOSS, Metric, Ratio
 from luthier.metrics.metric import identity
 from luthier.optim import state_axes
+from luthier.parallel import current_layout
+from luthier.parallel.specs import FSDP, resolve
 from luthier.program.accumulation import (
     additive_gradient,
     counted_gradient,
@@ -175,17 +177,42 @@ def _gradient(
 
     # With one microbatch nothing is cut, so a coupled loss is differentiated as it is.
     accumulation, has_counts = training.accumulation, isinstance(task.reduction, CountCoupled)
+    axes = _row_axes(structure, state, batch, accumulation)
+    of_rows = (trained, batch, accumulation, kinds, axes)
     if accumulation > 1 and isinstance(task, CoupledTask):
         gradient_by = counted_gradient if has_counts else coupled_gradient
-        sums, gradient = gradient_by(numerator, statistics, trained, batch, accumulation, kinds)
+        sums, gradient = gradient_by(numerator, statistics, *of_rows)
     else:
-        sums, gradient = additive_gradient(numerator, trained, batch, accumulation, kinds)
+        sums, gradient = additive_gradient(numerator, *of_rows)
     # Only numerators were differentiated; the one division by the weight of the whole batch is
     # here. A mean of the microbatches' means would weight a padded microbatch like a full one.
     # A batch in which nothing counts has the gradient 0 / 1, and its loss is reported as NaN.
     weight = sums.loss.denominator
     safe = jnp.where(weight > 0, weight, 1)
     return sums, {name: array / safe for name, array in widened(gradient).items()}
+
+
+def _row_axes(
+    structure: Structure, state: State, batch: Batch, accumulation: int
+) -> tuple[str, ...]:
+    """Return the mesh axes over which gradients are summed after the last microbatch."""
+    layout = current_layout()
+    if layout is None or accumulation == 1:
+        return ()
+    # `RingAttention` cannot run in another `shard_map`; explicit axes take none; and updates of
+    # variables are merged by weight, not summed.
+    if layout.mesh_axes("length") or layout.is_explicit or below("variables", state):
+        return ()
+    declared = structure.axes()
+    used = set() if len(declared) == len(structure.variables) else {FSDP}
+    for axes in declared.values():
+        split = resolve(axes, dict(layout.parameters), layout.sizes)
+        used |= {axis for dimension in split for axis in dimension.mesh_axes}
+    found = layout.row_axes(next(iter(batch.values())).shape[0] // accumulation, used)
+    # XLA aborts ("Check failed" in its partitioner, JAX 0.10.2) where it partitions a lookup in a
+    # table that is split by two axes, as by fsdp and tensor, while a third is manual.
+    others = [a for a, size in layout.sizes.items() if size > 1 and a not in found]
+    return () if len(others) > 1 else found
 
 
 def evaluate_step(

@@ -27,13 +27,13 @@ class Scale(nnx.Module):
 
 
 def function(layer, index, x, own, rows):
-    """Apply a layer: random by row and layer, with an offset by row; give a sum over rows."""
+    """Apply a layer: random by row and layer, with an offset by row; give sums over rows."""
     keys, offsets = rows
     fold = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, index), ()))
     x = x * layer.scale[...] if hasattr(layer, "scale") else x @ layer.kernel[...]
     y = jnp.tanh(x + offsets[:, None]) * (0.5 + fold(keys)[:, None]).astype(x.dtype)
     y = constrain(y, ("batch", "embed"))
-    return y, {"sum": y.sum(), "layer": index}
+    return y, {"sum": y.sum(), "layer": index * len(x)}
 
 
 # Compiled without optimizing: these compare sums, not speeds.
