@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("4b778ae5196cc115", "a905026cab8994dd"),
-    "configs.lm.bpe": ("a317461bdf18cb83", "265cd130d411e865"),
-    "configs.lm.families": ("f00103a52c8abd7e", "7db410290775a4f0"),
-    "configs.lm.families:mistral": ("598a57460e5fa80d", "f4c9ab995bffaa6a"),
-    "configs.lm.families:gpt2": ("6e09d99c041e82ae", "912d5eedfc6be22b"),
-    "configs.lm.families:gemma": ("2ad652cf0dfb8e4d", "bd1ff6b537f14c03"),
-    "configs.lm.families:qwen": ("7e236d1fb036b4cf", "18f91bf4ad3def31"),
-    "configs.lm.families:olmo": ("02140bc39d642c78", "09d23d67c7647251"),
-    "configs.lm.preferences": ("aa3502d2ca23c040", "7cacbc18b08de350"),
-    "configs.seq2seq.translation": ("c484bbd137e1f7b3", "a5d89aee4f040494"),
-    "configs.vision.digits": ("8ce5b46542922632", "83efebaef749cd69"),
-    "configs.vision.digits:resnet": ("12d71f6c19933c94", "b357ea704fa89923"),
-    "configs.vision.mnist5k": ("45c25af4d6f38ce3", "1d6774375208009a"),
-    "configs.vision.mnist5k:resnet": ("d3bb38c85dd87f44", "626fd67564b82ba6"),
-    "configs.series.forecast": ("8a36e1398948210e", "a22753355ecedbff"),
+    "configs.lm.quickstart": ("1bfd66d7bc00c009", "108e8d4a029e7d29"),
+    "configs.lm.bpe": ("54c03186a5c2744f", "734b12ec399ce83d"),
+    "configs.lm.families": ("90bf91976575be36", "7d62b99dabe1d422"),
+    "configs.lm.families:mistral": ("34d1e31b8543eaef", "6479a0be153d3001"),
+    "configs.lm.families:gpt2": ("36e4e5081596ccf7", "ac03410fcd2e1cfb"),
+    "configs.lm.families:gemma": ("2bef2904e0f803ec", "bef07be7900ad975"),
+    "configs.lm.families:qwen": ("1ad9b9329b72a946", "f08bf19adc43e215"),
+    "configs.lm.families:olmo": ("6101c151037d1c21", "4cb07f742364a1f3"),
+    "configs.lm.preferences": ("f070e78f905647c3", "37f1aa8cfcde6ae2"),
+    "configs.seq2seq.translation": ("75ba5d82c05ae676", "90d64be13a752306"),
+    "configs.vision.digits": ("1ed7423d223f8928", "07f8aebfb14a8677"),
+    "configs.vision.digits:resnet": ("7d4814c0ff26b514", "a952bc7fe3d1ec51"),
+    "configs.vision.mnist5k": ("64fffc82c7e00e98", "b51a8e9012d055c3"),
+    "configs.vision.mnist5k:resnet": ("c20efed59faa71aa", "2a284b04f26c3122"),
+    "configs.series.forecast": ("29ebbaeb3d3a8d7d", "2ed52a0f92d3095b"),
 }
 
 
