@@ -97,6 +97,10 @@ PLANNED = {
         "2xv5e-8",
         (*ROWS, "fiddler:fsdp(8)", "parallelism.mesh.across_slices.data=2", "fiddler:tpu"),
     ),
+    # Without kernels: the loops over blocks of plain XLA, with heads split by an exchange.
+    "exchange-h100": Planned(
+        LLAMA, "h100:8", (*ROWS, "fiddler:all_to_all(4)", "model.num_layers=2", "name=exchange")
+    ),
     "experts-h100": Planned(LLAMA, "h100:8", (*ROWS, *MIXTURE, "fiddler:gpu")),
     "experts-v5e": Planned(LLAMA, "v5e-8", (*ROWS, *MIXTURE, "fiddler:tpu")),
 }

@@ -132,6 +132,16 @@ class ActivationLayout:
         """
         return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
 
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Return to this mesh and these rules, for what is traced within the context.
+
+        Yields:
+          Nothing; use it as `with layout.active():` around a trace.
+        """
+        with _current(self):
+            yield
+
     def row_axes(self, num_rows: int, used: Collection[str]) -> tuple[str, ...]:
         """Return the mesh axes that split rows and nothing else.
 
@@ -233,7 +243,7 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
         tuple((logical, tuple(axes)) for logical, axes in table.items())
         for table in (rules.activations, rules.parameters)
     )
-    with _current(ActivationLayout(mesh, *tables)):
+    with ActivationLayout(mesh, *tables).active():
         yield
 
 

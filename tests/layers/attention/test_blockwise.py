@@ -213,10 +213,11 @@ def test_a_bias_that_is_made_for_whole_rows_is_refused(heads):
     ],
     ids=str,
 )
-def test_on_meshes(sizes, draw, pack, assert_close):
+@pytest.mark.parametrize("bias", [None, RelativeBias(4, rngs=nnx.Rngs(0))], ids=["", "bias"])
+def test_on_meshes(sizes, bias, draw, pack, assert_close):
     tokens = pack(ROWS, 48)
     heads = [draw(len(ROWS), 48, heads, 8) for heads in (4, 2, 2)]
-    bias, weights = RelativeBias(4, rngs=nnx.Rngs(0)), draw(*heads[0].shape)
+    weights = draw(*heads[0].shape)
     with on_mesh(**sizes):
         core = BlockwiseAttention(cap=0.7, block_size=8)
         compare(core, EinsumAttention(cap=0.7), heads, tokens, weights, assert_close, bias)

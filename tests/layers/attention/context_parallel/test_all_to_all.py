@@ -60,6 +60,21 @@ def test_rows_are_exchanged_for_heads_and_never_gathered(heads, tokens, on_mesh,
     assert len(found) == 4
 
 
+@pytest.mark.parametrize("sizes", [{"sequence": 4}, {"sequence": 2, "tensor": 2}])
+def test_nor_are_those_of_gradients_in_a_stack(heads, tokens, on_mesh, sizes):
+    """Within a loop over layers, which loops over blocks, the compiler has more to choose."""
+    core = AllToAllAttention(BlockwiseAttention(block_size=8))
+
+    def loss(query, key, value):
+        layer = lambda x, _: (jnp.sin(core(x, key, value, tokens, tokens)), None)
+        return (jax.lax.scan(layer, query, None, 3)[0] ** 2).sum()
+
+    with on_mesh(**sizes):
+        text = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*heads).compile().as_text()
+    collective = r"= .*? (all-gather|all-to-all|collective-permute|all-reduce|reduce-scatter)\("
+    assert set(re.findall(collective, text)) == {"all-to-all"}
+
+
 def test_heads_that_the_devices_do_not_divide_are_refused(on_mesh, draw):
     tokens = Tokens.single(1, 16)
     seven = [draw(1, 16, 7, 8)] * 3
