@@ -90,17 +90,17 @@ def declared_attention(
         rows, length, heads, size = query_BLHK.shape
         product = 2 * rows * heads * length * key_BSGK.shape[1] * size
         arrays = 2 * query_BLHK.nbytes + key_BSGK.nbytes + value_BSGK.nbytes
-        # The backward pass is traced later, perhaps after the rules of an exchange have ended
-        # (`AllToAllAttention`); the form must split its arrays by those of the forward pass.
+        # What is differentiated is traced later, perhaps after the rules of an exchange have ended
+        # (`AllToAllAttention`); the form must split its arrays by the rules that hold here.
         layout = current_layout()
 
         def forward(*arguments: Any) -> jax.Array:
-            return form(*arguments)
+            with contextlib.nullcontext() if layout is None else layout.active():
+                return form(*arguments)
 
         def backward(change: jax.Array, *arguments: Any) -> Any:
             arrays, tokens = arguments[:3], arguments[3:]
-            with contextlib.nullcontext() if layout is None else layout.active():
-                return jax.vjp(lambda *x: forward(*x, *tokens), *arrays)[1](change)
+            return jax.vjp(lambda *x: forward(*x, *tokens), *arrays)[1](change)
 
         def declared(form: Callable[..., Any], products: int, moved: int) -> Callable[..., Any]:
             run = kernel(form, form, flops=products * product, bytes=moved + statistics_bytes)
