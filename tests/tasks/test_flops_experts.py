@@ -80,8 +80,8 @@ def test_devices_that_split_experts_each_need_a_part(sizes, platform):
         jaxpr = _jaxpr(Dropless(), rows=4)
     found, active = count(jaxpr), _flops(Dropless(), rows=4).active
     assert found.active == active
-    # Every device computes the weighted sums of all tokens, but the experts of its own only. Where
-    # `ragged_dot` skips the rows of others, the count has them as idle, and the bound has not.
+    # Every device computes the weighted sums of all tokens, but the experts of its own only. The
+    # rows of others, which `ragged_dot` skips, count as idle, and not in the roofline.
     sums = 4 * 2 * 4 * L * K * D
     if "expert" in sizes:
         assert sum(flops_by_dtype(jaxpr).values()) <= active + sums

@@ -13,8 +13,10 @@ from luthier.layers import (
     FusedAttention,
     RelativeBias,
     SameDocument,
+    SplashAttention,
     Tokens,
     Window,
+    abstract_forms,
 )
 
 
@@ -61,15 +63,17 @@ def test_rows_are_exchanged_for_heads_and_never_gathered(heads, tokens, on_mesh,
 
 
 @pytest.mark.parametrize("sizes", [{"sequence": 4}, {"sequence": 2, "tensor": 2}])
-def test_nor_are_those_of_gradients_in_a_stack(heads, tokens, on_mesh, sizes):
-    """Within a loop over layers, which loops over blocks, the compiler has more to choose."""
-    core = AllToAllAttention(BlockwiseAttention(block_size=8))
+@pytest.mark.parametrize("inner", [BlockwiseAttention(block_size=8), SplashAttention()], ids=repr)
+def test_nor_are_those_of_gradients_in_a_stack(draw, on_mesh, sizes, inner):
+    """Gradients of blocks, and of the abstract form of a kernel, keep the split of the heads."""
+    tokens, heads = Tokens.single(2, 256), [draw(2, 256, 8, 8) for _ in range(3)]
+    core = AllToAllAttention(inner)
 
     def loss(query, key, value):
         layer = lambda x, _: (jnp.sin(core(x, key, value, tokens, tokens)), None)
         return (jax.lax.scan(layer, query, None, 3)[0] ** 2).sum()
 
-    with on_mesh(**sizes):
+    with on_mesh(**sizes), abstract_forms():
         text = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*heads).compile().as_text()
     collective = r"= .*? (all-gather|all-to-all|collective-permute|all-reduce|reduce-scatter)\("
     assert set(re.findall(collective, text)) == {"all-to-all"}
