@@ -71,6 +71,7 @@ MIXTURE = (
     "model.block.mlp.dispatch=Capacity(factor=1.25)",
     "fiddler:expert(4)",
 )
+RESIDUAL = "fiddler:tensor(4, sequence_parallel=True)"
 PLANNED = {
     "quickstart-data": Planned(QUICKSTART, "cpu:8"),
     "quickstart-fsdp": Planned(QUICKSTART, "cpu:8", ("fiddler:fsdp",)),
@@ -96,6 +97,11 @@ PLANNED = {
         LLAMA,
         "2xv5e-8",
         (*ROWS, "fiddler:fsdp(8)", "parallelism.mesh.across_slices.data=2", "fiddler:tpu"),
+    ),
+    "residual-v5e": Planned(
+        LLAMA,
+        "v5e-8",
+        (*ROWS, RESIDUAL, "fiddler:tpu", "model.num_layers=4", "name=residual"),
     ),
     # Without kernels: the loops over blocks of plain XLA, with heads split by an exchange.
     "exchange-h100": Planned(

@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("1bfd66d7bc00c009", "108e8d4a029e7d29"),
-    "configs.lm.bpe": ("54c03186a5c2744f", "734b12ec399ce83d"),
-    "configs.lm.families": ("90bf91976575be36", "7d62b99dabe1d422"),
-    "configs.lm.families:mistral": ("34d1e31b8543eaef", "6479a0be153d3001"),
-    "configs.lm.families:gpt2": ("36e4e5081596ccf7", "ac03410fcd2e1cfb"),
-    "configs.lm.families:gemma": ("2bef2904e0f803ec", "bef07be7900ad975"),
-    "configs.lm.families:qwen": ("1ad9b9329b72a946", "f08bf19adc43e215"),
-    "configs.lm.families:olmo": ("6101c151037d1c21", "4cb07f742364a1f3"),
-    "configs.lm.preferences": ("f070e78f905647c3", "37f1aa8cfcde6ae2"),
-    "configs.seq2seq.translation": ("75ba5d82c05ae676", "90d64be13a752306"),
-    "configs.vision.digits": ("1ed7423d223f8928", "07f8aebfb14a8677"),
-    "configs.vision.digits:resnet": ("7d4814c0ff26b514", "a952bc7fe3d1ec51"),
-    "configs.vision.mnist5k": ("64fffc82c7e00e98", "b51a8e9012d055c3"),
-    "configs.vision.mnist5k:resnet": ("c20efed59faa71aa", "2a284b04f26c3122"),
-    "configs.series.forecast": ("29ebbaeb3d3a8d7d", "2ed52a0f92d3095b"),
+    "configs.lm.quickstart": ("31fa3e879dc19efe", "1749764a0463087d"),
+    "configs.lm.bpe": ("2a8cfb8d553c044f", "db0856194ef7009b"),
+    "configs.lm.families": ("d0427cadb10f9b34", "4400411b994cd897"),
+    "configs.lm.families:mistral": ("add2cb026f9c380e", "97c7c92a6495425c"),
+    "configs.lm.families:gpt2": ("b3952ea68d586545", "09b8e2ef2a8d923d"),
+    "configs.lm.families:gemma": ("7b55084d3ef95967", "f7aa72ee20664cbb"),
+    "configs.lm.families:qwen": ("440d3b742c7f9a9a", "26b85e49c77fb2c7"),
+    "configs.lm.families:olmo": ("629146b4d3cdd620", "dc4f9f3b12f7f95a"),
+    "configs.lm.preferences": ("14249bf566e16acd", "7ddcc584ad4fc461"),
+    "configs.seq2seq.translation": ("82224b276758a551", "d30528668302545f"),
+    "configs.vision.digits": ("7e32d793cb7c427f", "883cb8bd93c02d92"),
+    "configs.vision.digits:resnet": ("b387db4069c2d4d7", "e050f48a60b23071"),
+    "configs.vision.mnist5k": ("dd9109b6f317a23a", "274141d3f2f560fb"),
+    "configs.vision.mnist5k:resnet": ("029e56e2b36bfea7", "2d3ba1e0f0063e3a"),
+    "configs.series.forecast": ("6c5dfc53a7e9c966", "97dd2fd78f5df5f7"),
 }
 
 

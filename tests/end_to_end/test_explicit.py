@@ -9,6 +9,7 @@ from jax._src import core
 from jax.sharding import AxisType
 
 from luthier import program as programs
+from luthier import trainer
 from luthier.errors import ShardingError, UserCodeError
 
 EXPLICIT = "parallelism.mesh.axis_type=EXPLICIT"
@@ -22,6 +23,7 @@ MESHES = {
     "fsdp tensor": ["fsdp(4)", "tensor(2)"],
     "hsdp tensor": ["hsdp(2, 2)", "tensor(2)"],
     "fsdp tensor sequence": ["fsdp(2)", "tensor(2)", "sequence(2)"],
+    "fsdp residual": ["fsdp(4)", "tensor(2, sequence_parallel=True)"],
 }
 
 
@@ -68,9 +70,10 @@ def test_nothing_but_parameters_and_the_keys_of_a_sequence_moves_between_devices
         for before, after in moves(program.traced_step.jaxpr.jaxpr)
         if before.shape not in shapes
     ]
+    moving = {"sequence"} if "sequence" in name else {"tensor"} if "residual" in name else set()
     for before, after in others:
-        assert "sequence" in name, (before, after)
-        assert {"sequence"} == _axes(before) ^ _axes(after), (before, after)
+        assert moving == _axes(before) ^ _axes(after), (before, after)
+    assert bool(others) == bool(moving)
 
 
 def test_parameters_are_gathered_along_fsdp_only(shrunk, case):
@@ -95,6 +98,20 @@ def test_training_is_that_of_automatic_axes(shrunk, case, enough_tokens, name):
     _, found = explicit.steps(batches)
     _, losses = automatic.steps(batches)
     np.testing.assert_allclose(found, losses, rtol=1e-5)
+
+
+@pytest.mark.full
+def test_a_run_trains_evaluates_and_samples_as_with_automatic_axes(shrunk, tmp_path):
+    def text_and_loss(*more):
+        graph = shrunk(*words("fsdp tensor"), "training.steps=6", *more, directory=tmp_path)
+        result = trainer.run(graph, devices=jax.devices())
+        text = trainer.sample_run(str(result.directory), ["a"], options={"max_new_tokens": 8})
+        return text, result.metrics["held_out"]["loss"]
+
+    text, loss = text_and_loss("name=explicit", EXPLICIT)
+    expected, other = text_and_loss("name=automatic")
+    assert text == expected
+    np.testing.assert_allclose(loss, other, rtol=1e-5)
 
 
 class AmbiguousMlp(nnx.Module):

@@ -22,6 +22,10 @@ MESHES = {
     "data": (("fiddler:data(8)", "training.accumulation=4"), {"data"}),
     "replica fsdp": (("fiddler:hsdp(2)", "training.accumulation=4"), {"replica"}),
     "data tensor": (("fiddler:tensor(2)", "training.accumulation=2"), {"data"}),
+    "data residual": (
+        ("fiddler:tensor(2, sequence_parallel=True)", "training.accumulation=2"),
+        {"data"},
+    ),
     "data expert": ((*EXPERTS, "fiddler:expert(4)", "training.accumulation=4"), {"data"}),
     "pipeline data": ((PIPELINE,), {"data"}),
     "pipeline data fsdp": ((PIPELINE, "fiddler:fsdp(2)", "parallelism.mesh.data=2"), {"data"}),

@@ -21,12 +21,14 @@ EXPERTS = (
     "model.block.mlp.dispatch=Dropless()",
 )
 PIPELINE = "pipeline(stages={}, microbatches=4)"
+RESIDUAL = "tensor({}, sequence_parallel=True)"
 CIRCULAR = "pipeline(stages=2, microbatches=4, schedule=Circular(repeats=2))"
 ALWAYS = {
     "hsdp tensor sequence": ["hsdp(2, 1)", "tensor(2)", "sequence(2)"],
     "fsdp ring": ["fsdp(2)", "ring(4)"],
     "expert all_to_all": ["expert(2)", "all_to_all(4)"],
     "data stage": ["data(4)", PIPELINE.format(2)],
+    "fsdp residual": ["fsdp(2)", RESIDUAL.format(4)],
 }
 ROWS = {
     "data": ["data(8)"],
@@ -55,6 +57,13 @@ MIXTURES = {
     "stage sequence": [PIPELINE.format(2), "fsdp(2)", "sequence(2)"],
     "expert fsdp tensor": ["expert(2)", "fsdp(2)", "tensor(2)"],
     "expert ring": ["expert(4)", "ring(2)"],
+    "residual": [RESIDUAL.format(4)],
+    "fsdp residual sequence": ["fsdp(2)", RESIDUAL.format(2), "sequence(2)"],
+    "fsdp residual all_to_all": ["fsdp(2)", RESIDUAL.format(2), "all_to_all(2)"],
+    "residual ring": [RESIDUAL.format(2), "ring(2)"],
+    "expert residual": ["expert(4)", RESIDUAL.format(2)],
+    "stage fsdp residual": [PIPELINE.format(2), "fsdp(2)", RESIDUAL.format(2)],
+    "circular stage residual": [CIRCULAR, RESIDUAL.format(4)],
 }
 
 

@@ -6,7 +6,17 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from luthier.errors import ShardingError
-from luthier.parallel import Mesh, Rules, activation_rules, constrain, current_layout, make_mesh
+from luthier.parallel import (
+    RESIDUAL_AXES,
+    Mesh,
+    Rules,
+    activation_rules,
+    activation_rules_table,
+    constrain,
+    current_layout,
+    gather_length,
+    make_mesh,
+)
 
 AXES = ("batch", "length", "embed")
 
@@ -47,6 +57,26 @@ def test_what_cannot_be_divided_or_has_no_rule_is_left_to_the_compiler():
     assert heads == [PartitionSpec("fsdp", free)]
     assert unknown == [PartitionSpec(free, free, None)]
     assert nothing == []
+
+
+def test_the_residual_stream_is_split_as_its_rows_are_but_for_a_rule_of_its_own():
+    x, mesh = jnp.zeros((8, 8, 2)), device_mesh(sequence=2, tensor=4)
+    whole = PartitionSpec(None, "sequence", None)
+    with activation_rules(mesh, Rules()):
+        assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x) == [whole]
+        assert constraints(gather_length, x) == []
+    # A table of one's own that does not name it, as in records of earlier versions.
+    with activation_rules(mesh, Rules(activations={"length": ("sequence",), "embed": ()})):
+        free = PartitionSpec(PartitionSpec.UNCONSTRAINED, "sequence", None)
+        assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x) == [free]
+        assert constraints(gather_length, x) == []
+    table = activation_rules_table() | {"residual_length": ("sequence", "tensor")}
+    with activation_rules(mesh, Rules(activations=table)):
+        split = PartitionSpec(None, ("sequence", "tensor"), None)
+        assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x) == [split]
+        assert constraints(gather_length, x) == [whole]
+        uneven = constraints(lambda x: constrain(x, RESIDUAL_AXES), x[:, :3])
+        assert uneven == [PartitionSpec(None, PartitionSpec.UNCONSTRAINED, None)]
 
 
 def test_one_device_is_not_constrained():

@@ -7,6 +7,7 @@ from luthier import layers, models
 from luthier import program as programs
 from luthier.errors import BadInput
 from luthier.parallel import AXES
+from luthier.planner import plan_apart
 from luthier.recipes import (
     all_to_all,
     data,
@@ -67,6 +68,30 @@ def test_only_the_mesh_the_cores_and_a_rule_change(quickstart):
     rules = graphs.apply(quickstart, ["parallelism.rules.parameters={mlp: tensor}"])
     changed = [change.path for change in graphs.diff(rules, sequence(rules, 4))]
     assert changed == ["parallelism.mesh.sequence"]
+
+
+def test_the_sequence_parallel_form_of_tensor_splits_the_residual_stream(quickstart):
+    word = "fiddler:tensor(4, sequence_parallel=True)"
+    assert [
+        change.path for change in graphs.diff(quickstart, graphs.apply(quickstart, [word]))
+    ] == [
+        "parallelism.mesh.tensor",
+        "parallelism.rules.activations.residual_length",
+    ]
+
+    def temporaries(word):
+        heads = ("model.block.attention.num_heads=8", "model.block.attention.num_kv_heads=4")
+        more = ("model.num_layers=8", *heads, "fiddler:remat(luthier.layers.FullRemat)")
+        graph = graphs.apply(quickstart, ["fiddler:tiny", *more, "evaluations={}", word])
+        plan = plan_apart(graph, "cpu:4").to_dict()
+        return plan["memory"]["bytes_per_device"]["temporaries"], graph
+
+    split, graph = temporaries(word)
+    whole, _ = temporaries("fiddler:tensor(4)")
+    data = graphs.build(graphs.get(graph, "data"))
+    rows, dim = graph.training.global_batch_size, graph.model.dim
+    # Between two layers the stream is kept once for each of them, in float32.
+    assert whole - split > 0.9 * (3 / 4) * 8 * 4 * rows * data.tokens_per_row * dim
 
 
 def core(graph, path=CORE):

@@ -18,9 +18,7 @@ from luthier.layers.dropout import DropoutKeys, fold
 from luthier.layers.experts import feed_forward
 from luthier.layers.parameters import DType, Template, create
 from luthier.layers.positions import Tokens
-from luthier.parallel import constrain
-
-RESIDUAL_AXES = ("batch", "length", "embed")
+from luthier.parallel import RESIDUAL_AXES, constrain, gather_length
 
 # Returns the result of the attention, and its cache or None.
 _Attend = Callable[[jax.Array], tuple[jax.Array, Any]]
@@ -170,15 +168,19 @@ class _Residual(nnx.Module):
         """Run both parts one after the other, each with its norms and the residual around it."""
         # Sites of dropout: 0 and 1 the sums, 2 within the attention, 3 within the mlp. Different
         # numbers, or two masks of a token would be equal.
-        part_BLD, left = attend(self._normed("attention", self._BEFORE, x_BLD))
+        part_BLD, left = attend(self._read("attention", x_BLD))
         part_BLD = self._normed("attention", self._AFTER, part_BLD)
         x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
-        part_BLD = self._fed(self._normed("mlp", self._BEFORE, x_BLD), tokens, dropout)
+        part_BLD = self._fed(self._read("mlp", x_BLD), tokens, dropout)
         part_BLD = self._normed("mlp", self._AFTER, part_BLD)
         return self._add(x_BLD, part_BLD, dropout, 1), left
 
     def _fed(self, x_BLD: jax.Array, tokens: Tokens, dropout: DropoutKeys | None) -> jax.Array:
         return feed_forward(self.mlp, x_BLD, tokens, fold(dropout, 3))
+
+    def _read(self, part: str, x_BLD: jax.Array) -> jax.Array:
+        """Return what a part of the layer reads of the residual stream."""
+        return gather_length(self._normed(part, self._BEFORE, x_BLD))
 
     def _normed(self, part: str, names: tuple[str, ...], x_BLD: jax.Array) -> jax.Array:
         for name in names:
@@ -275,9 +277,10 @@ class PostNormBlock(_Residual):
         # The residual stream itself passes through the norms here, so it takes their type; it is
         # cast back, because the carry of a scan over layers must keep its type.
         kind = x_BLD.dtype
-        part_BLD, left = attend(x_BLD)
+        part_BLD, left = attend(gather_length(x_BLD))
         x_BLD = self._normed("attention", self._AFTER, self._add(x_BLD, part_BLD, dropout, 0))
-        x_BLD = self._add(x_BLD.astype(kind), self._fed(x_BLD, tokens, dropout), dropout, 1)
+        part_BLD = self._fed(gather_length(x_BLD), tokens, dropout)
+        x_BLD = self._add(x_BLD.astype(kind), part_BLD, dropout, 1)
         return self._normed("mlp", self._AFTER, x_BLD).astype(kind), left
 
 
@@ -322,7 +325,7 @@ class ParallelBlock(_Residual):
     ) -> tuple[jax.Array, Any]:
         # Both parts read `normed`, not the sum after the first: they do not depend on each other,
         # and the compiler may run their products side by side.
-        normed_BLD = self.norm(x_BLD)
+        normed_BLD = gather_length(self.norm(x_BLD))
         part_BLD, left = attend(normed_BLD)
         x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
         return self._add(x_BLD, self._fed(normed_BLD, tokens, dropout), dropout, 1), left

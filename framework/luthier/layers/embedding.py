@@ -27,7 +27,14 @@ from luthier.layers.parameters import (
 )
 from luthier.layers.positions import Tokens
 from luthier.layers.products import stored_product
-from luthier.parallel import constrain, result_sharding
+from luthier.parallel import (
+    RESIDUAL_AXES,
+    axis_product,
+    constrain,
+    current_layout,
+    gather_length,
+    result_sharding,
+)
 
 LOGITS_AXES = ("batch", "length", "vocab")
 
@@ -119,13 +126,27 @@ class Embedding(nnx.Module):
         # NaN for an id beyond the table, where `table[ids]` would take the last row: a vocabulary
         # that does not fit the data then shows in the first loss.
         x_BLD = looked_up(self.table, inputs_BL, self.dtype)
+        if _is_larger(self.table, inputs_BL):
+            x_BLD = gather_length(x_BLD)
         if self.scale is not None:
             x_BLD = x_BLD * jnp.asarray(self.scale, self.dtype)
         if self.position is not None:
             x_BLD = x_BLD + self.position(tokens.positions_BL)
         if self.dropout is not None:
             x_BLD = self.dropout(x_BLD, dropout)
-        return constrain(x_BLD, ("batch", "length", "embed"))
+        return constrain(x_BLD, RESIDUAL_AXES)
+
+
+def _is_larger(table: nnx.Param, inputs_BL: jax.Array) -> bool:
+    """Return whether a table has more rows than a device looks up."""
+    # Where the axis that splits the table also splits the length of its result (the residual stream
+    # of `tensor` with `sequence_parallel`), either the table or the result has to be whole within
+    # the lookup, and its gradient in float32 within the transpose: the smaller one.
+    layout = current_layout()
+    if layout is None:
+        return False
+    axes = (*layout.mesh_axes("batch"), *layout.mesh_axes("length"))
+    return table.shape[0] * axis_product(axes, layout.sizes) > inputs_BL.size
 
 
 class TiedUnembedding(nnx.Module):

@@ -21,6 +21,7 @@ from luthier.layers.initializers import FanIn, Initializer
 from luthier.layers.parameters import DType, biased, gathered, parameter, vector
 from luthier.layers.products import MatrixProduct, Product
 from luthier.parallel import current_layout, is_explicit, result_sharding
+from luthier.parallel.rules import RESIDUAL_LENGTH
 
 _AXIS_TYPE = "parallelism.mesh.axis_type"
 
@@ -252,5 +253,5 @@ def flattened(x: jax.Array) -> jax.Array:
       [T, D]; `x` itself where the length of rows is split.
     """
     layout = current_layout()
-    is_cut = layout is not None and bool(layout.mesh_axes("length"))
+    is_cut = layout is not None and bool(layout.mesh_axes(RESIDUAL_LENGTH))
     return x if is_cut else x.reshape(-1, x.shape[-1])

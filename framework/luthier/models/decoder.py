@@ -25,6 +25,7 @@ from luthier.layers import (
     create,
     fold,
 )
+from luthier.parallel import gather_length
 
 DType = Any
 
@@ -165,7 +166,7 @@ class Decoder(nnx.Module):
 
         rows = (tokens, fold(dropout, 1))
         x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD, rows=rows)
-        return self.norm(x_BLD)
+        return gather_length(self.norm(x_BLD))
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
         """Return the logits of the next tokens.

@@ -21,6 +21,7 @@ from luthier.layers import (
     create,
     fold,
 )
+from luthier.parallel import gather_length
 
 DType = Any
 
@@ -122,7 +123,7 @@ class Encoder(nnx.Module):
 
         rows = (tokens, fold(dropout, 1))
         x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD, rows=rows)
-        return x_BLD if self.norm is None else self.norm(x_BLD)
+        return gather_length(x_BLD if self.norm is None else self.norm(x_BLD))
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
         """Return the logits of the tokens themselves.

@@ -24,6 +24,7 @@ from luthier.layers import (
     fold,
 )
 from luthier.layers.encoder import Encoded
+from luthier.parallel import gather_length
 
 DType = Any
 
@@ -93,7 +94,7 @@ class _Layers(nnx.Module):
         return None if self.bias is None else _SharedBias(self.bias(query, key))
 
     def _finish(self, x_BLD: jax.Array, dropout: DropoutKeys | None) -> jax.Array:
-        x_BLD = self.norm(x_BLD)
+        x_BLD = gather_length(self.norm(x_BLD))
         return x_BLD if self.dropout is None else self.dropout(x_BLD, fold(dropout, 1))
 
 

@@ -26,6 +26,7 @@ from luthier.layers import (
 )
 from luthier.layers.encoder import ClassToken
 from luthier.layers.parameters import wide
+from luthier.parallel import gather_length
 
 DType = Any
 
@@ -118,7 +119,7 @@ class VisionTransformer(nnx.Module):
 
         rows = (tokens, fold(keys, 1))
         x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD, rows=rows)
-        return self.norm(x_BLD)
+        return gather_length(self.norm(x_BLD))
 
     def __call__(self, images_BHWC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:
         """Return the logits of the classes.

@@ -2,11 +2,13 @@
 
 from luthier.parallel import hosts, random_bits
 from luthier.parallel.activations import (
+    RESIDUAL_AXES,
     ActivationLayout,
     activation_rules,
     constrain,
     current_layout,
     current_platform,
+    gather_length,
     is_explicit,
     result_sharding,
     stand_ins_for,
@@ -37,6 +39,7 @@ from luthier.terminal import format_bytes
 
 __all__ = [
     "AXES",
+    "RESIDUAL_AXES",
     "AcrossSlices",
     "ActivationLayout",
     "ArrayInfo",
@@ -59,6 +62,7 @@ __all__ = [
     "devices",
     "format_bytes",
     "format_spec",
+    "gather_length",
     "hosts",
     "is_explicit",
     "make_mesh",

@@ -17,7 +17,7 @@ from jax.sharding import Mesh as DeviceMesh
 from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.errors import Problem, ShardingError
-from luthier.parallel.rules import Rules, axis_product, table_problems
+from luthier.parallel.rules import RESIDUAL_LENGTH, Rules, axis_product, table_problems
 from luthier.parallel.specs import resolve
 
 
@@ -206,6 +206,9 @@ class ActivationLayout:
         )
 
 
+RESIDUAL_AXES = ("batch", RESIDUAL_LENGTH, "embed")
+"""Logical axes of the residual stream [B, L, D]: what layers read, normalize and add to."""
+
 # A user context of JAX is thread-local and part of the key of every trace cache: a function that
 # was traced under one mesh is traced again under another. With a plain context variable `jit` would
 # reuse the trace of the first mesh, constraints included.
@@ -238,10 +241,13 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
     problems = table_problems(rules.activations, dict(mesh.shape), "parallelism.rules.activations")
     if problems:
         raise ShardingError(problems)
+    activations = dict(rules.activations)
+    if "length" in activations:
+        activations.setdefault(RESIDUAL_LENGTH, activations["length"])
     # As tuples, because a user context must be hashable.
     tables = (
         tuple((logical, tuple(axes)) for logical, axes in table.items())
-        for table in (rules.activations, rules.parameters)
+        for table in (activations, rules.parameters)
     )
     with ActivationLayout(mesh, *tables).active():
         yield
@@ -385,6 +391,30 @@ def constrain(
     around = jax.sharding.get_abstract_mesh()
     mesh = around if around.manual_axes else layout.mesh
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*entries)))
+
+
+def gather_length(x_BLD: jax.Array) -> jax.Array:
+    """Gather what the rule of `residual_length` splits beyond that of `length`.
+
+    Layers call it for what their products read of the residual stream, and models for its end. The
+    compiler would otherwise gather kernels instead, or exchange the results of each product.
+
+    Args:
+      x_BLD: A part of the residual stream [B, L, D], normalized perhaps.
+
+    Returns:
+      `x_BLD`, with the same values; its length is split as by the rule of `length`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from luthier import parallel
+      >>> parallel.gather_length(jnp.ones((1, 2, 3))).shape
+      (1, 2, 3)
+    """
+    layout = current_layout()
+    if layout is None or layout.mesh_axes(RESIDUAL_LENGTH) == layout.mesh_axes("length"):
+        return x_BLD
+    return constrain(x_BLD, ("batch", "length", "embed"))
 
 
 def whole(x: jax.Array) -> jax.Array:

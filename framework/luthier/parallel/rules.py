@@ -13,6 +13,12 @@ from luthier.parallel.mesh import Mesh
 Table = Mapping[str, Sequence[str]]
 """Logical axis name to the mesh axes that split it; no mesh axes means replicated."""
 
+RESIDUAL_LENGTH = "residual_length"
+"""The length of the residual stream between the products of layers; `length` where it has no rule.
+
+The sequence-parallel form of tensor parallelism splits it over `tensor` as well.
+"""
+
 
 def parameter_rules() -> dict[str, tuple[str, ...]]:
     """Return the rules for parameters that fit most models: FSDP by embed, tensor by the rest.
@@ -60,6 +66,7 @@ def activation_rules_table() -> dict[str, tuple[str, ...]]:
     return {
         "batch": ("replica", "data", "fsdp", "expert"),
         "length": ("sequence",),
+        RESIDUAL_LENGTH: ("sequence",),
         "experts": ("expert",),
         "embed": (),
         "vocab": ("tensor",),

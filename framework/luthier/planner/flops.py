@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,7 +134,10 @@ def trace_forward(program: Program) -> jex_core.ClosedJaxpr:
             check_loss(sums)
         return sums.loss.numerator
 
-    arguments = program.values(), program.abstract_leaves, dict(program.batch)
+    # Without shardings: where the axes of the program's mesh are explicit, these are a part of
+    # the types of arrays, and name another mesh than the one here.
+    plain = functools.partial(jax.tree.map, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
+    arguments = program.values(), plain(program.abstract_leaves), plain(dict(program.batch))
     with program.components_at_fault("the loss cannot be traced", program.batch):
         try:
             return jax.make_jaxpr(forward)(*arguments)

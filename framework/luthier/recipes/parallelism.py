@@ -17,10 +17,12 @@ from luthier.graph import Graph
 from luthier.graph.copies import as_node
 from luthier.graph.paths import Place
 from luthier.parallel import AXES
+from luthier.parallel.rules import RESIDUAL_LENGTH
 from luthier.recipes.selection import is_experiment
 
 _MESH = "parallelism.mesh"
 _PARAMETERS = "parallelism.rules.parameters"
+_ACTIVATIONS = "parallelism.rules.activations"
 
 
 def data(experiment: fdl.Buildable, size: int = -1) -> Any:
@@ -108,14 +110,22 @@ def hsdp(experiment: fdl.Buildable, replicas: int, size: int = -1) -> Any:
     return _with_axes(experiment, replica=replicas, fsdp=size)
 
 
-def tensor(experiment: fdl.Buildable, size: int = -1) -> Any:
+def tensor(experiment: fdl.Buildable, size: int = -1, sequence_parallel: bool = False) -> Any:
     """Return an experiment whose heads, hidden dimensions and vocabulary are split.
 
         luthier show configs.lm.quickstart 'fiddler:tensor(2)' --changes
 
+    With `sequence_parallel`, the same devices also split the length of the residual stream between
+    the products: norms, dropout and what is stored between layers. Instead of adding up the results
+    of products on all of them, they add up a part of the length each, and gather it before the next
+    product, which moves as many bytes.
+
+        luthier show configs.lm.quickstart 'fiddler:tensor(2, sequence_parallel=True)' --changes
+
     Args:
       experiment: A graph of an experiment; it is not changed.
       size: Devices along the mesh axis `tensor`; -1 fills the mesh.
+      sequence_parallel: Whether to split the residual stream.
 
     Returns:
       The changed copy of the config.
@@ -131,9 +141,14 @@ def tensor(experiment: fdl.Buildable, size: int = -1) -> Any:
       >>> changed.parallelism.mesh
       <Config[Mesh(tensor=2)]>
 
-    Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3.
+    Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3; Korthikanti et al. 2022,
+      arXiv 2205.05198, section 4.2.2 (`sequence_parallel`).
     """
-    return _with_axes(experiment, tensor=size)
+    changed = _with_axes(experiment, tensor=size)
+    if sequence_parallel:
+        length = graph.evaluate(graph.get(changed, _ACTIVATIONS)).get("length", ())
+        graph.set_value(changed, f"{_ACTIVATIONS}.{RESIDUAL_LENGTH}", (*length, "tensor"))
+    return changed
 
 
 def expert(experiment: fdl.Buildable, size: int = -1) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from luthier import graph as graphs
 from luthier import planner, project
@@ -448,7 +449,19 @@ def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> 
     # Only the structure of the model is made here; its arrays are those of the state.
     abstract = nnx.eval_shape(lambda: model_of(experiment))
     state = program.named(leaves)
-    return split(abstract)[0].merge(model_arrays(state, weights))
+    arrays = jax.tree.map(_automatic, model_arrays(state, weights))
+    return split(abstract)[0].merge(arrays)
+
+
+def _automatic(array: Any) -> Any:
+    """Return an array on a mesh whose axes are automatic; nothing is copied."""
+    # With explicit axes a layer computes under the rules of its experiment only, while this module
+    # is for whoever calls it: to generate, to export, or in a notebook.
+    sharding = getattr(array, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+        return array
+    mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
+    return jax.device_put(array, NamedSharding(mesh, sharding.spec))
 
 
 def can_generate(program: Program) -> bool:

@@ -16,7 +16,7 @@ from luthier.layers.dropout import DropoutKeys, fold
 from luthier.layers.experts import feed_forward
 from luthier.layers.parameters import DType, Template, create
 from luthier.layers.positions import Tokens
-from luthier.parallel import constrain
+from luthier.parallel import RESIDUAL_AXES, constrain, gather_length
 
 
 def query_and_others(
@@ -76,8 +76,6 @@ setattr(  # noqa: B010
 # A layer of a decoder that also looks at an encoded source.
 #
 # Shapes: B rows, L length, S source length, D embed.
-
-RESIDUAL_AXES = ("batch", "length", "embed")
 
 
 @jax.tree_util.register_dataclass
@@ -174,7 +172,8 @@ class PreNormCrossBlock(nnx.Module):
           The same shape and type as x.
         """
         # Sites of dropout: 0 to 2 the three sums, 3 and 4 within the attentions, 5 the mlp.
-        part_BLD = self.attention(self.attention_norm(x_BLD), tokens, fold(dropout, 3), bias)
+        normed_BLD = gather_length(self.attention_norm(x_BLD))
+        part_BLD = self.attention(normed_BLD, tokens, fold(dropout, 3), bias)
         x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
         memory = self.cross_attention.remember(source.states_BSD)
         return self._finish(x_BLD, tokens, memory, source.tokens, dropout)
@@ -217,7 +216,7 @@ class PreNormCrossBlock(nnx.Module):
         Returns:
           [B, L, D] and the cache with the new tokens.
         """
-        normed_BLD = self.attention_norm(x_BLD)
+        normed_BLD = gather_length(self.attention_norm(x_BLD))
         part_BLD, own = self.attention.decode(normed_BLD, tokens, cache.own, cached, start, bias)
         x_BLD = self._add(x_BLD, part_BLD, None, 0)
         x_BLD = self._finish(x_BLD, tokens, cache.source, source, None)
@@ -232,11 +231,12 @@ class PreNormCrossBlock(nnx.Module):
         dropout: DropoutKeys | None,
     ) -> jax.Array:
         part_BLD = self.cross_attention(
-            self.cross_norm(x_BLD), tokens, memory, source, fold(dropout, 4)
+            gather_length(self.cross_norm(x_BLD)), tokens, memory, source, fold(dropout, 4)
         )
         x_BLD = self._add(x_BLD, part_BLD, dropout, 1)
         keys = fold(dropout, 5)
-        part_BLD = feed_forward(self.mlp, self.mlp_norm(x_BLD), tokens, keys)
+        normed_BLD = gather_length(self.mlp_norm(x_BLD))
+        part_BLD = feed_forward(self.mlp, normed_BLD, tokens, keys)
         return self._add(x_BLD, part_BLD, dropout, 2)
 
     def _add(

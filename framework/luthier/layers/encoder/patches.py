@@ -27,7 +27,7 @@ from luthier.layers.parameters import (
     vector,
     wide,
 )
-from luthier.parallel import constrain
+from luthier.parallel import RESIDUAL_AXES, constrain
 
 
 class PatchEmbedding(nnx.Module):
@@ -127,7 +127,7 @@ class PatchEmbedding(nnx.Module):
         x_BLD = biased(prepend(self._patches(images_BHWC)), self.positions)
         if self.dropout is not None:
             x_BLD = self.dropout(x_BLD, dropout)
-        return constrain(x_BLD, ("batch", "length", "embed"))
+        return constrain(x_BLD, RESIDUAL_AXES)
 
     def _patches(self, images_BHWC: jax.Array) -> jax.Array:
         B, *found = images_BHWC.shape
