@@ -107,14 +107,14 @@ class BlockwiseAttention(EinsumAttention):
         settings = blocks.ScoreSettings.of(self, query_BLHK, drops=data is not None)
         # Noise and biases are drawn and made for all heads at once.
         num_groups = G if data is None and bias is None else None
-        run = _Blockwise(_Split.of(B, L, num_groups), self.mask, self.block_size, make_bias)
+        run = _Blockwise(Split.of(B, L, num_groups), self.mask, self.block_size, make_bias)
         own = (query_BLHK.reshape(B, L, G, H // G, K), key_BSGK, value_BSGK, parameters)
         context_BLGRK = run(own, (query, key, data, settings))
         return context_BLGRK.reshape(B, L, H, K)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Split:
+class Split:
     """The mesh axes that split rows, the length of queries, and heads; keys are of whole rows."""
 
     layout: ActivationLayout | None
@@ -123,7 +123,7 @@ class _Split:
     heads: tuple[str, ...]
 
     @classmethod
-    def of(cls, num_rows: int, length: int, num_groups: int | None) -> _Split:
+    def of(cls, num_rows: int, length: int, num_groups: int | None) -> Split:
         """Return the axes that divide the sizes; the compiler splits what others do not.
 
         Args:
@@ -149,13 +149,18 @@ class _Split:
 
     @property
     def axes(self) -> tuple[str, ...]:
+        """The mesh axes of all three."""
         return (*self.rows, *self.length, *self.heads)
 
     def map(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
-        """Return a function of shards.
+        """Return a function of whole arrays that applies a function to their shards.
 
-        Specs are `q` and `k` of queries and keys, by heads; `l` and `s` of what both have for each
-        token; and `w` of what is whole.
+        Args:
+          function: The function of shards.
+          in_specs: Trees of letters, for its arguments: `q` and `k` for queries and keys
+            [B, L, H, ...], `l` and `s` for what both have for each token [B, L, ...], and `w` for
+            what is whole.
+          out_specs: The same for its results.
         """
         if self.layout is None or not self.axes:
             return function
@@ -175,7 +180,7 @@ class _Split:
 class _Blockwise:
     """Attention in blocks, and its derivative."""
 
-    split: _Split
+    split: Split
     mask: AttentionMask
     block_size: int
     make_bias: blocks.MakeBias | None

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
+from luthier.layers.attention.blockwise import Split
 from luthier.layers.attention.cores import EinsumAttention
 from luthier.layers.attention.kernels import INSTEAD, declared_attention, require_mask
 from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, Window, pair_share
@@ -258,13 +259,26 @@ class CudnnAttention:
         if rest or num_blocks < 2:
             return plain(query_BLHK, key_BSGK, value_BSGK, query, key)
 
-        def block(part: tuple[jax.Array, Tokens]) -> jax.Array:
-            return plain(part[0], key_BSGK, value_BSGK, part[1], key)
+        def attend(
+            query_BLHK: jax.Array,
+            key_BSGK: jax.Array,
+            value_BSGK: jax.Array,
+            query: Tokens,
+            key: Tokens,
+        ) -> jax.Array:
+            def block(part: tuple[jax.Array, Tokens]) -> jax.Array:
+                return plain(part[0], key_BSGK, value_BSGK, part[1], key)
 
-        parts = jax.tree.map(lambda x: _split(x, num_blocks), (query_BLHK, query))
-        with visible(pair_share(self.mask, length, num_keys)):
+            own_blocks = query_BLHK.shape[1] // _BLOCK
+            parts = jax.tree.map(lambda x: _split(x, own_blocks), (query_BLHK, query))
             context_NBCHK = jax.lax.map(jax.checkpoint(block, prevent_cse=False), parts)
-        return jnp.moveaxis(context_NBCHK, 0, 1).reshape(query_BLHK.shape)
+            return jnp.moveaxis(context_NBCHK, 0, 1).reshape(query_BLHK.shape)
+
+        split = Split.of(query_BLHK.shape[0], num_blocks, key_BSGK.shape[2])
+        attend = split.map(attend, ("q", "k", "k", "l", "s"), "q")
+        with visible(pair_share(self.mask, length, num_keys)):
+            found: jax.Array = attend(query_BLHK, key_BSGK, value_BSGK, query, key)
+        return found
 
 
 class DocumentOffsets(NamedTuple):
