@@ -120,16 +120,19 @@ The setting `core` of an attention layer, such as `model.block.attention.core`, 
 implementation that computes attention from queries, keys and values. All of them compute the same
 function, up to rounding, so a run can be resumed with another one:
 
-| `core` | devices | memory grows with the length | masks | caps | biases | dropout of weights |
-| --- | --- | --- | --- | --- | --- | --- |
-| `AutoAttention` (default) | all | linearly for long sequences | all | yes | all | yes |
-| `EinsumAttention` | all | quadratically | all | yes | all | yes |
-| `BlockwiseAttention` | all | linearly | all | yes | of positions | yes |
-| `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | \
-`Causal`, `Window`, `SameDocument` | no | no | no |
-| `SplashAttention` | TPUs | linearly | `Causal`, `Window`, `SameDocument` | yes | no | no |
-| `RingAttention` | sequences split along their length | linearly | all | yes | of positions | yes |
-| `AllToAllAttention` | sequences split along their length | like its own `core` | | | | |
+| `core` | devices | memory grows with the length | masks | caps | sinks | biases | dropout of weights |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| `AutoAttention` (default) | all | linearly for long sequences | all | yes | yes | all | yes |
+| `EinsumAttention` | all | quadratically | all | yes | yes | all | yes |
+| `BlockwiseAttention` | all | linearly | all | yes | yes | of positions | yes |
+| `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | `Causal`, `Window`, `SameDocument` | no | no | no | no |
+| `SplashAttention` | TPUs | linearly | `Causal`, `Window`, `SameDocument` | yes | yes | no | no |
+| `RingAttention` | sequences split along their length | linearly | all | yes | yes | of positions | yes |
+| `AllToAllAttention` | sequences split along their length | like its own `core` | | | | | |
+
+A sink is one more score in the softmax of a head, with the value zero, so that the head need not
+attend to any token. `model.block.attention.sinks:=luthier.layers.Zeros()` gives every head one that
+is trained (*emulated*, `tests/layers/attention/test_sinks.py`).
 
 `AutoAttention` selects `EinsumAttention` for short sequences and `BlockwiseAttention` for long
 ones. With `kernels=True`, as set by `fiddler:gpu` and `fiddler:tpu`, it first considers

@@ -55,6 +55,7 @@ CHOICE_REASONS = {
     "mask": "the device's kernel does not have the mask",
     "cap": "the device's kernel has no caps",
     "bias": "the device's kernel adds no bias",
+    "sinks": "the device's kernel has no sinks",
     "dropout": "the device's kernel does not drop weights",
     "dtype": "the device's kernel attends in bfloat16 and float16 only",
     "heads": "the device's kernel has no heads of this size",
@@ -132,6 +133,7 @@ class AutoAttention:
         bias: Bias | None = None,
         drops: bool = False,
         is_within: bool = True,
+        has_sinks: bool = False,
     ) -> CoreChoice:
         """Return the core for arrays of given shapes, on the platform of the trace, and why.
 
@@ -142,6 +144,7 @@ class AutoAttention:
           bias: Makes the bias that is added to the scores; None means no bias.
           drops: Whether weights are dropped.
           is_within: Whether queries and keys are of the same tokens.
+          has_sinks: Whether heads have sinks.
 
         Returns:
           The core and the reasons.
@@ -155,6 +158,7 @@ class AutoAttention:
         if not on_cpu:
             is_within &= query_shape[1] == key_shape[1]
             asked = {"bias": bias is not None, "dropout": drops, "tokens": not is_within}
+            asked["sinks"] = has_sinks and platform == "gpu"
             lacking = self._lacking(platform, query_shape, dtype, asked)
             if not lacking:
                 if platform == "gpu":
@@ -179,6 +183,8 @@ class AutoAttention:
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
+        *,
+        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Attend; see `EinsumAttention`.
 
@@ -190,6 +196,7 @@ class AutoAttention:
           key: Positions and segments of the keys [B, S].
           dropout: Keys of the tokens at this site; None means no dropout.
           bias: Makes the bias that is added to the scores; None means no bias.
+          sinks_H: The scores of the heads' sinks [H], float32 or wider; None means no sinks.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
@@ -203,9 +210,11 @@ class AutoAttention:
             # The kernels take documents and order of the keys for those of the queries. The texts
             # of a translation may be equally long, so shapes alone do not tell.
             is_within=query is key,
+            has_sinks=sinks_H is not None,
         )
+        sinks: dict[str, Any] = {} if sinks_H is None else {"sinks_H": sinks_H}
         with chosen(type(found.core).__name__, found.reasons):
-            return found.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
+            return found.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias, **sinks)
 
     @property
     def _cudnn(self) -> CudnnAttention:

@@ -168,10 +168,32 @@ class Flow(NamedTuple):
         return Flow(*(x[:, :, :, start:stop] for x in self))
 
 
-def nothing_seen(query_BGRLK: jax.Array, kind: Any) -> Seen:
-    """Return the state of a softmax before the first key, in `kind`, a floating type."""
+def nothing_seen(query_BGRLK: jax.Array, kind: Any, sinks_GR: jax.Array | None = None) -> Seen:
+    """Return the state of a softmax before the first key.
+
+    Args:
+      query_BGRLK: The queries, for their shape.
+      kind: Type of the state, a floating type.
+      sinks_GR: The scores of the heads' sinks; None means no sinks.
+    """
     total = jnp.zeros(query_BGRLK.shape, kind)
-    return Seen(total, jnp.full(total.shape[:-1], -jnp.inf, kind), total[..., 0])
+    if sinks_GR is None:
+        return Seen(total, jnp.full(total.shape[:-1], -jnp.inf, kind), total[..., 0])
+    # A sink is a key that all queries have seen, with the value zero.
+    largest = jnp.broadcast_to(sinks_GR.astype(kind)[..., None], total.shape[:-1])
+    return Seen(total, largest, jnp.ones_like(largest))
+
+
+def change_of_sinks(flow: Flow, sinks_GR: jax.Array) -> jax.Array:
+    """Return the cotangent of sinks from those of all queries of some rows, [G, R].
+
+    Args:
+      flow: The cotangents of the queries.
+      sinks_GR: The scores of the sinks.
+    """
+    # dS = P (dP - D) of `see_backward`, where dP is zero, as the value is.
+    scores = sinks_GR.astype(flow.product_BGRL.dtype)[..., None]
+    return -jnp.sum(jnp.exp(scores - flow.log_weight_BGRL) * flow.product_BGRL, (0, 3))
 
 
 def see(
@@ -213,7 +235,7 @@ def join(pieces: Sequence[Seen]) -> Seen:
 def finish(seen: Seen) -> tuple[jax.Array, jax.Array]:
     """Return the weighted values, and the logarithm of the sum of exp(score).
 
-    Both are zero for queries that have seen nothing.
+    Both are zero for queries that have seen nothing, not even a sink.
     """
     blind = seen.weight_BGRL == 0
     weight = jnp.where(blind, 1, seen.weight_BGRL)

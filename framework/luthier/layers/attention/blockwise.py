@@ -76,6 +76,8 @@ class BlockwiseAttention(EinsumAttention):
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
+        *,
+        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Attend; see `EinsumAttention`.
 
@@ -87,6 +89,7 @@ class BlockwiseAttention(EinsumAttention):
           key: Positions and segments of the keys [B, S].
           dropout: Keys of the tokens at this site; None means no dropout.
           bias: Makes the bias that is added to the scores; None means no bias.
+          sinks_H: The scores of the heads' sinks [H], float32 or wider; None means no sinks.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
@@ -97,7 +100,9 @@ class BlockwiseAttention(EinsumAttention):
         B, L, H, K = query_BLHK.shape
         S, G = key_BSGK.shape[1:3]
         if self.block_size**2 >= L * S:
-            return super().__call__(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
+            return super().__call__(
+                query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias, sinks_H=sinks_H
+            )
         # Everything that may be traced goes in as an argument: a custom VJP may not close over
         # tracers of what is differentiated.
         make_bias, parameters = blocks.open_bias(bias, "BlockwiseAttention")
@@ -108,7 +113,8 @@ class BlockwiseAttention(EinsumAttention):
         # Noise and biases are drawn and made for all heads at once.
         num_groups = G if data is None and bias is None else None
         run = _Blockwise(Split.of(B, L, num_groups), self.mask, self.block_size, make_bias)
-        own = (query_BLHK.reshape(B, L, G, H // G, K), key_BSGK, value_BSGK, parameters)
+        sinks_GR = None if sinks_H is None else sinks_H.reshape(G, H // G)
+        own = (query_BLHK.reshape(B, L, G, H // G, K), key_BSGK, value_BSGK, parameters, sinks_GR)
         context_BLGRK = run(own, (query, key, data, settings))
         return context_BLGRK.reshape(B, L, H, K)
 
@@ -158,8 +164,8 @@ class Split:
         Args:
           function: The function of shards.
           in_specs: Trees of letters, for its arguments: `q` and `k` for queries and keys
-            [B, L, H, ...], `l` and `s` for what both have for each token [B, L, ...], and `w` for
-            what is whole.
+            [B, L, H, ...], `l` and `s` for what both have for each token [B, L, ...], `h` for what
+            heads have [H, ...], and `w` for what is whole.
           out_specs: The same for its results.
         """
         if self.layout is None or not self.axes:
@@ -170,6 +176,7 @@ class Split:
             "k": PartitionSpec(rows, None, heads),
             "l": PartitionSpec(rows, length),
             "s": PartitionSpec(rows),
+            "h": PartitionSpec(heads),
             "w": PartitionSpec(),
         }
         given, found = (jax.tree.map(specs.__getitem__, x) for x in (in_specs, out_specs))
@@ -189,7 +196,8 @@ class _Blockwise:
         """Attend.
 
         Args:
-          own: What is differentiated: queries [B, L, G, R, K], keys, values, bias's parameters.
+          own: What is differentiated: queries [B, L, G, R, K], keys, values, bias's parameters,
+            sinks [G, R].
           others: Tokens of queries and keys, data of dropout keys, settings.
 
         Returns:
@@ -217,7 +225,8 @@ class _Blockwise:
 
         def attend(own: Any, others: Any) -> Any:
             pairs = self._pairs(own, others)
-            start = blocks.nothing_seen(pairs.queries.query_BGRLK, pairs.settings.scale.dtype)
+            kind = pairs.settings.scale.dtype
+            start = blocks.nothing_seen(pairs.queries.query_BGRLK, kind, own[4])
             start = jax.tree.map(lambda x: varying(x, own, others), start)
             with visible(self._share(own)):
                 context, log_weight = blocks.finish(blocks.see_tiles(start, pairs))
@@ -264,7 +273,10 @@ class _Blockwise:
                 of_key, of_value = jax.lax.psum((of_key, of_value), self.split.length)
             if axes:
                 of_bias = jax.tree.map(lambda x: jax.lax.psum(x, axes), of_bias)
-            found = of_query, of_key, of_value, of_bias
+            of_sinks = None if own[4] is None else blocks.change_of_sinks(flow, own[4])
+            if of_sinks is not None and (*self.split.rows, *self.split.length):
+                of_sinks = jax.lax.psum(of_sinks, (*self.split.rows, *self.split.length))
+            found = of_query, of_key, of_value, of_bias, of_sinks
             return jax.tree.map(lambda x, like: x.astype(like.dtype), found, whole)
 
         specs = ("q", *_SPECS, ("q", "q"))
@@ -272,7 +284,7 @@ class _Blockwise:
         return run(change_BLGRK, own, others, found)
 
     def _pairs(self, own: Any, others: Any) -> blocks.Pairs:
-        query_BLGRK, key_BSGK, value_BSGK, bias = own
+        query_BLGRK, key_BSGK, value_BSGK, bias, _ = own
         query, key, data, settings = others
         dropout = None if data is None else DropoutKeys(jax.random.wrap_key_data(data))
         return blocks.Pairs(
@@ -289,4 +301,4 @@ class _Blockwise:
         return pair_share(self.mask, own[0].shape[1], own[1].shape[1])
 
 
-_SPECS = (("q", "k", "k", "w"), ("l", "s", "l", "w"))  # of `own` and of `others`
+_SPECS = (("q", "k", "k", "w", "h"), ("l", "s", "l", "w"))  # of `own` and of `others`

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.masks import AttentionMask, Causal, pair_share
 from luthier.layers.declared import visible
@@ -39,6 +40,8 @@ class Core(Protocol):
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
+        *,
+        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Return the weighted values.
 
@@ -50,6 +53,8 @@ class Core(Protocol):
           key: Positions and segments of the keys [B, S].
           dropout: Keys of the tokens at this site; None means no dropout.
           bias: Makes the bias that is added to the scores; None means no bias.
+          sinks_H: The scores of each head's sink, [H], which takes a share of the weight and has
+            no value; None means no sinks. It is given to cores of layers with sinks only.
 
         Returns:
           [B, L, H, K]; zero for queries that may see nothing.
@@ -64,6 +69,7 @@ class _Terms(NamedTuple):
     bias_BHLS: jax.Array | None
     key: Tokens
     dropout: DropoutKeys | None
+    sinks_H: jax.Array | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +88,8 @@ class _Masked(abc.ABC):
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
+        *,
+        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Attend.
 
@@ -93,6 +101,7 @@ class _Masked(abc.ABC):
           key: Positions and segments of the keys.
           dropout: Keys of the queries at this site; None means no dropout.
           bias: Makes the bias that is added to the scaled scores; None means no bias.
+          sinks_H: The scores of the heads' sinks [H], float32 or wider; None means no sinks.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
@@ -104,7 +113,7 @@ class _Masked(abc.ABC):
         visible_BLS = self.mask(query, key)
         scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else self.scale
         bias_BHLS = None if bias is None else bias(query, key)
-        terms = _Terms(visible_BLS, scale, bias_BHLS, key, dropout)
+        terms = _Terms(visible_BLS, scale, bias_BHLS, key, dropout, sinks_H)
         with visible(pair_share(self.mask, query_BLHK.shape[1], key_BSGK.shape[1])):
             context_BLHK = self._attend(query_BLHK, key_BSGK, value_BSGK, terms)
         # With all keys masked alike, the softmax weights them all alike: padding would get the mean
@@ -123,6 +132,8 @@ class _Masked(abc.ABC):
 class EinsumAttention(_Masked):
     """`softmax(c tanh(q k^T s / c) + bias) v` as two products, with the softmax in float32.
 
+    With sinks, the softmax is over one more score for each head, whose value is zero.
+
     Args:
       mask: The attention mask: the keys that each query may look at.
       scale: s; None means 1 / sqrt(K).
@@ -140,7 +151,7 @@ class EinsumAttention(_Masked):
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1; Ainslie et al. 2023,
       arXiv 2305.13245 (groups of query heads that share keys and values); Gemma Team 2024,
-      arXiv 2408.00118, section 2 (caps).
+      arXiv 2408.00118, section 2 (caps); OpenAI 2025, arXiv 2508.10925, section 2.3 (sinks).
     """
 
     RANGES: ClassVar[dict[str, str]] = {"cap": "0 < x", "dropout": "0 <= x < 1"}
@@ -175,7 +186,10 @@ class EinsumAttention(_Masked):
         scores_BGRLS = scores_BGRLS + hidden_BLS[:, None, None]
         if terms.bias_BHLS is not None:
             scores_BGRLS = scores_BGRLS + grouped(terms.bias_BHLS, G)
-        weights_BGRLS = softmax(scores_BGRLS).astype(value_BSGK.dtype)
+        sinks_GR11 = None
+        if terms.sinks_H is not None:
+            sinks_GR11 = terms.sinks_H.astype(kind).reshape(G, H // G, 1, 1)
+        weights_BGRLS = softmax(scores_BGRLS, sinks_GR11).astype(value_BSGK.dtype)
         if self.dropout is not None and terms.dropout is not None:
             keep = jnp.asarray(1.0 - self.dropout, jnp.float32)
             is_kept_BHLS = uniform_pairs(terms.dropout, terms.key, H) < keep
@@ -205,6 +219,9 @@ class FusedAttention(_Masked):
     def _attend(
         self, query_BLHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, terms: _Terms
     ) -> jax.Array:
+        if terms.sinks_H is not None:
+            remedy = "use AutoAttention, or drop the sinks"
+            raise BadInput(Problem("FusedAttention has no sinks", remedy=remedy))
         return jax.nn.dot_product_attention(
             query_BLHK,
             key_BSGK,
@@ -266,13 +283,22 @@ def uniform_pairs(keys: DropoutKeys, key: Tokens, num_heads: int) -> jax.Array:
     return jax.vmap(of_row)(keys.token_keys_BL, key.positions_BL).transpose(0, 3, 1, 2)
 
 
-@jax.custom_jvp
-def softmax(scores: jax.Array) -> jax.Array:
-    """Softmax over the last dimension, which keeps only its result for the backward pass.
+def softmax(scores: jax.Array, sinks: jax.Array | None = None) -> jax.Array:
+    """Softmax over the last dimension, which keeps little but its result for the backward pass.
 
     Args:
       scores: Scores; the keys are the last dimension.
+      sinks: One more score for each of the other dimensions, which takes its share of the weight;
+        it broadcasts against the scores, with 1 as last dimension. None means none.
+
+    Returns:
+      Weights of the shape of `scores`; with sinks, they sum up to less than one.
     """
+    return _softmax(scores) if sinks is None else _softmax_beside(scores, sinks)
+
+
+@jax.custom_jvp
+def _softmax(scores: jax.Array) -> jax.Array:
     # Autodiff of these lines would keep exp(s - max) and its sum, or a division by it, beside the
     # result. The derivative in terms of the result p alone is dp = p (ds - sum(p ds)), and p is
     # kept anyway, as a factor of the product with the values. The maximum takes no derivative: the
@@ -281,8 +307,30 @@ def softmax(scores: jax.Array) -> jax.Array:
     return weights / weights.sum(-1, keepdims=True)
 
 
-@softmax.defjvp
+@_softmax.defjvp
 def _softmax_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[Any, Any]:
     (scores,), (change,) = primals, tangents
-    weights = softmax(scores)
+    weights = _softmax(scores)
     return weights, weights * (change - (weights * change).sum(-1, keepdims=True))
+
+
+@jax.custom_jvp
+def _softmax_beside(scores: jax.Array, sinks: jax.Array) -> jax.Array:
+    return _weights_beside(scores, sinks)[0]
+
+
+def _weights_beside(scores: jax.Array, sinks: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the weights of the keys and those of the sinks."""
+    largest = jnp.maximum(scores.max(-1, keepdims=True), sinks)
+    weights, of_sinks = jnp.exp(scores - largest), jnp.exp(sinks - largest)
+    total = weights.sum(-1, keepdims=True) + of_sinks
+    return weights / total, of_sinks / total
+
+
+@_softmax_beside.defjvp
+def _softmax_beside_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    # The same with one more weight p' and its score s': dp = p (ds - sum(p ds) - p' ds').
+    (scores, sinks), (change, of_sinks) = primals, tangents
+    weights, of_sink = _weights_beside(scores, sinks)
+    mean = (weights * change).sum(-1, keepdims=True) + of_sink * of_sinks
+    return weights, weights * (change - mean)

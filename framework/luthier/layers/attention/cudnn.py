@@ -62,9 +62,9 @@ class CudnnAttention:
     """The attention of `EinsumAttention` by cuDNN's fused kernels, in bfloat16 or float16.
 
     The tokens of a document must be adjacent. A row with more documents than `max_documents` gets
-    only NaN, so that no wrong number passes for a right one. The kernel has neither biases nor caps
-    nor dropout. The few new tokens of a decoder attend by plain products; so does the abstract form
-    of the kernel, which stands in for it where its device is absent: block by block, as flash
+    only NaN, so that no wrong number passes for a right one. The kernel has no biases, caps,
+    sinks or dropout. The few new tokens of a decoder attend by plain products; so does the abstract
+    form of the kernel, which stands in for it where its device is absent: block by block, as flash
     attention does.
 
     Args:
@@ -141,6 +141,8 @@ class CudnnAttention:
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
+        *,
+        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Attend.
 
@@ -152,14 +154,15 @@ class CudnnAttention:
           key: Positions and segments of the keys; where S is L, those of the queries.
           dropout: Not used.
           bias: Must be None.
+          sinks_H: Must be None.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
 
         Raises:
-          BadInput: cuDNN does not have this type, size of heads, or bias.
+          BadInput: cuDNN does not have this type or size of heads, biases or sinks.
         """
-        self._check(query_BLHK, bias)
+        self._check(query_BLHK, bias, sinks_H)
         if query_BLHK.shape[1] != key_BSGK.shape[1]:
             return self._in_blocks(query_BLHK, key_BSGK, value_BSGK, query, key)
         if is_abstract():
@@ -184,7 +187,7 @@ class CudnnAttention:
         fits_B111 = documents.fits_B[:, None, None, None]
         return jnp.where(fits_B111, context_BLHK, jnp.nan)
 
-    def _check(self, query_BLHK: jax.Array, bias: Bias | None) -> None:
+    def _check(self, query_BLHK: jax.Array, bias: Bias | None, sinks_H: jax.Array | None) -> None:
         problems = []
         if query_BLHK.dtype not in TYPES:
             what = f"CudnnAttention computes in bfloat16 or float16, not in {query_BLHK.dtype}"
@@ -198,6 +201,9 @@ class CudnnAttention:
         if bias is not None:
             remedy = f"drop the bias, or {INSTEAD}"
             problems.append(Problem("CudnnAttention adds no bias to scores", remedy=remedy))
+        if sinks_H is not None:
+            remedy = f"drop the sinks, or {INSTEAD}"
+            problems.append(Problem("CudnnAttention has no sinks", remedy=remedy))
         if problems:
             raise BadInput(problems)
 

@@ -74,7 +74,7 @@ def declared_attention(
 
     Args:
       form: Attends by operations that can be traced anywhere, as a function of queries, keys,
-        values, and tokens of queries and keys.
+        values, tokens of queries and keys, and perhaps sinks [H].
       mask: The attention mask.
       backward_products: Products of the backward pass, each over all pairs; the forward pass has 2.
       statistics_bytes: Bytes of the softmax's statistics, which the kernel keeps.
@@ -99,8 +99,12 @@ def declared_attention(
                 return form(*arguments)
 
         def backward(change: jax.Array, *arguments: Any) -> Any:
-            arrays, tokens = arguments[:3], arguments[3:]
-            return jax.vjp(lambda *x: forward(*x, *tokens), *arrays)[1](change)
+            query, key, value, *tokens = arguments[:5]
+
+            def of_arrays(query: Any, key: Any, value: Any, sinks: Any) -> jax.Array:
+                return forward(query, key, value, *tokens, *sinks)
+
+            return jax.vjp(of_arrays, query, key, value, arguments[5:])[1](change)
 
         def declared(form: Callable[..., Any], products: int, moved: int) -> Callable[..., Any]:
             run = kernel(form, form, flops=products * product, bytes=moved + statistics_bytes)
@@ -111,11 +115,15 @@ def declared_attention(
 
             return call
 
+        def gradient(arguments: Any, change: jax.Array) -> Any:
+            *of_arrays, of_sinks = attend_back(change, *arguments)
+            return (*of_arrays, None, None, *of_sinks)
+
         attend = jax.custom_vjp(declared(forward, 2, arrays))
         attend_back = declared(backward, backward_products, 2 * arrays)
         attend.defvjp(
             lambda *arguments: (attend(*arguments), arguments),
-            lambda arguments, change: (*attend_back(change, *arguments), None, None),
+            gradient,
         )
         found: jax.Array = attend(*arguments)
         return found

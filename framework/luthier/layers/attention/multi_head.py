@@ -232,6 +232,8 @@ class Attention(nnx.Module):
         `HeadNorms`; None means none.
       joint: Whether queries, keys and values come from one product, with their three kernels side
         by side (see `jointly`). The parameters are the same, and the results are to rounding.
+      sinks: Initializer of the sinks [H]: for each head one more score in the softmax, with the
+        value zero, so that a head need not attend to any token; None means no sinks.
       dim: D.
       dtype: Dtype of the computation.
       param_dtype: Dtype of the parameters.
@@ -250,7 +252,7 @@ class Attention(nnx.Module):
       (1, 3, 8)
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.2; Ainslie et al. 2023,
-      arXiv 2305.13245.
+      arXiv 2305.13245; OpenAI 2025, arXiv 2508.10925, section 2.3 (sinks).
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
@@ -277,6 +279,7 @@ class Attention(nnx.Module):
         core: Core = AutoAttention(),
         query_key: Template | None = None,
         joint: bool = False,
+        sinks: Initializer | None = None,
         *,
         dim: int,
         dtype: DType = jnp.float32,
@@ -322,6 +325,8 @@ class Attention(nnx.Module):
         )
         sizes = {"num_heads": num_heads, "num_kv_heads": self.num_kv_heads, "head_dim": head_dim}
         self.query_key = None if query_key is None else create(query_key, **sizes, **kinds)
+        by_head = ((num_heads,), ("heads",), param_dtype, rngs)
+        self.sinks = None if sinks is None else vector(sinks, *by_head)
 
     def __call__(
         self,
@@ -342,8 +347,9 @@ class Attention(nnx.Module):
           [B, L, D].
         """
         query_BLHK, key_BLGK, value_BLGK = self._project(x_BLD, tokens)
+        sinks = self._sinks(query_BLHK.dtype)
         context_BLHK = self.core(
-            query_BLHK, key_BLGK, value_BLGK, tokens, tokens, dropout=dropout, bias=bias
+            query_BLHK, key_BLGK, value_BLGK, tokens, tokens, dropout=dropout, bias=bias, **sinks
         )
         return self._finish(context_BLHK)
 
@@ -392,10 +398,15 @@ class Attention(nnx.Module):
             write(cache.key_BSGK, key_BLGK, start, axis=1),
             write(cache.value_BSGK, value_BLGK, start, axis=1),
         )
+        sinks = self._sinks(query_BLHK.dtype)
         context_BLHK = self.core(
-            query_BLHK, cache.key_BSGK, cache.value_BSGK, tokens, cached, bias=bias
+            query_BLHK, cache.key_BSGK, cache.value_BSGK, tokens, cached, bias=bias, **sinks
         )
         return self._finish(context_BLHK), cache
+
+    def _sinks(self, dtype: DType) -> dict[str, Any]:
+        # A keyword that only layers with sinks use: cores of one's own need not have it.
+        return {} if self.sinks is None else {"sinks_H": value_of(self.sinks, wide(dtype))}
 
     def _project(self, x_BLD: jax.Array, tokens: Tokens) -> tuple[jax.Array, ...]:
         # Constrained where they are made, so that attention runs on sharded heads whatever the

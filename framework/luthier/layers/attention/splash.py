@@ -34,10 +34,10 @@ LANES = 128
 class SplashAttention:
     """The attention of `EinsumAttention` by the Splash kernels of JAX, on TPUs.
 
-    Rows hold any number of documents, the tokens of each adjacent. The kernels have neither biases
-    nor dropout. The new tokens of a decoder attend as in `BlockwiseAttention`; so does the abstract
-    form of the kernels, which stands in for them in plans. Where the mesh splits the length of
-    rows, wrap it in `AllToAllAttention`.
+    Rows hold any number of documents, the tokens of each adjacent. The kernels have sinks, but
+    neither biases nor dropout. The new tokens of a decoder attend as in `BlockwiseAttention`; so
+    does the abstract form of the kernels, which stands in for them in plans. Where the mesh splits
+    the length of rows, wrap it in `AllToAllAttention`.
 
     What the backward pass needs of the forward pass is named `attention_residuals`, for policies of
     remat: see `BlockwiseAttention`. On CPUs the kernels are interpreted, which is for tests.
@@ -91,6 +91,8 @@ class SplashAttention:
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
+        *,
+        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Attend.
 
@@ -102,6 +104,7 @@ class SplashAttention:
           key: Positions and segments of the keys; where S is L, those of the queries.
           dropout: Not used.
           bias: Must be None.
+          sinks_H: The scores of the heads' sinks [H], float32 or wider; None means no sinks.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
@@ -117,7 +120,7 @@ class SplashAttention:
             remedy = f"drop the bias, or {INSTEAD}"
             raise BadInput(Problem("SplashAttention adds no bias to scores", remedy=remedy))
         if length != key_BSGK.shape[1]:
-            return plain(query_BLHK, key_BSGK, value_BSGK, query, key)
+            return plain(query_BLHK, key_BSGK, value_BSGK, query, key, sinks_H=sinks_H)
         if length % LANES:
             what = f"SplashAttention has no rows of {length} tokens"
             remedy = f"make rows a multiple of {LANES} tokens, or {INSTEAD}"
@@ -125,24 +128,38 @@ class SplashAttention:
         if is_abstract():
             # Two products going forward; the kernel for queries has three, that for keys four.
             statistics = 4 * math.prod(query_BLHK.shape[:3])
-            attend = declared_attention(plain, self.mask, 7, statistics)
-            return attend(query_BLHK, key_BSGK, value_BSGK, query, key)
+
+            def form(*arguments: Any) -> jax.Array:
+                return plain(*arguments[:5], sinks_H=arguments[5] if arguments[5:] else None)
+
+            attend = declared_attention(form, self.mask, 7, statistics)
+            sinks = () if sinks_H is None else (sinks_H,)
+            return attend(query_BLHK, key_BSGK, value_BSGK, query, key, *sinks)
         is_token_BL11 = (key.segments_BL > 0)[:, :, None, None]
         scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else self.scale
         kind = wide(query_BLHK.dtype)
         scaled_BLHK = (query_BLHK.astype(kind) * scale).astype(query_BLHK.dtype)
         with visible(pair_share(self.mask, length, length)):
-            context_BLHK = self._shards(scaled_BLHK, key_BSGK, value_BSGK, key.segments_BL)
+            context_BLHK = self._shards(scaled_BLHK, key_BSGK, value_BSGK, key.segments_BL, sinks_H)
         # To the kernel padding is one more document, with segment 0.
         return jnp.where(is_token_BL11, context_BLHK, jnp.zeros((), context_BLHK.dtype))
 
     def _shards(
-        self, query_BLHK: jax.Array, key_BLGK: jax.Array, value_BLGK: jax.Array, segments: jax.Array
+        self,
+        query_BLHK: jax.Array,
+        key_BLGK: jax.Array,
+        value_BLGK: jax.Array,
+        segments: jax.Array,
+        sinks_H: jax.Array | None,
     ) -> jax.Array:
         """Attend on each device to its own rows and heads: the compiler cannot split a kernel."""
+        # Sinks by rows, so that their gradient is summed over the rows of all devices out here.
+        sinks_BH = None
+        if sinks_H is not None:
+            sinks_BH = jnp.broadcast_to(sinks_H, (query_BLHK.shape[0], *sinks_H.shape))
         layout = current_layout()
         if layout is None:
-            return self._attend(query_BLHK, key_BLGK, value_BLGK, segments)
+            return self._attend(query_BLHK, key_BLGK, value_BLGK, segments, sinks_BH)
         if layout.mesh_axes("length"):
             remedy = f"use fiddler:all_to_all, or {INSTEAD}"
             raise BadInput(Problem("SplashAttention attends to whole rows only", remedy=remedy))
@@ -154,20 +171,26 @@ class SplashAttention:
         if query_BLHK.shape[2] % sizes[1]:
             heads = ()
         if not rows and not heads:
-            return self._attend(query_BLHK, key_BLGK, value_BLGK, segments)
+            return self._attend(query_BLHK, key_BLGK, value_BLGK, segments, sinks_BH)
         groups = key_BLGK.shape[2]
         if heads and groups % sizes[1]:
             times = math.lcm(groups, sizes[1]) // groups
             key_BLGK, value_BLGK = (jnp.repeat(x, times, 2) for x in (key_BLGK, value_BLGK))
         array = PartitionSpec(rows or None, None, heads or None)
-        specs = array, array, array, PartitionSpec(rows or None)
+        by_heads = PartitionSpec(rows or None, heads or None)
+        specs = array, array, array, PartitionSpec(rows or None), by_heads
         # The kernels of jax 0.10 do not declare over which axes their results vary.
         run = layout.shard_map(self._attend, (*rows, *heads), specs, array, check_vma=False)
-        found: jax.Array = run(query_BLHK, key_BLGK, value_BLGK, segments)
+        found: jax.Array = run(query_BLHK, key_BLGK, value_BLGK, segments, sinks_BH)
         return found
 
     def _attend(
-        self, query_BLHK: jax.Array, key_BLGK: jax.Array, value_BLGK: jax.Array, segments: jax.Array
+        self,
+        query_BLHK: jax.Array,
+        key_BLGK: jax.Array,
+        value_BLGK: jax.Array,
+        segments: jax.Array,
+        sinks_BH: jax.Array | None,
     ) -> jax.Array:
         # Imported here: Pallas takes half a second, and only TPUs need it.
         from jax.experimental.pallas.ops.tpu import splash_attention as splash
@@ -193,7 +216,8 @@ class SplashAttention:
             interpret=(current_platform() or jax.default_backend()) != "tpu",
         )
         heads_first = (x.swapaxes(1, 2) for x in (query_BLHK, key_BLGK, value_BLGK))
-        context_BHLK = jax.vmap(attend)(*heads_first, splash.SegmentIds(segments, segments))
+        ids = splash.SegmentIds(segments, segments)
+        context_BHLK = jax.vmap(attend)(*heads_first, ids, sinks_BH)
         return context_BHLK.swapaxes(1, 2)
 
     def _blocks(self, length: int) -> Any:

@@ -49,6 +49,8 @@ class AllToAllAttention:
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
+        *,
+        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Attend.
 
@@ -60,6 +62,7 @@ class AllToAllAttention:
           key: Positions and segments of the keys.
           dropout: Keys of the queries at this site; None means no dropout.
           bias: Makes the bias that is added to the scaled scores; None means no bias.
+          sinks_H: The scores of the heads' sinks [H], float32 or wider; None means no sinks.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
@@ -70,12 +73,13 @@ class AllToAllAttention:
         # Only the exchanges are manual (`shard_map`); the core runs between them under the
         # compiler, with heads split over more axes than usual. Positions, segments, dropout keys
         # and biases go in whole: they are small, and a core needs those of all keys.
+        sinks: dict[str, Any] = {} if sinks_H is None else {"sinks_H": sinks_H}
         layout = current_layout()
         axes = () if layout is None else layout.mesh_axes("length")
         places = 1 if layout is None else math.prod(layout.sizes[axis] for axis in axes)
         lengths = query_BLHK.shape[1], key_BSGK.shape[1]
         if layout is None or places == 1 or any(length % places for length in lengths):
-            return self.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
+            return self.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias, **sinks)
         rows = layout.mesh_axes("batch")
         # A `shard_map` needs even parts, unlike the compiler: a batch that the axes do not divide
         # (one row in evaluation) is left to the compiler. Heads have no such way out: they are the
@@ -91,7 +95,9 @@ class AllToAllAttention:
         # Meanwhile the rules are those of the exchanged arrays: a core that asks which axes split
         # the length (`BlockwiseAttention`) would undo the exchange otherwise.
         with activation_rules(layout.mesh, exchange.rules()):
-            context_BLHK = self.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
+            context_BLHK = self.core(
+                query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias, **sinks
+            )
         return exchange.for_length(context_BLHK)
 
 

@@ -284,13 +284,20 @@ class Ring:
     block_size: int
     make_bias: blocks.MakeBias | None
 
-    def __call__(self, rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> jax.Array:
+    def __call__(
+        self,
+        rows: RingRows,
+        bias: Any,
+        settings: blocks.ScoreSettings,
+        sinks_GR: jax.Array | None = None,
+    ) -> jax.Array:
         """Attend.
 
         Args:
           rows: Queries, keys and values of all places.
           bias: Parameters of the bias; None means no bias.
           settings: Scalars.
+          sinks_GR: The scores of the heads' sinks; None means no sinks.
 
         Returns:
           The weighted values [B, L, G, R, K] in the type of the queries.
@@ -300,16 +307,17 @@ class Ring:
         # round: all of them, which is what a ring is to avoid. What is kept is the result, queries,
         # keys and values of each place, and one logsumexp for each query.
         #
-        # `own` is differentiated: queries, keys, values, the parameters of the bias. `others` are
-        # tokens, dropout keys and settings, whose cotangent is None.
+        # `own` is differentiated: queries, keys, values, and what is the same on all places, the
+        # parameters of the bias and the sinks. `others` are tokens, dropout keys and settings,
+        # whose cotangent is None.
         @jax.custom_vjp
         def attend(own: Any, others: Any) -> Any:
             return forward(own, others)[0]
 
         def forward(own: Any, others: Any) -> Any:
-            (rows, bias), (tokens, settings) = own, others
-            context, *kept = self._forward(RingRows(*rows, *tokens), bias, settings)
-            return context, (context, *kept, bias, settings)
+            (rows, same), (tokens, settings) = own, others
+            context, *kept = self._forward(RingRows(*rows, *tokens), same, settings)
+            return context, (context, *kept, same, settings)
 
         def backward(kept: Any, change: Any) -> Any:
             return self._backward(change, *kept), None
@@ -318,17 +326,18 @@ class Ring:
         # Within another `shard_map`, rows vary over its axes, and parameters of the bias need not.
         # The cotangents that `backward` returns vary as the rows do, and JAX requires that they
         # vary as their primals do.
-        own = jax.tree.map(lambda x: varying(x, rows, bias), (rows[:3], bias))
+        same = bias, sinks_GR
+        own = jax.tree.map(lambda x: varying(x, rows, same), (rows[:3], same))
         context: jax.Array = attend(own, (rows[3:], settings))
         return context
 
-    def _forward(self, rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> Any:
+    def _forward(self, rows: RingRows, same: Any, settings: blocks.ScoreSettings) -> Any:
         """Return the values, the rows in the order of the ring, and log weights [B, L, G, R]."""
 
         # Runs on each place with its own tokens, [B, L / N, ...]. Carried round after round: the
         # softmax states of the own queries, which stay, and the keys that are passing through.
-        def attend(rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> Any:
-            rows = self._spread(rows)
+        def attend(rows: RingRows, same: Any, settings: blocks.ScoreSettings) -> Any:
+            rows, (bias, sinks_GR) = self._spread(rows), same
             queries, keys = rows.sides()
 
             def look(seen: list[blocks.Seen], _: None, keys: blocks.Keys) -> Any:
@@ -339,8 +348,8 @@ class Ring:
 
             # Zeros are the same on all places, but what the loop carries afterwards is not: JAX
             # wants a carry that varies at the end to vary at the start.
-            start = blocks.nothing_seen(queries.query_BGRLK, settings.scale.dtype)
-            start = jax.tree.map(lambda x: varying(x, rows, bias), start)
+            start = blocks.nothing_seen(queries.query_BGRLK, settings.scale.dtype, sinks_GR)
+            start = jax.tree.map(lambda x: varying(x, rows, same), start)
             seen = [start.piece(*cut) for cut in self._cuts(queries.tokens)]
             seen, _ = self._go_round(look, seen, None, keys)
             context, log_weight = blocks.finish(blocks.join(seen))
@@ -351,7 +360,7 @@ class Ring:
             return self._gather(context_BLGRK), rows, log_weight.transpose(0, 3, 1, 2)
 
         along = self._along
-        return self._run(attend, (along, _WHOLE, _WHOLE), (along,) * 3)(rows, bias, settings)
+        return self._run(attend, (along, _WHOLE, _WHOLE), (along,) * 3)(rows, same, settings)
 
     def _backward(
         self,
@@ -359,18 +368,18 @@ class Ring:
         context_BLGRK: jax.Array,
         rows: RingRows,
         log_weight_BLGR: jax.Array,
-        bias: Any,
+        same: Any,
         settings: blocks.ScoreSettings,
     ) -> Any:
-        """Return the cotangents of (query, key, value) and of the bias's parameters."""
+        """Return the cotangents of (query, key, value), and of the bias's parameters and sinks."""
         kind = settings.scale.dtype
 
         def attend(change: Any, context: Any, rows: RingRows, log_weight: Any, rest: Any) -> Any:
-            bias, settings = rest
+            same, settings = rest
             # Otherwise JAX would sum the bias's cotangent over the places in each block, a
             # collective inside of a `cond` that some places skip: it would hang. Marked as varying,
             # it stays local, and one `psum` at the end sums it.
-            bias = jax.tree.map(lambda x: varying(x, rows), bias)
+            bias, sinks_GR = jax.tree.map(lambda x: varying(x, rows), same)
             # D of `blocks.see_backward`, in float32, before anything is exchanged: D is smaller
             # than the context by a factor of K, and the context itself need not be exchanged then.
             product = jnp.einsum("BLGRK,BLGRK->BLGR", change, context, preferred_element_type=kind)
@@ -410,14 +419,15 @@ class Ring:
                 jnp.concatenate(x, 2).swapaxes(1, 2) for x in zip(*of_keys, strict=True)
             )
             found = self._gather((of_query, of_key, of_value))
+            of_sinks = None if sinks_GR is None else blocks.change_of_sinks(flow, sinks_GR)
             return found, jax.tree.map(
-                lambda x: jax.lax.psum(x, (*self.batch, *self.axes)), of_bias
+                lambda x: jax.lax.psum(x, (*self.batch, *self.axes)), (of_bias, of_sinks)
             )
 
         along = self._along
         run = self._run(attend, (along, along, along, along, _WHOLE), (along, _WHOLE))
-        found = run(change_BLGRK, context_BLGRK, rows, log_weight_BLGR, (bias, settings))
-        own = rows[:3], bias
+        found = run(change_BLGRK, context_BLGRK, rows, log_weight_BLGR, (same, settings))
+        own = rows[:3], same
         return jax.tree.map(lambda x, like: x.astype(like.dtype), found, own)
 
     @property
@@ -533,6 +543,8 @@ class RingAttention(EinsumAttention):
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
+        *,
+        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Attend; see `EinsumAttention`.
 
@@ -544,6 +556,7 @@ class RingAttention(EinsumAttention):
           key: Positions and segments of the keys [B, S].
           dropout: Keys of the tokens at this site; None means no dropout.
           bias: Makes the bias that is added to the scores; None means no bias.
+          sinks_H: The scores of the heads' sinks [H], float32 or wider; None means no sinks.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
@@ -559,7 +572,9 @@ class RingAttention(EinsumAttention):
         # As in `AllToAllAttention`: a length that the places do not divide (a decoder's new tokens)
         # is not split.
         if layout is None or places == 1 or any(length % places for length in lengths):
-            return super().__call__(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
+            return super().__call__(
+                query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias, sinks_H=sinks_H
+            )
         if jax.sharding.get_abstract_mesh().manual_axes:
             # JAX cannot lower the residuals of a `shard_map` within another one.
             what = "RingAttention cannot run inside of a pipeline"
@@ -582,7 +597,8 @@ class RingAttention(EinsumAttention):
         query_BLGRK = query_BLHK.reshape(B, L, key_BSGK.shape[2], -1, K)
         rows = RingRows(query_BLGRK, key_BSGK, value_BSGK, query, key, data)
         settings = blocks.ScoreSettings.of(self, query_BLHK, drops=data is not None)
-        return ring(rows, parameters, settings).reshape(B, L, H, K)
+        sinks_GR = None if sinks_H is None else sinks_H.reshape(query_BLGRK.shape[2:4])
+        return ring(rows, parameters, settings, sinks_GR).reshape(B, L, H, K)
 
 
 def _check_pieces(
