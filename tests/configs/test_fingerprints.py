@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("31fa3e879dc19efe", "1749764a0463087d"),
-    "configs.lm.bpe": ("2a8cfb8d553c044f", "db0856194ef7009b"),
-    "configs.lm.families": ("d0427cadb10f9b34", "4400411b994cd897"),
-    "configs.lm.families:mistral": ("add2cb026f9c380e", "97c7c92a6495425c"),
-    "configs.lm.families:gpt2": ("b3952ea68d586545", "09b8e2ef2a8d923d"),
-    "configs.lm.families:gemma": ("7b55084d3ef95967", "f7aa72ee20664cbb"),
-    "configs.lm.families:qwen": ("440d3b742c7f9a9a", "26b85e49c77fb2c7"),
-    "configs.lm.families:olmo": ("629146b4d3cdd620", "dc4f9f3b12f7f95a"),
-    "configs.lm.preferences": ("14249bf566e16acd", "7ddcc584ad4fc461"),
-    "configs.seq2seq.translation": ("82224b276758a551", "d30528668302545f"),
-    "configs.vision.digits": ("7e32d793cb7c427f", "883cb8bd93c02d92"),
+    "configs.lm.quickstart": ("6f968b14c0274cc3", "2ae7e63787b53cb9"),
+    "configs.lm.bpe": ("fa85ab8bb41e6d41", "289f47741d9e554b"),
+    "configs.lm.families": ("477641f7b61396b8", "bf20c99264b77599"),
+    "configs.lm.families:mistral": ("8968a02e8a161a8f", "7260ecb9d77d69ad"),
+    "configs.lm.families:gpt2": ("cab6f7d76c6a99ef", "64194e773da98a8c"),
+    "configs.lm.families:gemma": ("602c6935ec0d3be6", "5aa8e92bf2398743"),
+    "configs.lm.families:qwen": ("5ed0978d80411f77", "784b36a41782b1b9"),
+    "configs.lm.families:olmo": ("cc94be8deba68d7e", "1c0296dd5e9bc1a2"),
+    "configs.lm.preferences": ("350bbc9de05033a0", "560cf070c5d3ef12"),
+    "configs.seq2seq.translation": ("72b167bc26f3a7e2", "37c980e40ffd8fd3"),
+    "configs.vision.digits": ("74d8620de9233a5c", "cd013c29266c0a3d"),
     "configs.vision.digits:resnet": ("b387db4069c2d4d7", "e050f48a60b23071"),
-    "configs.vision.mnist5k": ("dd9109b6f317a23a", "274141d3f2f560fb"),
+    "configs.vision.mnist5k": ("b27bb7f8fcdc0142", "8eb05a29f07d27a6"),
     "configs.vision.mnist5k:resnet": ("029e56e2b36bfea7", "2d3ba1e0f0063e3a"),
-    "configs.series.forecast": ("6c5dfc53a7e9c966", "97dd2fd78f5df5f7"),
+    "configs.series.forecast": ("b0fa30d77b8273ce", "474be826cc840bbc"),
 }
 
 
