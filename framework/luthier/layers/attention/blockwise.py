@@ -112,7 +112,7 @@ class BlockwiseAttention(EinsumAttention):
         settings = blocks.ScoreSettings.of(self, query_BLHK, drops=data is not None)
         # Noise and biases are drawn and made for all heads at once.
         num_groups = G if data is None and bias is None else None
-        run = _Blockwise(Split.of(B, L, num_groups), self.mask, self.block_size, make_bias)
+        run = _Blockwise(AttentionSplit.of(B, L, num_groups), self.mask, self.block_size, make_bias)
         sinks_GR = None if sinks_H is None else sinks_H.reshape(G, H // G)
         own = (query_BLHK.reshape(B, L, G, H // G, K), key_BSGK, value_BSGK, parameters, sinks_GR)
         context_BLGRK = run(own, (query, key, data, settings))
@@ -120,7 +120,7 @@ class BlockwiseAttention(EinsumAttention):
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class AttentionSplit:
     """The mesh axes that split rows, the length of queries, and heads; keys are of whole rows."""
 
     layout: ActivationLayout | None
@@ -129,7 +129,7 @@ class Split:
     heads: tuple[str, ...]
 
     @classmethod
-    def of(cls, num_rows: int, length: int, num_groups: int | None) -> Split:
+    def of(cls, num_rows: int, length: int, num_groups: int | None) -> AttentionSplit:
         """Return the axes that divide the sizes; the compiler splits what others do not.
 
         Args:
@@ -187,7 +187,7 @@ class Split:
 class _Blockwise:
     """Attention in blocks, and its derivative."""
 
-    split: Split
+    split: AttentionSplit
     mask: AttentionMask
     block_size: int
     make_bias: blocks.MakeBias | None

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
-from luthier.layers.attention.blockwise import Split
+from luthier.layers.attention.blockwise import AttentionSplit
 from luthier.layers.attention.cores import EinsumAttention
 from luthier.layers.attention.kernels import INSTEAD, declared_attention, require_mask
 from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, Window, pair_share
@@ -280,7 +280,7 @@ class CudnnAttention:
             context_NBCHK = jax.lax.map(jax.checkpoint(block, prevent_cse=False), parts)
             return jnp.moveaxis(context_NBCHK, 0, 1).reshape(query_BLHK.shape)
 
-        split = Split.of(query_BLHK.shape[0], num_blocks, key_BSGK.shape[2])
+        split = AttentionSplit.of(query_BLHK.shape[0], num_blocks, key_BSGK.shape[2])
         attend = split.map(attend, ("q", "k", "k", "l", "s"), "q")
         with visible(pair_share(self.mask, length, num_keys)):
             found: jax.Array = attend(query_BLHK, key_BSGK, value_BSGK, query, key)
