@@ -9,21 +9,21 @@ from luthier import optim, parallel, records
 # The first digits of the fingerprints of the program, by which runs are found again, and of the
 # record, where the defaults of `with_defaults` are written out.
 FINGERPRINTS = {
-    "configs.lm.quickstart": ("6f968b14c0274cc3", "2ae7e63787b53cb9"),
-    "configs.lm.bpe": ("fa85ab8bb41e6d41", "289f47741d9e554b"),
-    "configs.lm.families": ("477641f7b61396b8", "bf20c99264b77599"),
-    "configs.lm.families:mistral": ("8968a02e8a161a8f", "7260ecb9d77d69ad"),
-    "configs.lm.families:gpt2": ("cab6f7d76c6a99ef", "64194e773da98a8c"),
-    "configs.lm.families:gemma": ("602c6935ec0d3be6", "5aa8e92bf2398743"),
-    "configs.lm.families:qwen": ("5ed0978d80411f77", "784b36a41782b1b9"),
-    "configs.lm.families:olmo": ("cc94be8deba68d7e", "1c0296dd5e9bc1a2"),
-    "configs.lm.preferences": ("350bbc9de05033a0", "560cf070c5d3ef12"),
-    "configs.seq2seq.translation": ("72b167bc26f3a7e2", "37c980e40ffd8fd3"),
-    "configs.vision.digits": ("74d8620de9233a5c", "cd013c29266c0a3d"),
-    "configs.vision.digits:resnet": ("b387db4069c2d4d7", "e050f48a60b23071"),
-    "configs.vision.mnist5k": ("b27bb7f8fcdc0142", "8eb05a29f07d27a6"),
-    "configs.vision.mnist5k:resnet": ("029e56e2b36bfea7", "2d3ba1e0f0063e3a"),
-    "configs.series.forecast": ("b0fa30d77b8273ce", "474be826cc840bbc"),
+    "configs.lm.quickstart": ("713bcedb97c2c6f9", "7b901f2b3325a3b3"),
+    "configs.lm.bpe": ("4ee947f1f055540b", "5fe4a995edc09859"),
+    "configs.lm.families": ("18a24afe454273d4", "86b039670ddde7c6"),
+    "configs.lm.families:mistral": ("0e6f9d23db848b60", "c4dc5dc0a0a40548"),
+    "configs.lm.families:gpt2": ("a5793f3f12e05136", "385ec22f15adfa47"),
+    "configs.lm.families:gemma": ("2901a616fb9fec3d", "e00bd7051e4de0bf"),
+    "configs.lm.families:qwen": ("7c9f8edde4f81575", "76b2eab8f7dd3c41"),
+    "configs.lm.families:olmo": ("daed3c20d8675b65", "0d198590966c0e06"),
+    "configs.lm.preferences": ("0785cb57513e8611", "48f4b2f96a85e2d0"),
+    "configs.seq2seq.translation": ("428a4d5a4504086e", "015ac4cbd70e8759"),
+    "configs.vision.digits": ("6e23759cdc5ce511", "433fa01f54580302"),
+    "configs.vision.digits:resnet": ("7b360acce166b9e5", "dfdff41e001d6230"),
+    "configs.vision.mnist5k": ("b3c373ea75f88cfc", "da1ec0f9257e55ed"),
+    "configs.vision.mnist5k:resnet": ("62618274c64fb207", "6fe7ec866fe85316"),
+    "configs.series.forecast": ("c97466005d0e382e", "ca44947f9f92ae48"),
 }
 
 

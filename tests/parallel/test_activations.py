@@ -70,11 +70,18 @@ def test_the_residual_stream_is_split_as_its_rows_are_but_for_a_rule_of_its_own(
         free = PartitionSpec(PartitionSpec.UNCONSTRAINED, "sequence", None)
         assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x) == [free]
         assert constraints(gather_length, x) == []
-    table = activation_rules_table() | {"residual_length": ("sequence", "tensor")}
+    # A rule for `length` holds for the residual stream, too.
+    table = activation_rules_table() | {"length": ("tensor",)}
+    with activation_rules(mesh, Rules(activations=table)):
+        assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x) == [
+            PartitionSpec(None, "tensor", None)
+        ]
+    table = activation_rules_table() | {"residual_length": ("tensor",)}
     with activation_rules(mesh, Rules(activations=table)):
         split = PartitionSpec(None, ("sequence", "tensor"), None)
         assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x) == [split]
         assert constraints(gather_length, x) == [whole]
+        assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x[:, :6]) == [whole]
         uneven = constraints(lambda x: constrain(x, RESIDUAL_AXES), x[:, :3])
         assert uneven == [PartitionSpec(None, PartitionSpec.UNCONSTRAINED, None)]
 

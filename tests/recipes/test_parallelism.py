@@ -79,6 +79,13 @@ def test_the_sequence_parallel_form_of_tensor_splits_the_residual_stream(quickst
         "parallelism.rules.activations.residual_length",
     ]
 
+    own = graphs.apply(quickstart, ["parallelism.rules.activations={length: sequence}", word])
+    rules = graphs.evaluate(graphs.get(own, "parallelism.rules.activations"))
+    assert rules == {"length": ("sequence",), "residual_length": ("tensor",)}
+    both = "parallelism.rules.activations.embed=[tensor]"
+    with pytest.raises(BadInput, match="the residual stream is split over tensor already"):
+        graphs.apply(quickstart, [both, word])
+
     def temporaries(word):
         heads = ("model.block.attention.num_heads=8", "model.block.attention.num_kv_heads=4")
         more = ("model.num_layers=8", *heads, "fiddler:remat(luthier.layers.FullRemat)")

@@ -243,7 +243,8 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
         raise ShardingError(problems)
     activations = dict(rules.activations)
     if "length" in activations:
-        activations.setdefault(RESIDUAL_LENGTH, activations["length"])
+        length, further = activations["length"], activations.get(RESIDUAL_LENGTH, ())
+        activations[RESIDUAL_LENGTH] = tuple(dict.fromkeys((*length, *further)))
     # As tuples, because a user context must be hashable.
     tables = (
         tuple((logical, tuple(axes)) for logical, axes in table.items())
@@ -370,6 +371,11 @@ def constrain(
     # not care.
     table, sizes = dict(layout.table) | dict(rules or {}), layout.sizes
     entries: list[object] = []
+    # A residual stream that the further axes do not divide is split as its rows are.
+    if RESIDUAL_LENGTH in axes and RESIDUAL_LENGTH in table:
+        size = x.shape[axes.index(RESIDUAL_LENGTH)]
+        if size % axis_product(table[RESIDUAL_LENGTH], sizes):
+            table[RESIDUAL_LENGTH] = table["length"]
     for size, logical, dimension in zip(x.shape, axes, resolve(axes, table, sizes), strict=True):
         free = logical not in table or size % axis_product(dimension.mesh_axes, sizes)
         entries.append(PartitionSpec.UNCONSTRAINED if free else dimension.entry)

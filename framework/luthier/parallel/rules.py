@@ -14,7 +14,7 @@ Table = Mapping[str, Sequence[str]]
 """Logical axis name to the mesh axes that split it; no mesh axes means replicated."""
 
 RESIDUAL_LENGTH = "residual_length"
-"""The length of the residual stream between the products of layers; `length` where it has no rule.
+"""The length of the residual stream. Its rule lists mesh axes in addition to those of `length`.
 
 The sequence-parallel form of tensor parallelism splits it over `tensor` as well.
 """
@@ -66,7 +66,7 @@ def activation_rules_table() -> dict[str, tuple[str, ...]]:
     return {
         "batch": ("replica", "data", "fsdp", "expert"),
         "length": ("sequence",),
-        RESIDUAL_LENGTH: ("sequence",),
+        RESIDUAL_LENGTH: (),  # further axes; see `RESIDUAL_LENGTH`
         "experts": ("expert",),
         "embed": (),
         "vocab": ("tensor",),

@@ -131,7 +131,8 @@ def tensor(experiment: fdl.Buildable, size: int = -1, sequence_parallel: bool = 
       The changed copy of the config.
 
     Raises:
-      BadInput: The graph does not describe an experiment.
+      BadInput: The graph does not describe an experiment, or its rules split the residual stream
+        over `tensor` already.
 
     Example:
       >>> import luthier
@@ -146,8 +147,15 @@ def tensor(experiment: fdl.Buildable, size: int = -1, sequence_parallel: bool = 
     """
     changed = _with_axes(experiment, tensor=size)
     if sequence_parallel:
-        length = graph.evaluate(graph.get(changed, _ACTIVATIONS)).get("length", ())
-        graph.set_value(changed, f"{_ACTIVATIONS}.{RESIDUAL_LENGTH}", (*length, "tensor"))
+        rules = dict(graph.evaluate(graph.get(changed, _ACTIVATIONS)))
+        if "tensor" in rules.get("embed", ()):
+            what = "the residual stream is split over tensor already, along embed"
+            path = f"{_ACTIVATIONS}.embed"
+            raise BadInput(Problem(what, path, "", f"drop sequence_parallel, or set {path}=()"))
+        if RESIDUAL_LENGTH in rules:
+            graph.set_value(changed, f"{_ACTIVATIONS}.{RESIDUAL_LENGTH}", ("tensor",))
+        else:  # a table of the user's own
+            graph.set_value(changed, _ACTIVATIONS, rules | {RESIDUAL_LENGTH: ("tensor",)})
     return changed
 
 

@@ -461,7 +461,9 @@ def _automatic(array: Any) -> Any:
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return array
     mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
-    return jax.device_put(array, NamedSharding(mesh, sharding.spec))
+    return jax.device_put(
+        array, NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
+    )
 
 
 def can_generate(program: Program) -> bool:

@@ -1,6 +1,7 @@
 """Sinks: against the form of gpt-oss, in double, in every core, on meshes and in a decoder."""
 
 import contextlib
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from flax import nnx
 
 from luthier.errors import BadInput
 from luthier.layers import (
+    Alibi,
     AllToAllAttention,
     Attention,
     AutoAttention,
@@ -17,6 +19,7 @@ from luthier.layers import (
     Causal,
     Contiguous,
     CudnnAttention,
+    DropoutKeys,
     EinsumAttention,
     FusedAttention,
     Normal,
@@ -28,6 +31,7 @@ from luthier.layers import (
     Window,
     abstract_forms,
 )
+from luthier.layers.attention import softmax
 from luthier.parallel import Mesh, Rules, activation_rules, make_mesh, stand_ins_for
 
 LENGTH = 256
@@ -95,7 +99,6 @@ def by(core, case):
 CORES = {
     "einsum": lambda mask, **terms: EinsumAttention(mask, **terms),
     "blocks": lambda mask, **terms: BlockwiseAttention(mask, **terms, block_size=48),
-    "auto": lambda mask, **terms: AutoAttention(mask, **terms),
     "splash": lambda mask, **terms: SplashAttention(mask, **terms, block_size=128),
 }
 
@@ -132,15 +135,16 @@ MESHES = {
 OFTEN = ("ring", "all_to_all blocks", "splash of rows and heads")
 
 
+NAMES = [(name, False) for name in MESHES] + [(n, True) for n in MESHES if "splash" in n]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in MESHES]
+    ("name", "is_abstract"),
+    [pytest.param(*n, marks=() if n[0] in OFTEN else pytest.mark.slow) for n in NAMES],
 )
-@pytest.mark.parametrize("is_abstract", [False, True], ids=["", "abstract"])
 def test_on_a_mesh_it_is_the_same(name, is_abstract, case, distance):
     core, sizes = MESHES[name]
-    if is_abstract and "splash" not in name:
-        pytest.skip("has no abstract form")
     expected = in_double(getattr(core, "core", core), case)
     mesh = make_mesh(Mesh(**{"data": 1, **sizes}).sizes(8), jax.devices())
     kernels = abstract_forms() if is_abstract else contextlib.nullcontext()
@@ -148,6 +152,43 @@ def test_on_a_mesh_it_is_the_same(name, is_abstract, case, distance):
         found = by(core, case)
     for one, other in zip(found, expected, strict=True):
         assert distance(one, other) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["einsum", "blocks", "splash"])
+def test_in_bfloat16_the_gradient_of_sinks_is_float32(name, case, distance):
+    (*heads, sinks), tokens, weights = case
+    narrow = [x.astype(jnp.bfloat16) for x in heads]
+    core = CORES[name](Causal())
+    found = by(core, ([*narrow, sinks], tokens, weights))
+    expected = in_double(core, ([x.astype(jnp.float32) for x in narrow] + [sinks], tokens, weights))
+    assert [x.dtype for x in found] == [jnp.bfloat16] * 4 + [jnp.float32]
+    for one, other in zip(found, expected, strict=True):
+        assert distance(one.astype(jnp.float32), other) < 0.02
+
+
+@pytest.mark.full
+def test_with_dropout_and_a_bias_blocks_on_a_mesh_are_the_plain_core(case, distance):
+    (*heads, sinks), tokens, weights = case
+    keys = DropoutKeys.of_tokens(jax.random.key(3), tokens.segments_BL, tokens.positions_BL)
+
+    def everything(core):
+        def attend(query, key, value, sinks):
+            return core(query, key, value, tokens, tokens, keys, Alibi(8), sinks_H=sinks)
+
+        return with_gradients(attend, [*heads, sinks], weights)
+
+    expected = everything(EinsumAttention(dropout=0.3))
+    sizes = {"data": 2, "sequence": 2, "tensor": 2}
+    with activation_rules(make_mesh(Mesh(**sizes).sizes(8), jax.devices()), Rules()):
+        found = everything(BlockwiseAttention(dropout=0.3, block_size=48))
+    for one, other in zip(found, expected, strict=True):
+        assert distance(one, other) < 1e-5
+
+
+def test_the_softmax_beside_sinks_keeps_only_its_result(draw):
+    _, backward = jax.vjp(softmax, draw(3, 7), draw(3, 1))
+    kept = [leaf for leaf in jax.tree.leaves(backward) if leaf.shape == (3, 7)]
+    assert len(kept) == 1
 
 
 def test_a_very_low_sink_is_none_and_a_very_high_one_takes_everything(case):
@@ -169,15 +210,36 @@ def test_a_layer_with_sinks_decodes_as_it_trains(draw, distance):
     )
     assert layer.sinks[...].shape == (4,)
     x_BLD, tokens = draw(2, 6, 16), Tokens.single(2, 6)
-    whole = layer(x_BLD, tokens)
+    decode = nnx.jit(lambda layer, *arguments: layer.decode(*arguments))
+
+    @nnx.jit
+    def whole_and_gradient(layer):
+        run = lambda layer: (layer(x_BLD, tokens) * x_BLD).sum()
+        return layer(x_BLD, tokens), nnx.grad(run)(layer)
+
+    whole, gradient = whole_and_gradient(layer)
     cache = layer.init_cache(2, 6)
     for place in range(6):
         one = Tokens(*(x[:, place : place + 1] for x in (tokens.positions_BL, tokens.segments_BL)))
         cached = Tokens(tokens.positions_BL, jnp.where(tokens.positions_BL <= place, 1, 0))
-        found, cache = layer.decode(x_BLD[:, place : place + 1], one, cache, cached, place)
+        found, cache = decode(layer, x_BLD[:, place : place + 1], one, cache, cached, place)
         assert distance(found, whole[:, place : place + 1]) < 1e-5
-    gradient = nnx.grad(lambda layer: (layer(x_BLD, tokens) * x_BLD).sum())(layer)
     assert jnp.abs(gradient.sinks[...]).min() > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnCore:
+    def __call__(self, query, key, value, query_tokens, key_tokens, dropout=None, bias=None):
+        return query
+
+
+def test_a_core_that_takes_none_is_refused():
+    assert Attention(num_heads=2, dim=8, core=OwnCore(), rngs=nnx.Rngs(0)).sinks is None
+    with pytest.raises(BadInput) as raised:
+        Attention(num_heads=2, dim=8, core=OwnCore(), sinks=Normal(1.0), rngs=nnx.Rngs(0))
+    assert str(raised.value) == (
+        "core: OwnCore takes no sinks; drop the sinks, or let its __call__ take the keyword sinks_H"
+    )
 
 
 def test_kernels_without_sinks_are_refused_and_not_chosen(case):

@@ -83,10 +83,12 @@ reduce-scatter and an all-gather; the backward pass gathers once more what produ
 `configs.lm.llama_350m` with 64 rows and `fiddler:tpu` on `v5e-8`, a step needs 11.4 GiB per device;
 without it the step needs 16.0 GiB and does not fit (*compiled*, JAX 0.10.2). The results are equal
 up to rounding, also in combination with the other recipes (*emulated*,
-`tests/end_to_end/test_mesh_equivalence.py`). The setting is the rule
-`parallelism.rules.activations.residual_length`. Layers of your own that add to the residual stream
-constrain it with `luthier.parallel.constrain(x, luthier.parallel.RESIDUAL_AXES)`, and read it
-through `luthier.parallel.gather_length`.
+`tests/end_to_end/test_mesh_equivalence.py`). The rule
+`parallelism.rules.activations.residual_length` lists the axes, in addition to those of `length`.
+Where they do not divide the length, the residual stream is split like the rest. Layers of your own
+that add to the residual stream constrain it with
+`luthier.parallel.constrain(x, luthier.parallel.RESIDUAL_AXES)`, and read it through
+`luthier.parallel.gather_length`. `ConformerBlock` does not split it.
 
 The `muon` optimizer needs whole matrices. If the mesh splits them, the devices exchange their
 parts, so that each device orthogonalizes an equal number of whole matrices, and then exchange the
@@ -120,14 +122,17 @@ The setting `core` of an attention layer, such as `model.block.attention.core`, 
 implementation that computes attention from queries, keys and values. All of them compute the same
 function, up to rounding, so a run can be resumed with another one:
 
-| `core` | devices | memory grows with the length | masks | caps | sinks | biases | dropout of weights |
+| `core` | devices | memory grows with the length | masks | caps | sinks | biases | \
+dropout of weights |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 | `AutoAttention` (default) | all | linearly for long sequences | all | yes | yes | all | yes |
 | `EinsumAttention` | all | quadratically | all | yes | yes | all | yes |
 | `BlockwiseAttention` | all | linearly | all | yes | yes | of positions | yes |
-| `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | `Causal`, `Window`, `SameDocument` | no | no | no | no |
+| `CudnnAttention` | NVIDIA GPUs, in bfloat16 or float16 | linearly | \
+`Causal`, `Window`, `SameDocument` | no | no | no | no |
 | `SplashAttention` | TPUs | linearly | `Causal`, `Window`, `SameDocument` | yes | yes | no | no |
-| `RingAttention` | sequences split along their length | linearly | all | yes | yes | of positions | yes |
+| `RingAttention` | sequences split along their length | linearly | all | yes | yes | \
+of positions | yes |
 | `AllToAllAttention` | sequences split along their length | like its own `core` | | | | | |
 
 A sink is one more score in the softmax of a head, with the value zero, so that the head need not

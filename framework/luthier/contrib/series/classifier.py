@@ -26,7 +26,7 @@ from luthier.layers import (
 )
 from luthier.layers.encoder import MeanPool
 from luthier.layers.parameters import wide
-from luthier.parallel import constrain
+from luthier.parallel import RESIDUAL_AXES, constrain, gather_length
 
 DType = Any
 
@@ -116,7 +116,7 @@ class SeriesClassifier(nnx.Module):
         # Dropout has a key for each token, made from the row's, so that a row is dropped alike
         # wherever it stands in a batch.
         x_BND = self.pooling.prepend(self.embedding(series_BLC))
-        x_BND = constrain(x_BND, ("batch", "length", "embed"))
+        x_BND = constrain(x_BND, RESIDUAL_AXES)
         tokens = Tokens.single(*x_BND.shape[:2])
         keys = None if dropout is None else _each_token(dropout, x_BND.shape[1])
 
@@ -127,7 +127,7 @@ class SeriesClassifier(nnx.Module):
             return block(x_BND, tokens, fold(keys, index)), None
 
         x_BND, _ = self.stack.apply(self.blocks, apply, x_BND, rows=(tokens, keys))
-        return self.norm(x_BND)
+        return gather_length(self.norm(x_BND))
 
     def __call__(self, series_BLC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:
         """Return the logits of the classes.

@@ -28,12 +28,11 @@ from luthier.layers import (
     vector,
 )
 from luthier.layers.parameters import biased, wide
-from luthier.parallel import constrain
+from luthier.parallel import RESIDUAL_AXES, constrain, gather_length
 
 DType = Any
 
 _LINEAR = functools.partial(Linear, bias=Zeros())
-_TOKEN_AXES = ("batch", "length", "embed")
 
 
 class PatchTransformer(nnx.Module):
@@ -164,7 +163,7 @@ class PatchTransformer(nnx.Module):
         starts_N = jnp.arange(self.num_patches) * self.stride
         patches_SNP = padded[:, starts_N[:, None] + jnp.arange(self.patch_length)]
         x_SND = self.embedding(patches_SNP)
-        x_SND = constrain(biased(x_SND, self.positions), _TOKEN_AXES)
+        x_SND = constrain(biased(x_SND, self.positions), RESIDUAL_AXES)
         # One segment a series and no mask of time: a patch may look at later ones of the context.
         tokens = Tokens.single(*x_SND.shape[:2])
         keys = None if dropout is None else _each_place(dropout, self.num_patches)
@@ -174,7 +173,8 @@ class PatchTransformer(nnx.Module):
             return block(x_SND, tokens, fold(keys, index)), None
 
         x_SND, _ = self.stack.apply(self.blocks, apply, x_SND, rows=(tokens, keys))
-        return self.head(x_SND if self.norm is None else self.norm(x_SND))
+        x_SND = x_SND if self.norm is None else self.norm(x_SND)
+        return self.head(gather_length(x_SND))
 
 
 # [S] keys with [N] numbers give [S, N] keys. Keys come from the row and not from the place in the

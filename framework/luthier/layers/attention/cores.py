@@ -40,10 +40,11 @@ class Core(Protocol):
         key: Tokens,
         dropout: DropoutKeys | None = None,
         bias: Bias | None = None,
-        *,
-        sinks_H: jax.Array | None = None,
     ) -> jax.Array:
         """Return the weighted values.
+
+        A core for layers with sinks also takes the keyword `sinks_H`: for each head one more score
+        in its softmax, [H] in float32 or wider, with the value zero.
 
         Args:
           query_BLHK: Queries [B, L, H, K].
@@ -53,8 +54,6 @@ class Core(Protocol):
           key: Positions and segments of the keys [B, S].
           dropout: Keys of the tokens at this site; None means no dropout.
           bias: Makes the bias that is added to the scores; None means no bias.
-          sinks_H: The scores of each head's sink, [H], which takes a share of the weight and has
-            no value; None means no sinks. It is given to cores of layers with sinks only.
 
         Returns:
           [B, L, H, K]; zero for queries that may see nothing.

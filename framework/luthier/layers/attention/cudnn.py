@@ -26,6 +26,7 @@ from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, 
 from luthier.layers.declared import is_abstract, visible
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
+from luthier.parallel import current_layout
 
 TYPES = (jnp.bfloat16, jnp.float16)
 LARGEST_HEAD = 256
@@ -160,11 +161,16 @@ class CudnnAttention:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
 
         Raises:
-          BadInput: cuDNN does not have this type or size of heads, biases or sinks.
+          BadInput: cuDNN does not have this type or size of heads, biases or sinks; or the mesh
+            splits the length.
         """
         self._check(query_BLHK, bias, sinks_H)
+        layout = current_layout()
         if query_BLHK.shape[1] != key_BSGK.shape[1]:
             return self._in_blocks(query_BLHK, key_BSGK, value_BSGK, query, key)
+        if layout is not None and layout.mesh_axes("length"):
+            remedy = f"use fiddler:all_to_all, or {INSTEAD}"
+            raise BadInput(Problem("CudnnAttention attends to whole rows only", remedy=remedy))
         if is_abstract():
             # Two products going forward; five backward, the scores once more among them.
             statistics = 4 * self.max_documents * math.prod(query_BLHK.shape[:3])
@@ -275,12 +281,11 @@ class CudnnAttention:
             def block(part: tuple[jax.Array, Tokens]) -> jax.Array:
                 return plain(part[0], key_BSGK, value_BSGK, part[1], key)
 
-            own_blocks = query_BLHK.shape[1] // _BLOCK
-            parts = jax.tree.map(lambda x: _split(x, own_blocks), (query_BLHK, query))
+            parts = jax.tree.map(lambda x: _split(x, num_blocks), (query_BLHK, query))
             context_NBCHK = jax.lax.map(jax.checkpoint(block, prevent_cse=False), parts)
             return jnp.moveaxis(context_NBCHK, 0, 1).reshape(query_BLHK.shape)
 
-        split = AttentionSplit.of(query_BLHK.shape[0], num_blocks, key_BSGK.shape[2])
+        split = AttentionSplit.of(query_BLHK.shape[0], length, key_BSGK.shape[2])
         attend = split.map(attend, ("q", "k", "k", "l", "s"), "q")
         with visible(pair_share(self.mask, length, num_keys)):
             found: jax.Array = attend(query_BLHK, key_BSGK, value_BSGK, query, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -240,7 +241,7 @@ class Attention(nnx.Module):
       rngs: Random number generators used to initialize the parameters.
 
     Raises:
-      BadInput: The heads do not divide evenly.
+      BadInput: The heads do not divide evenly, or the core takes no sinks.
 
     Example:
       >>> import jax.numpy as jnp
@@ -300,6 +301,10 @@ class Attention(nnx.Module):
         self.dtype = dtype
         self.rotary = rotary
         self.core = core
+        if sinks is not None and "sinks_H" not in inspect.signature(core.__call__).parameters:
+            what = f"{type(core).__name__} takes no sinks"
+            remedy = "drop the sinks, or let its __call__ take the keyword sinks_H"
+            raise BadInput(Problem(what, "core", "", remedy))
         self.joint = joint
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         heads = {"outputs": (num_heads, head_dim), "output_axes": ("heads", "head_dim")}

@@ -156,7 +156,7 @@ class SplashAttention:
         # Sinks by rows, so that their gradient is summed over the rows of all devices out here.
         sinks_BH = None
         if sinks_H is not None:
-            sinks_BH = jnp.broadcast_to(sinks_H, (query_BLHK.shape[0], *sinks_H.shape))
+            sinks_BH = _widened(jnp.broadcast_to(sinks_H, (query_BLHK.shape[0], *sinks_H.shape)))
         layout = current_layout()
         if layout is None:
             return self._attend(query_BLHK, key_BLGK, value_BLGK, segments, sinks_BH)
@@ -228,3 +228,13 @@ class SplashAttention:
         names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
         fields: dict[str, Any] = {f"block_{name}": size for name in names}
         return splash.BlockSizes(**fields)
+
+
+# An identity whose cotangent has its type. Before jax 0.12 that of the kernel is in the type of the
+# queries, in which it would be summed over all rows.
+@jax.custom_vjp
+def _widened(x: jax.Array) -> jax.Array:
+    return x
+
+
+_widened.defvjp(lambda x: (x, x), lambda x, change: (change.astype(x.dtype),))

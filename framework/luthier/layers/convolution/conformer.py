@@ -29,7 +29,7 @@ from luthier.layers.parameters import (
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain
 
-RESIDUAL_AXES = ("batch", "length", "embed")
+STREAM_AXES = ("batch", "length", "embed")
 _POINTWISE = functools.partial(Linear, bias=Zeros())
 
 
@@ -185,11 +185,11 @@ class ConformerBlock(nnx.Module):
         x_BLD = self._add(x_BLD, part_BLD, dropout, 2)
         part_BLD = self.last_mlp(self.last_mlp_norm(x_BLD))
         x_BLD = self._add(x_BLD, 0.5 * part_BLD, dropout, 3)
-        return constrain(self.norm(x_BLD).astype(x_BLD.dtype), RESIDUAL_AXES)
+        return constrain(self.norm(x_BLD).astype(x_BLD.dtype), STREAM_AXES)
 
     def _add(
         self, x_BLD: jax.Array, part_BLD: jax.Array, dropout: DropoutKeys | None, site: int
     ) -> jax.Array:
         if self.dropout is not None:
             part_BLD = self.dropout(part_BLD, fold(dropout, site))
-        return constrain(x_BLD + part_BLD.astype(x_BLD.dtype), RESIDUAL_AXES)
+        return constrain(x_BLD + part_BLD.astype(x_BLD.dtype), STREAM_AXES)

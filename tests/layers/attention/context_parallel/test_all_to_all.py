@@ -9,6 +9,7 @@ from luthier.errors import BadInput
 from luthier.layers import (
     AllToAllAttention,
     BlockwiseAttention,
+    CudnnAttention,
     EinsumAttention,
     FusedAttention,
     RelativeBias,
@@ -63,10 +64,14 @@ def test_rows_are_exchanged_for_heads_and_never_gathered(heads, tokens, on_mesh,
 
 
 @pytest.mark.parametrize("sizes", [{"sequence": 4}, {"sequence": 2, "tensor": 2}])
-@pytest.mark.parametrize("inner", [BlockwiseAttention(block_size=8), SplashAttention()], ids=repr)
+@pytest.mark.parametrize(
+    "inner", [BlockwiseAttention(block_size=8), SplashAttention(), CudnnAttention()], ids=repr
+)
 def test_nor_are_those_of_gradients_in_a_stack(draw, on_mesh, sizes, inner):
     """Gradients of blocks, and of the abstract form of a kernel, keep the split of the heads."""
     tokens, heads = Tokens.single(2, 256), [draw(2, 256, 8, 8) for _ in range(3)]
+    if isinstance(inner, CudnnAttention):
+        heads = [x.astype(jnp.bfloat16) for x in heads]
     core = AllToAllAttention(inner)
 
     def loss(query, key, value):
