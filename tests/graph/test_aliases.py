@@ -29,6 +29,7 @@ VALUES = {
     "restore": "'run:mine'",
     "optimizer.b1": "0.8",
     "optimizer.b2": "0.8",
+    "parallelism.rules.activations.residual_length": "[tensor]",
 }
 
 
