@@ -107,6 +107,12 @@ PLANNED = {
     "exchange-h100": Planned(
         LLAMA, "h100:8", (*ROWS, "fiddler:all_to_all(4)", "model.num_layers=2", "name=exchange")
     ),
+    # With them: their abstract forms must keep the heads split, which toys on CPUs do not show.
+    "exchange-kernels-h100": Planned(
+        LLAMA,
+        "h100:8",
+        (*ROWS, "fiddler:all_to_all(4)", "fiddler:gpu", "model.num_layers=2", "name=exchange"),
+    ),
     "experts-h100": Planned(LLAMA, "h100:8", (*ROWS, *MIXTURE, "fiddler:gpu")),
     "experts-v5e": Planned(LLAMA, "v5e-8", (*ROWS, *MIXTURE, "fiddler:tpu")),
 }

@@ -76,6 +76,10 @@ def test_the_residual_stream_is_split_as_its_rows_are_but_for_a_rule_of_its_own(
         assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x) == [
             PartitionSpec(None, "tensor", None)
         ]
+    with activation_rules(mesh, Rules(activations={"residual_length": ("tensor",)})):
+        assert constraints(lambda x: constrain(x, RESIDUAL_AXES), x[:, :6]) == [
+            PartitionSpec(PartitionSpec.UNCONSTRAINED, None, PartitionSpec.UNCONSTRAINED)
+        ]
     table = activation_rules_table() | {"residual_length": ("tensor",)}
     with activation_rules(mesh, Rules(activations=table)):
         split = PartitionSpec(None, ("sequence", "tensor"), None)

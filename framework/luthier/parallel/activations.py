@@ -375,7 +375,7 @@ def constrain(
     if RESIDUAL_LENGTH in axes and RESIDUAL_LENGTH in table:
         size = x.shape[axes.index(RESIDUAL_LENGTH)]
         if size % axis_product(table[RESIDUAL_LENGTH], sizes):
-            table[RESIDUAL_LENGTH] = table["length"]
+            table[RESIDUAL_LENGTH] = table.get("length", ())
     for size, logical, dimension in zip(x.shape, axes, resolve(axes, table, sizes), strict=True):
         free = logical not in table or size % axis_product(dimension.mesh_axes, sizes)
         entries.append(PartitionSpec.UNCONSTRAINED if free else dimension.entry)

@@ -118,7 +118,7 @@ def tensor(experiment: fdl.Buildable, size: int = -1, sequence_parallel: bool = 
     With `sequence_parallel`, the same devices also split the length of the residual stream between
     the products: norms, dropout and what is stored between layers. Instead of adding up the results
     of products on all of them, they add up a part of the length each, and gather it before the next
-    product, which moves as many bytes.
+    product; the backward pass gathers it once more.
 
         luthier show configs.lm.quickstart 'fiddler:tensor(2, sequence_parallel=True)' --changes
 
