@@ -26,6 +26,7 @@ import jax
 # primitive of our own would need rules for each of these, and a lowering.
 _PAIRS = re.compile(r"pairs_(\d+)_of_(\d+)")
 _COUNTED = re.compile(r"active_(\d+)_of_(\d+)")
+_UNBALANCED = "unbalanced_only"
 _CHOICE = re.compile(r"attention_by_([A-Za-z]+)_for_([a-z_]+)")
 _KERNEL = re.compile(r"kernel_of_(\d+)_flops_(\d+)_bytes_")
 _is_abstract = contextvars.ContextVar("is_abstract", default=False)
@@ -74,6 +75,23 @@ def share_of(name_stack: str) -> tuple[int, int] | None:
     """
     match = _COUNTED.search(name_stack)
     return None if match is None else (int(match[1]), int(match[2]))
+
+
+def unbalanced() -> AbstractContextManager[Any]:
+    """Declare that a loop traced within the context has no turn where the load is balanced.
+
+    FLOPs and plans leave it out, as they are those of a balanced load.
+    """
+    return jax.named_scope(_UNBALANCED)
+
+
+def is_unbalanced(name_stack: str) -> bool:
+    """Return whether an operation was traced within `unbalanced`.
+
+    Args:
+      name_stack: The names of the scopes around the operation.
+    """
+    return _UNBALANCED in name_stack
 
 
 def chosen(core: str, reasons: Sequence[str]) -> AbstractContextManager[Any]:

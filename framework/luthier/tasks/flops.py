@@ -18,7 +18,14 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
-from luthier.layers.declared import is_kernel, kernel_bytes, kernel_flops, share_of, visible_share
+from luthier.layers.declared import (
+    is_kernel,
+    is_unbalanced,
+    kernel_bytes,
+    kernel_flops,
+    share_of,
+    visible_share,
+)
 
 # cuDNN's kernels of attention, as the primitives of JAX that call them, and the number of products
 # of [L, K] x [K, S] that each computes.
@@ -75,8 +82,9 @@ class Flops:
 def count(jaxpr: jex_core.Jaxpr | jex_core.ClosedJaxpr) -> Flops:
     """Count the matrix products and convolutions of a jaxpr, loops by their length.
 
-    A `while` loop of unknown length counts once; a branch counts as its largest side. Kernels
-    count as they declare: see `luthier.layers.declared`, and the cost estimates of Pallas.
+    A `while` loop of unknown length counts once, and not at all if it runs for an unbalanced load
+    only; a branch counts as its largest side. Kernels count as they declare: see
+    `luthier.layers.declared`, and the cost estimates of Pallas.
 
     Args:
       jaxpr: A `Jaxpr` or `ClosedJaxpr`.
@@ -199,7 +207,7 @@ def _equation(equation: jex_core.JaxprEqn) -> Flops:
 
 
 def times(equation: jex_core.JaxprEqn) -> int:
-    """Return how often the jaxprs inside of an equation run.
+    """Return how often the jaxprs inside of an equation run: of unknown loops, once.
 
     Args:
       equation: A `JaxprEqn`.
@@ -212,6 +220,8 @@ def times(equation: jex_core.JaxprEqn) -> int:
         return math.prod(params["mesh"].shape[axis] for axis in axes)
     if name == "pallas_call":  # a kernel without an estimate: on every place of its grid
         return math.prod(params["grid_mapping"].grid)
+    if name == "while" and is_unbalanced(str(equation.source_info.name_stack)):
+        return 0
     return 1
 
 

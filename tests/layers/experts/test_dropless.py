@@ -7,9 +7,21 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from luthier.layers import AllExperts, Capacity, Dropless, Experts, GatedMlp, Linear, TopK, Zeros
+from luthier.layers import (
+    AllExperts,
+    Capacity,
+    Dropless,
+    Experts,
+    GatedMlp,
+    Linear,
+    TopK,
+    Zeros,
+    as_scored,
+    renormalized,
+)
 from luthier.parallel import AXES, ArrayInfo, Mesh, Rules, activation_rules, place, shardings
 from luthier.program import split
+from luthier.tasks.flops import inside
 
 E, K, D = 4, 2, 6
 SINGLE = Mesh(data=1)
@@ -21,11 +33,11 @@ def arranged(sizes):
     return sizes.arrange(jax.devices()[:num_devices])
 
 
-def make(dispatch, kind=jnp.float32):
+def make(dispatch, kind=jnp.float32, k=K):
     biased = functools.partial(Linear, bias=Zeros())
     return Experts(
         E,
-        functools.partial(TopK, K),
+        functools.partial(TopK, k, weights=as_scored if k == 1 else renormalized),
         functools.partial(GatedMlp, hidden_dim=8, down=biased),
         dispatch,
         dim=D,
@@ -35,28 +47,30 @@ def make(dispatch, kind=jnp.float32):
     )
 
 
-def step_of(dispatch, kind, tokens, mesh):
+def step_of(dispatch, kind, tokens, mesh, rules=Rules(), k=K, length=10):
     """Return a function from parameters and x to gradients by both and output; parameters."""
-    structure, parameters, _ = split(make(dispatch, kind))
+    structure, parameters, _ = split(make(dispatch, kind, k))
 
     def loss(parameters, x):
         y = structure.merge(parameters)(x, tokens)
         return jnp.sum(jnp.sin(y) * y), y
 
-    rules, sizes = Rules(), dict(mesh.shape)
+    sizes = dict(mesh.shape)
     infos = {n: ArrayInfo(p.shape, p.dtype, structure.axes()[n]) for n, p in parameters.items()}
     placed = shardings(place(infos, rules.parameters, sizes), mesh)
-    rows = {"x": ArrayInfo((8, 10, D), kind, ("batch", "length", "embed"))}
+    rows = {"x": ArrayInfo((8, length, D), kind, ("batch", "length", "embed"))}
     at_x = shardings(place(rows, rules.activations, sizes), mesh)["x"]
     step = jax.jit(jax.grad(loss, (0, 1), has_aux=True), in_shardings=(placed, at_x))
     return step, parameters
 
 
-def results(dispatch, x, tokens, sizes=SINGLE):
+def results(dispatch, x, tokens, sizes=SINGLE, rules=Rules(), k=K, router=None):
     """Return the output, and the gradients by the input and every parameter."""
     mesh = arranged(sizes)
-    step, parameters = step_of(dispatch, x.dtype, tokens, mesh)
-    with activation_rules(mesh, Rules()):
+    step, parameters = step_of(dispatch, x.dtype, tokens, mesh, rules, k, x.shape[1])
+    if router is not None:
+        parameters = parameters | {"router.logits.projection.kernel": router}
+    with activation_rules(mesh, rules):
         (by_parameter, by_x), y = step(parameters, x)
     return jax.device_get({"output": y, "x": by_x, **by_parameter})
 
@@ -113,14 +127,60 @@ def test_the_mesh_changes_nothing(name, mesh, packed):
     assert farthest(found, results(DISPATCH[name], x, packed))[0] < 1e-6
 
 
+def skewed(loads):
+    """Return tokens [8, 64, D] of which a share chooses each expert, and the router for it."""
+    rng = np.random.default_rng(1)
+    x_BLD = rng.standard_normal((8, 64, D))
+    x_BLD[..., :E] = 4 * np.eye(E)[rng.choice(E, (8, 64), p=loads)]
+    return jnp.asarray(x_BLD, jnp.float32), jnp.eye(D, E, dtype=jnp.float32)
+
+
+SHARED = dict.fromkeys(("experts",), ("expert", "tensor")) | dict.fromkeys(("mlp",), ())
+OWNED_BY_TENSOR = Rules(
+    parameters={**Rules().parameters, **SHARED}, activations={**Rules().activations, **SHARED}
+)
+
+
 @pytest.mark.full
-def test_tokens_move_all_to_all_to_their_places_and_are_gathered_without_places(packed):
-    texts, mesh = {}, arranged(MESHES["expert"])
-    for name in ("capacity", "dropless"):
-        step, parameters = step_of(DISPATCH[name], jnp.float32, packed, mesh)
-        with activation_rules(mesh, Rules()):
-            lowered = step.lower(parameters, jax.ShapeDtypeStruct((8, 10, D), jnp.float32))
-        texts[name] = lowered.compile().as_text()
-    assert "all-to-all" in texts["capacity"]
-    assert "all-to-all" not in texts["dropless"]
-    assert "reduce-scatter" in texts["dropless"]
+@pytest.mark.parametrize("loads", [(1, 0, 0, 0), (0.5, 0, 0.3, 0.2)], ids=["one", "some"])
+@pytest.mark.parametrize(
+    ("sizes", "rules"),
+    [
+        (MESHES["expert"], Rules()),
+        pytest.param(MESHES["expert, data and tensor"], Rules(), marks=pytest.mark.slow),
+        (MESHES["expert, data and tensor"], OWNED_BY_TENSOR),
+    ],
+    ids=["expert", "expert, data and tensor", "experts over tensor"],
+)
+def test_a_load_of_any_balance_is_exchanged_in_rounds(sizes, rules, loads):
+    # A round has places for a fourth of the choices (or half, of two peers), plus padding.
+    x, router = skewed(loads)
+    expected = results(AllExperts(), x, None, k=1, router=router)
+    chosen = np.bincount(np.argmax(x @ router, -1).ravel(), minlength=E)
+    assert chosen.max() > 1.5 * chosen.mean()
+    found = results(Dropless(factor=1.0), x, None, sizes, rules, k=1, router=router)
+    assert farthest(found, expected)[0] < 1e-6
+
+
+@pytest.mark.full
+def test_what_a_device_gets_in_a_round_does_not_grow_with_the_devices():
+    sizes, length = MESHES["expert"], 64
+    mesh = arranged(sizes)
+    step, parameters = step_of(Dropless(factor=1.5), jnp.float32, None, mesh, length=length)
+    with activation_rules(mesh, Rules()):
+        traced = step.trace(parameters, jax.ShapeDtypeStruct((8, length, D), jnp.float32))
+    # 2 rows of 64 tokens with 2 choices are 256; as many come at a balanced load.
+    places = round(1.5 * 2 * length * K)
+    exchanged = {
+        equation.invars[0].aval.shape
+        for equation in equations(traced.jaxpr)
+        if equation.primitive.name == "all_to_all"
+    }
+    assert exchanged == {(places, D), (places,)}
+
+
+def equations(jaxpr):
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield equation
+        for inner in inside(equation):
+            yield from equations(inner)

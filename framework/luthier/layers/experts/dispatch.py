@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol
 
@@ -14,13 +15,13 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from luthier.errors import BadInput, Problem
-from luthier.layers.declared import counted
+from luthier.layers.declared import counted, unbalanced
 from luthier.layers.experts.routing import RoutedExperts
 from luthier.layers.groups import Groups, group_of_tiles, num_tiles, tile_size
 from luthier.layers.linear import Linear
 from luthier.layers.parameters import DType, Template, add_axis, create
 from luthier.layers.products import MatrixProduct, Product
-from luthier.parallel import Rules, activation_rules, constrain, varying
+from luthier.parallel import Rules, activation_rules, axis_product, constrain, varying
 from luthier.parallel.activations import ActivationLayout, current_layout
 
 # Moving tokens to the places of experts and back, where backward is the other way forward.
@@ -409,11 +410,9 @@ class Capacity:
         y_BLKD = jax.vmap(collect)(y_BMD, sources_BM, places_BLK)
         # The weighted sum in float32, the type of the weights. A dropped choice adds zero, and the
         # weights of the others are not raised to make up for it.
-        weights_BLK = choice.weights_BLK
-        with counted(0, 1):
-            y_BLD = jnp.einsum("blkd,blk->bld", y_BLKD.astype(weights_BLK.dtype), weights_BLK)
         is_dropped_BLK = (choice.experts_BLK < E) & (places_BLK == E * C)
-        return y_BLD, jnp.sum(is_dropped_BLK, dtype=weights_BLK.dtype)
+        dropped = jnp.sum(is_dropped_BLK, dtype=choice.weights_BLK.dtype)
+        return _weighted(y_BLKD, choice.weights_BLK), dropped
 
 
 def through_places(experts: nnx.Module, x_BMD: jax.Array) -> jax.Array:
@@ -466,16 +465,26 @@ class Dropless:
     On TPUs products are by `jax.lax.ragged_dot`. Elsewhere the tokens of an expert fill tiles, of
     at most 64 tokens on CPUs and 1,024 on GPUs; its last one is filled up with zeros.
 
-    Over a mesh, every device sorts its own tokens. Over an `expert` axis, devices that split
-    the experts gather each other's tokens, compute those of their own experts, and add up the
-    results: exact whatever the load, for the memory and the traffic of all tokens of the group.
+    Over a mesh, every device sorts its own tokens. Devices that split both the rows and the
+    experts, as those of an `expert` axis, send each other the tokens of their experts by all-to-all
+    exchanges of a fixed size. One is enough unless a device is chosen `factor` times as often as
+    the mean; then all devices exchange what is left in further rounds, until nothing is. The result
+    does not depend on it.
 
     Experts must be made of `Linear` maps and functions of single numbers.
 
-    Source: Gale et al. 2022, arXiv:2211.15841, section 4 (grouped products for any load).
-    Deviation: Over an `expert` axis an all-gather and a reduce-scatter, not an all-to-all: what a
-      device sends does not depend on the router, so that shapes are known beforehand.
+    Args:
+      factor: Places of a round for the choices of a device, where those of a balanced load take
+        one. More places need more memory and traffic, fewer need more rounds.
+
+    Source: Gale et al. 2022, arXiv:2211.15841, section 4 (grouped products for any load); Lepikhin
+      et al. 2020, arXiv:2006.16668, section 3.2 (all-to-all exchange).
+    Deviation: In rounds, as shapes of a program are known beforehand and the router's load is not.
     """
+
+    RANGES: ClassVar[dict[str, str]] = {"factor": "1 <= x"}
+
+    factor: Any = 1.5
 
     def __call__(
         self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
@@ -494,18 +503,28 @@ class Dropless:
         experts_BLK, weights_BLK = choice.experts_BLK, choice.weights_BLK
         layout, dropped = current_layout(), jnp.zeros((), weights_BLK.dtype)
         if layout is None or layout.mesh.size == 1:
-            return _apply(experts, x_BLD, experts_BLK, weights_BLK), dropped
-        return _apply_sharded(layout, experts, x_BLD, experts_BLK, weights_BLK), dropped
+            y_BLKD = _apply(experts, x_BLD, experts_BLK)
+            return _weighted(y_BLKD, weights_BLK), dropped
+        shares = (experts_BLK, weights_BLK)
+        return _apply_sharded(layout, experts, x_BLD, *shares, float(self.factor)), dropped
+
+
+def _weighted(y_BLKD: jax.Array, weights_BLK: jax.Array) -> jax.Array:
+    with counted(0, 1):
+        return jnp.einsum("blkd,blk->bld", y_BLKD.astype(weights_BLK.dtype), weights_BLK)
 
 
 def _apply(
-    experts: nnx.Module,
-    x_BLD: jax.Array,
-    experts_BLK: jax.Array,
-    weights_BLK: jax.Array,
-    num_owners: int = 1,
+    experts: nnx.Module, x_BLD: jax.Array, experts_BLK: jax.Array, active: int | None = None
 ) -> jax.Array:
-    """Apply the local experts to the local tokens; number E means none of them."""
+    """Apply the experts of this device to its tokens, and return the result of each choice.
+
+    Args:
+      experts: The experts, E of them.
+      x_BLD: [B, L, D].
+      experts_BLK: Numbers of experts; number E is none of them, whose result is zeros.
+      active: Choices of these experts at a balanced load; None means all.
+    """
     # A counting sort as gathers: `order` lists choices by expert (stable, so rows of an expert are
     # in the order of tokens), `rank` is its inverse. Choices of no local expert sort to the end,
     # and have neither a source nor a place. Where products are of tiles, the places of an expert
@@ -514,10 +533,9 @@ def _apply(
     E = jax.tree.leaves(nnx.state(experts))[0].shape[0]
     experts_N = experts_BLK.reshape(-1)
     N = experts_N.size
-    active = N // num_owners  # of the experts of this device, at a balanced load
+    elsewhere, active = active is not None, N if active is None else active
     tile = tile_size(active, E)
-    order_N = jnp.argsort(experts_N, stable=True).astype(jnp.int32)
-    rank_N = jnp.zeros_like(order_N).at[order_N].set(jnp.arange(N, dtype=jnp.int32))
+    order_N, rank_N = _sorted(experts_N)
     sizes_E = jnp.sum(experts_N[:, None] == jnp.arange(E), 0, dtype=jnp.int32)
     if tile:
         M = tile * num_tiles(N, E, tile)
@@ -534,14 +552,18 @@ def _apply(
         sources_M = jnp.where(experts_N[order_N] < E, order_N, N)
         places_N = jnp.where(experts_N < E, rank_N, M)
     places_TK = places_N.reshape(-1, K)
-    groups = Groups(places_E, active, tile, elsewhere=num_owners > 1)
+    groups = Groups(places_E, active, tile, elsewhere=elsewhere)
     x_MD = spread(x_BLD.reshape(-1, D), sources_M, places_TK)
     y_MD = grouped(experts, groups)(x_MD[None])[0]
     y_TKD = collect(y_MD, sources_M, places_TK)
-    weights_TK = weights_BLK.reshape(-1, K)
-    with counted(0, 1):
-        y_TD = jnp.einsum("tkd,tk->td", y_TKD.astype(weights_TK.dtype), weights_TK)
-    return y_TD.reshape(x_BLD.shape)
+    return y_TKD.reshape(*experts_BLK.shape, D)
+
+
+def _sorted(keys_N: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the order that sorts keys, stable, and its inverse: the rank of each."""
+    order_N = jnp.argsort(keys_N, stable=True).astype(jnp.int32)
+    numbers_N = jnp.arange(keys_N.size, dtype=jnp.int32)
+    return order_N, jnp.zeros_like(order_N).at[order_N].set(numbers_N, unique_indices=True)
 
 
 def _apply_sharded(
@@ -550,52 +572,65 @@ def _apply_sharded(
     x_BLD: jax.Array,
     experts_BLK: jax.Array,
     weights_BLK: jax.Array,
+    factor: float,
 ) -> jax.Array:
     """Apply experts that are split over a mesh, inside of a `shard_map`.
 
     The mesh axes fall into four kinds. Those of `rows` and `length` split tokens, those of `owners`
-    split experts. Axes that split both (`gathered`) gather their tokens, so that each device sees
-    the tokens of its group and computes those of its own experts, and scatter the sums of the
-    results. Axes that split experts but not tokens (`repeated`) see the same tokens already, and
-    only sum.
+    split experts. Over axes that split both (`exchanged`), devices exchange their tokens by
+    all-to-all. Axes that split experts but not tokens (`repeated`) see the same tokens already:
+    each device computes those of its own experts, and the results are summed.
     """
-    # Why not an all-to-all, which would send each token only to the devices of its experts? Its
-    # sizes depend on the router, and all-to-all with ragged sizes is not exact on every backend.
     # Each device sorts its own tokens; a sort of the whole batch would move all of them.
     #
-    # Only the batch is ever gathered. An axis that splits both the length and the experts is not
-    # supported: it would count as `repeated`, whose sum would mix different tokens. The rules of
-    # this framework give experts the axis `expert`, and the length others. An axis that splits an
-    # expert's inside and no tokens (`tensor`) stays with the compiler; one that splits rows, too
-    # (`fsdp`), is manual here, so the compiler gathers the experts over it first.
+    # Only axes of the batch are ever exchanged over. An axis that splits both the length and the
+    # experts is not supported: it would count as `repeated`, whose sum would mix different tokens.
+    # The rules of this framework give experts the axis `expert`, and the length others. An axis
+    # that splits an expert's inside and no tokens (`tensor`) stays with the compiler; one that
+    # splits rows, too (`fsdp`), is manual here, so the compiler gathers the experts over it first.
     rows = _fitting(layout, "batch", x_BLD.shape[0])
     length = _fitting(layout, "length", x_BLD.shape[1])
     owners = layout.mesh_axes(EXPERTS)
-    gathered = tuple(axis for axis in rows if axis in owners)
-    repeated = tuple(axis for axis in owners if axis not in gathered)
-    num_owners = math.prod(layout.sizes[axis] for axis in owners)
+    exchanged = tuple(axis for axis in owners if axis in rows)
+    repeated = tuple(axis for axis in owners if axis not in rows)
+    sizes = layout.sizes  # within the `shard_map`, axes have a size of 1
+    num_owners = axis_product(owners, sizes)
     graphdef, state = nnx.split(experts)
     leaves, treedef = jax.tree.flatten(state)
+    manual = tuple(dict.fromkeys((*rows, *length, *owners)))
 
     def on_device(leaves: Any, x_BLD: Any, experts_BLK: Any, weights_BLK: Any) -> jax.Array:
-        own = nnx.merge(graphdef, jax.tree.unflatten(treedef, leaves))
-        num_own = leaves[0].shape[0]
-        if gathered:
-            x_BLD, experts_BLK, weights_BLK = (
-                jax.lax.all_gather(x, gathered, axis=0, tiled=True)
-                for x in (x_BLD, experts_BLK, weights_BLK)
-            )
-        # Numbers of experts become local: 0 ... num_own - 1, and num_own for those elsewhere.
-        first = jax.lax.axis_index(owners) * num_own if owners else 0
-        here_BLK = (experts_BLK >= first) & (experts_BLK < first + num_own)
-        experts_BLK = jnp.where(here_BLK, experts_BLK - first, num_own)
-        y_BLD = _apply(own, x_BLD, experts_BLK, weights_BLK, num_owners)
+        # Devices that have the same tokens or experts sum the gradients of these once, here.
+        leaves, x_BLD = jax.tree.map(lambda x: varying(x, leaves, x_BLD), (leaves, x_BLD))
+        # Of an owner's number over all axes, digit by digit: its number over those exchanged over,
+        # and whether it is among this device's peers, which have its place over the others.
+        num_own, num_choices = leaves[0].shape[0], experts_BLK.size
+        owner_BLK, local_BLK = experts_BLK // num_own, experts_BLK % num_own
+        peer_BLK, is_peer_BLK = jnp.zeros_like(owner_BLK), owner_BLK < num_owners
+        stride = num_owners
+        for axis in owners:
+            stride //= sizes[axis]
+            digit_BLK = owner_BLK // stride % sizes[axis]
+            if axis in exchanged:
+                peer_BLK = peer_BLK * sizes[axis] + digit_BLK
+            else:
+                is_peer_BLK &= digit_BLK == jax.lax.axis_index(axis)
+        if not exchanged:
+            own = nnx.merge(graphdef, jax.tree.unflatten(treedef, leaves))
+            here_BLK = jnp.where(is_peer_BLK, local_BLK, num_own)
+            active = num_choices // num_owners if owners else None
+            y_BLKD = _apply(own, x_BLD, here_BLK, active)
+        else:
+            num_peers = axis_product(exchanged, sizes)
+            places = min(_whole(factor * num_choices / num_owners), num_choices)
+            active = num_choices * num_peers // num_owners
+            exchange = _Exchange(graphdef, treedef, exchanged, num_peers, places, active)
+            peer_BLK = jnp.where(is_peer_BLK, peer_BLK, num_peers)
+            y_BLKD = exchange(leaves, x_BLD, peer_BLK, local_BLK, manual)
         # Each device has the part of the weighted sum that its experts contribute, in float32.
-        if gathered:
-            y_BLD = jax.lax.psum_scatter(y_BLD, gathered, scatter_dimension=0, tiled=True)
+        y_BLD = _weighted(y_BLKD, weights_BLK)
         return jax.lax.psum(y_BLD, repeated) if repeated else y_BLD
 
-    manual = tuple(dict.fromkeys((*rows, *length, *owners)))
     if not manual:
         return on_device(leaves, x_BLD, experts_BLK, weights_BLK)
     spec = PartitionSpec(rows or None, length or None, None)
@@ -603,6 +638,129 @@ def _apply_sharded(
         on_device, manual, ([PartitionSpec(owners or None)] * len(leaves), spec, spec, spec), spec
     )
     return run(leaves, x_BLD, experts_BLK, weights_BLK)
+
+
+def _whole(places: float) -> int:
+    # A multiple of the rows of a memory tile of TPUs, whatever the type.
+    return -(-math.ceil(places) // 32) * 32
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exchange:
+    """The exchange of choices among peers: devices that split both the tokens and the experts.
+
+    Args:
+      graphdef: Structure of the experts.
+      treedef: Structure of their state.
+      axes: Mesh axes of the peers.
+      num_peers: P.
+      places: C, the choices that a device sends each peer in a round, at most.
+      active: Choices that a device gets in all, at a balanced load.
+    """
+
+    # Shapes: B rows, L length, K choices of a token, D dim, N = B L K choices, P peers, C places
+    # for a peer, S = P C places of a round, sent and received.
+
+    graphdef: Any
+    treedef: Any
+    axes: tuple[str, ...]
+    num_peers: int
+    places: int
+    active: int
+
+    def __call__(
+        self,
+        leaves: list[jax.Array],
+        x_BLD: jax.Array,
+        peer_BLK: jax.Array,
+        local_BLK: jax.Array,
+        manual: tuple[str, ...],
+    ) -> jax.Array:
+        """Return the result of each choice, [B, L, K, D]; zeros for one without a peer."""
+        # The choices for a peer are numbered; round r takes those from r C to (r + 1) C.
+        peer_N = peer_BLK.reshape(-1)
+        order_N, rank_N = _sorted(peer_N)
+        sizes_P = jnp.sum(peer_N[:, None] == jnp.arange(self.num_peers), 0, dtype=jnp.int32)
+        number_N = rank_N - _rows(jnp.cumsum(sizes_P) - sizes_P, peer_N)
+        routes = (peer_BLK, local_BLK, number_N.reshape(peer_BLK.shape), order_N, sizes_P)
+        floats = {n: x for n, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.inexact)}
+        inputs = floats, x_BLD
+        fixed = {n: x for n, x in enumerate(leaves) if n not in floats}, routes
+        y_BLKD = self.round(0, inputs, *fixed)
+        if self.places == peer_BLK.size:
+            return y_BLKD
+        rounds = jax.lax.pmax(-(-jnp.max(sizes_P) // self.places), manual)
+        return y_BLKD + _further_rounds(self.round, inputs, (*fixed, rounds))
+
+    def round(self, turn: Any, inputs: Any, quantized: Any, routes: Any) -> jax.Array:
+        """Return the results of the choices of one round, zeros for all others."""
+        floats, x_BLD = inputs
+        peer_BLK, local_BLK, number_BLK, order_N, sizes_P = routes
+        leaves = [x for _, x in sorted((floats | quantized).items())]
+        K, D = peer_BLK.shape[-1], x_BLD.shape[-1]
+        P, C = self.num_peers, self.places
+        own = nnx.merge(self.graphdef, jax.tree.unflatten(self.treedef, leaves))
+        num_own = leaves[0].shape[0]
+        is_sent_BLK = (peer_BLK < P) & (number_BLK // C == turn)
+        place_BLK = jnp.where(is_sent_BLK, peer_BLK * C + number_BLK - turn * C, P * C)
+        places_TK = place_BLK.reshape(-1, K)
+        # Its inverse, without a scatter: the choices for a peer are neighbours in the order.
+        number_PC = turn * C + jnp.arange(C, dtype=jnp.int32)[None]
+        rank_PC = (jnp.cumsum(sizes_P) - sizes_P)[:, None] + number_PC
+        is_filled_PC = number_PC < sizes_P[:, None]
+        sources_S = jnp.where(is_filled_PC, _rows(order_N, rank_PC), order_N.size).reshape(-1)
+        local_S = local_BLK.reshape(-1).at[sources_S].get(mode="fill", fill_value=num_own)
+        x_SD = self._send(spread(x_BLD.reshape(-1, D), sources_S, places_TK))
+        y_S1D = _apply(own, x_SD[:, None], self._send(local_S)[:, None, None], self.active)[:, 0]
+        y_TKD = collect(self._send(y_S1D[:, 0]), sources_S, places_TK)
+        return y_TKD.reshape(*peer_BLK.shape, D)
+
+    def _send(self, x: jax.Array) -> jax.Array:
+        return jax.lax.all_to_all(x, self.axes, split_axis=0, concat_axis=0, tiled=True)
+
+
+# A custom VJP, because the number of turns of the loop is data: JAX has no derivative for one.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _further_rounds(function: Callable[..., jax.Array], inputs: Any, fixed: Any) -> jax.Array:
+    """Return the sum of `function(turn, inputs, *fixed)` over turns from 1 on.
+
+    Args:
+      function: Computes one round; all have the same shape.
+      inputs: What has a gradient.
+      fixed: What has none: further arguments, and the number of turns plus 1.
+    """
+    *others, rounds = fixed
+
+    def add(turn: Any, total: jax.Array) -> jax.Array:
+        return total + function(turn, inputs, *others)
+
+    one = jax.eval_shape(function, 1, inputs, *others)
+    start = varying(jnp.zeros(one.shape, one.dtype), inputs)
+    with unbalanced():
+        return jax.lax.fori_loop(1, rounds, add, start)
+
+
+def _further_rounds_forward(
+    function: Callable[..., jax.Array], inputs: Any, fixed: Any
+) -> tuple[jax.Array, Any]:
+    return _further_rounds(function, inputs, fixed), (inputs, fixed)
+
+
+def _further_rounds_backward(
+    function: Callable[..., jax.Array], kept: Any, gradient: jax.Array
+) -> tuple[Any, None]:
+    inputs, (*others, rounds) = kept
+
+    def add(turn: Any, sums: Any) -> Any:
+        _, pull = jax.vjp(lambda inputs: function(turn, inputs, *others), inputs)
+        return jax.tree.map(jnp.add, sums, *pull(gradient))
+
+    start = jax.tree.map(lambda x: varying(jnp.zeros_like(x), x, gradient), inputs)
+    with unbalanced():
+        return jax.lax.fori_loop(1, rounds, add, start), None
+
+
+_further_rounds.defvjp(_further_rounds_forward, _further_rounds_backward)
 
 
 def _fitting(layout: ActivationLayout, logical: str, size: int) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from luthier.layers.declared import is_unbalanced
+
 _ITEM_BYTES = {
     "pred": 1, "s2": 1, "u2": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "s16": 2, "u16": 2,
     "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8,
@@ -186,11 +188,15 @@ class Module:
         return False
 
     def trips(self, loop: Instruction) -> int:
-        """Return how often the body of a loop runs; 1 where that is unknown.
+        """Return how often the body of a loop runs, where the load of experts is balanced.
+
+        It is 1 where that is unknown.
 
         Args:
           loop: A `while` instruction.
         """
+        if is_unbalanced(loop.scope):
+            return 0
         # Compilers annotate loops of known length; where one has not (yet), the condition compares
         # the counter with a constant.
         known = _TRIPS.search(loop.rest)
@@ -210,8 +216,9 @@ class Module:
         for instruction in self.computations.get(computation, ()):
             yield instruction, times, computation
             if instruction.opcode == "while":
-                body = instruction.called["body"][0]
-                yield from self._walk(body, times * self.trips(instruction))
+                body, trips = instruction.called["body"][0], self.trips(instruction)
+                if trips:
+                    yield from self._walk(body, times * trips)
                 continue
             # `to_apply` of a reduction is its operator for two scalars, and no code of its own.
             for role in ("calls", "branch_computations", "to_apply"):
