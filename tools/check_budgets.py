@@ -71,6 +71,13 @@ MIXTURE = (
     "model.block.mlp.dispatch=Capacity(factor=1.25)",
     "fiddler:expert(4)",
 )
+DROPLESS = (
+    *MIXTURE,
+    "name=dropless",
+    "model.num_layers=2",
+    "model.block.mlp.dispatch=Dropless()",
+    "fiddler:expert(8)",
+)
 RESIDUAL = "fiddler:tensor(4, sequence_parallel=True)"
 PLANNED = {
     "quickstart-data": Planned(QUICKSTART, "cpu:8"),
@@ -115,6 +122,8 @@ PLANNED = {
     ),
     "experts-h100": Planned(LLAMA, "h100:8", (*ROWS, *MIXTURE, "fiddler:gpu")),
     "experts-v5e": Planned(LLAMA, "v5e-8", (*ROWS, *MIXTURE, "fiddler:tpu")),
+    "dropless-h100": Planned(LLAMA, "h100:8", (*ROWS, *DROPLESS, "fiddler:gpu")),
+    "dropless-v5e": Planned(LLAMA, "v5e-8", (*ROWS, *DROPLESS, "fiddler:tpu")),
 }
 ACCELERATED_PROGRAMS = (
     *("gpt2-h100", "llama-h100", "experts-h100"),

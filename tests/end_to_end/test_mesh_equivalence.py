@@ -18,7 +18,7 @@ COMMON = (
 )
 EXPERTS = (
     "model.block.mlp=Experts(num_experts=4, router=TopK(k=2), expert=GatedMlp(hidden_dim=32))",
-    "model.block.mlp.dispatch=Dropless()",
+    "model.block.mlp.dispatch=Dropless(factor=1.0)",
 )
 PIPELINE = "pipeline(stages={}, microbatches=4)"
 RESIDUAL = "tensor({}, sequence_parallel=True)"
@@ -57,6 +57,7 @@ MIXTURES = {
     "stage sequence": [PIPELINE.format(2), "fsdp(2)", "sequence(2)"],
     "expert fsdp tensor": ["expert(2)", "fsdp(2)", "tensor(2)"],
     "expert ring": ["expert(4)", "ring(2)"],
+    "expert stage": ["expert(4)", PIPELINE.format(2)],
     "residual": [RESIDUAL.format(4)],
     "fsdp residual sequence": ["fsdp(2)", RESIDUAL.format(2), "sequence(2)"],
     "fsdp residual all_to_all": ["fsdp(2)", RESIDUAL.format(2), "all_to_all(2)"],

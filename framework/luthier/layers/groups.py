@@ -195,7 +195,8 @@ def rows_by_kernels(
         with counted(groups.active, num_rows):
             return compute(0).reshape(num_rows, -1)
     one = jax.eval_shape(compute, 0)
-    start = varying(jnp.zeros((turns, *one.shape), one.dtype), rows, kernels, group_T)
+    zero, (blocks, kernels) = _late_zero(one.dtype, (blocks, kernels))
+    start = varying(jnp.broadcast_to(zero, (turns, *one.shape)), rows, kernels, group_T)
 
     def store(turn: Any, found: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_index_in_dim(found, compute(turn), turn, 0)
@@ -245,9 +246,18 @@ def rows_by_rows(
         return jax.lax.dynamic_update_index_in_dim(sums_EIO, rounded_IO, group, 0), sum_IO
 
     one = jax.eval_shape(of_tile, 0)
-    empty = jnp.zeros((num_groups, *one.shape), dtype), jnp.zeros(one.shape, one.dtype)
+    zero, rows = _late_zero(dtype, rows)
+    of_groups = jnp.broadcast_to(zero, (num_groups, *one.shape))
+    empty = of_groups, jnp.zeros(one.shape, one.dtype)
     start = jax.tree.map(lambda x: varying(x, leaves, group_T), empty)
     return _repeat(groups, 1, tiles, add, start)[0]
+
+
+def _late_zero(dtype: DType, factors: Any) -> tuple[jax.Array, Any]:
+    """Return 0 and the factors, where 0 is not known before the factors are."""
+    # A loop fills zeros with its results, in place. Of plain zeros the GPU compiler makes one array
+    # for all loops of a step, and copies it for each of them, of all layers long before they run.
+    return jax.lax.optimization_barrier((jnp.zeros((), dtype), factors))
 
 
 def _repeat(
