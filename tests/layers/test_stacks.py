@@ -101,6 +101,22 @@ def test_stacks_agree(stack, draw, distance):
     assert distance(given_[1], given[1]) < 1e-6
 
 
+def test_unrolled_layers_are_computed_again_too():
+    def num_barriers(stack):
+        state = nnx.state(stack.create(make_layer, 3, nnx.Rngs(7)))
+        graphdef = nnx.graphdef(stack.create(make_layer, 3, nnx.Rngs(7)))
+
+        def loss(state):
+            return stack.apply(nnx.merge(graphdef, state), function, jnp.ones((4, 8)))[0].sum()
+
+        return jax.jit(jax.grad(loss)).lower(state).as_text().count("optimization_barrier")
+
+    # Without barriers, XLA merges a layer with its recomputation, unless a loop separates them.
+    assert num_barriers(Scanned(FullRemat())) == num_barriers(Scanned())
+    assert num_barriers(Scanned(FullRemat(), unroll=2)) == num_barriers(Scanned(unroll=2))
+    assert num_barriers(Scanned(FullRemat(), unroll=3)) > num_barriers(Scanned(unroll=3))
+
+
 @pytest.mark.parametrize("stack", [Scanned(), Unrolled()], ids=repr)
 def test_what_belongs_to_each_layer(stack):
     layers = stack.create(make_layer, 3, nnx.Rngs(0))

@@ -316,6 +316,8 @@ def scan_turns(
     # and the function. The number of a layer is traced; dropout folds it into its keys.
     num_layers = len(kinds) * num_layers_of(kinds[0])
     indices = first + jnp.arange(num_layers, dtype=jnp.uint32).reshape(-1, len(kinds))
+    # A loop of one iteration is none: the forward and the backward pass are in one program.
+    is_loop = unroll < len(indices)
     applies, each = [], []
     for i, layers in enumerate(kinds):
         graphdef, state = nnx.split(layers)
@@ -323,7 +325,7 @@ def scan_turns(
         apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
         # Each layer is rematerialized by itself, not the whole turn: the backward pass then holds
         # the activations of one layer at a time.
-        applies.append(remat.wrap(apply, scanned=True))
+        applies.append(remat.wrap(apply, scanned=is_loop))
         each.append((values, indices[:, i], own[i]))
 
     def body(carry: T, each: Any) -> tuple[T, tuple[Any, ...]]:
