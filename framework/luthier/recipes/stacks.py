@@ -108,7 +108,8 @@ def may_unroll(stack: Any) -> bool:
 
     Example:
       >>> from luthier import layers
-      >>> may_unroll(layers.Scanned)
+      >>> from luthier.recipes import stacks
+      >>> stacks.may_unroll(layers.Scanned)
       True
     """
     # Without a loop, XLA for GPUs computes the gradients of the parameters of all layers at the
