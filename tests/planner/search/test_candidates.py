@@ -43,6 +43,13 @@ def test_policies_are_those_the_experiment_does_not_have(graph):
     assert not can_change(graph, RematChange("x", ("model.no_such_path=1",)))
 
 
+def test_what_saves_memory_makes_unrolled_layers_a_loop(graph):
+    found = {p.name: p.overrides for p in remats(graphs.apply(graph, ["model.stack.unroll=4"]))}
+    full = "luthier.layers.FullRemat()"
+    assert found["FullRemat"] == (f"model.stack=luthier.layers.Scanned(remat={full})",)
+    assert found["SaveProjections"] == ("model.stack.remat=luthier.layers.SaveProjections()",)
+
+
 def test_layers_are_written_out_with_the_policy_that_there_is(graph, program):
     for policy in ("FullRemat()", "SaveNamed(names=['attention_context'])"):
         words = [f"model.stack=luthier.layers.Scanned(remat=luthier.layers.{policy})"]

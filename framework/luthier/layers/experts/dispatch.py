@@ -727,7 +727,7 @@ def _further_rounds(function: Callable[..., jax.Array], inputs: Any, fixed: Any)
     Args:
       function: Computes one round; all have the same shape.
       inputs: What has a gradient.
-      fixed: What has none: further arguments, and the number of turns plus 1.
+      fixed: What has none: further arguments, and the number of rounds, the first included.
     """
     *others, rounds = fixed
 

@@ -206,11 +206,15 @@ def _policy(graph: Graph, path: str) -> Any:
 def _override(graph: Graph, path: str, policy: str) -> str:
     written = f"luthier.layers.{policy}"
     # A stack that is a node has the policy as an argument. One that stands in the graph as an
-    # object (a default) has no path below it, and is replaced as a whole.
+    # object (a default) has no path below it, and is replaced as a whole. So is an unrolled one,
+    # by a loop: on GPUs, unrolled layers keep what a policy that saves memory does not (see
+    # `recipes.stacks.may_unroll`).
     stack = graphs.get(graph, path)
-    if hasattr(stack, "__fn_or_cls__"):
+    is_unrolled = getattr(stack, "unroll", 1) != 1
+    keeps_much = policy.startswith(("NoRemat(", "SaveProjections("))
+    if hasattr(stack, "__fn_or_cls__") and (keeps_much or not is_unrolled):
         return f"{path}.remat={written}"
-    return f"{path}=luthier.layers.{type(stack).__name__}(remat={written})"
+    return f"{path}=luthier.layers.{_kind(stack).__name__}(remat={written})"
 
 
 def candidates(
