@@ -86,3 +86,12 @@ def test_devices_that_split_experts_each_need_a_part(sizes, platform):
     if "expert" in sizes:
         assert sum(flops_by_dtype(jaxpr).values()) <= active + sums
         assert found.idle <= sums or platform == "tpu"
+
+
+@pytest.mark.full
+def test_rounds_that_a_balanced_load_does_not_need_are_not_counted():
+    mesh = Mesh(data=1, expert=4).arrange(jax.devices()[:4])
+    with activation_rules(mesh, Rules()):
+        jaxpr = _jaxpr(Dropless(factor=1.0), rows=16)  # 80 choices of a device, 32 places for each
+    assert "unbalanced_only" in jaxpr.pretty_print(name_stack=True)
+    assert count(jaxpr).active == _flops(Dropless(), rows=16).active

@@ -135,7 +135,7 @@ def skewed(loads):
     return jnp.asarray(x_BLD, jnp.float32), jnp.eye(D, E, dtype=jnp.float32)
 
 
-SHARED = dict.fromkeys(("experts",), ("expert", "tensor")) | dict.fromkeys(("mlp",), ())
+SHARED = {"experts": ("expert", "tensor"), "mlp": ()}
 OWNED_BY_TENSOR = Rules(
     parameters={**Rules().parameters, **SHARED}, activations={**Rules().activations, **SHARED}
 )

@@ -467,9 +467,9 @@ class Dropless:
 
     Over a mesh, every device sorts its own tokens. Devices that split both the rows and the
     experts, as those of an `expert` axis, send each other the tokens of their experts by all-to-all
-    exchanges of a fixed size. One is enough unless a device is chosen `factor` times as often as
-    the mean; then all devices exchange what is left in further rounds, until nothing is. The result
-    does not depend on it.
+    exchanges of a fixed size. One is enough unless a device sends another one more than `factor`
+    times the mean; then all devices exchange what is left in further rounds, until nothing is. The
+    result does not depend on it.
 
     Experts must be made of `Linear` maps and functions of single numbers.
 
