@@ -17,6 +17,7 @@ from luthier.layers import (
     Turns,
     Unrolled,
 )
+from luthier.parallel import Mesh, Rules, activation_rules, stand_ins_for
 
 STACKS = [
     Scanned(),
@@ -115,6 +116,28 @@ def test_unrolled_layers_are_computed_again_too():
     assert num_barriers(Scanned(FullRemat())) == num_barriers(Scanned())
     assert num_barriers(Scanned(FullRemat(), unroll=2)) == num_barriers(Scanned(unroll=2))
     assert num_barriers(Scanned(FullRemat(), unroll=3)) > num_barriers(Scanned(unroll=3))
+
+
+@pytest.mark.parametrize(
+    ("platform", "remat", "number", "unrolls"),
+    [
+        ("gpu", NoRemat(), 48, True),
+        ("gpu", SaveProjections(), 3, True),
+        ("gpu", SaveNamed(["query"]), 3, False),
+        ("gpu", FullRemat(), 3, False),
+        ("gpu", NoRemat(), 49, False),
+        ("tpu", NoRemat(), 3, False),
+        ("cpu", NoRemat(), 3, False),
+    ],
+)
+def test_gpus_run_no_loop_where_one_would_save_little(platform, remat, number, unrolls):
+    stack = Scanned(remat, unroll="auto")
+    layers = stack.create(make_layer, number, nnx.Rngs(7))
+    mesh = Mesh().arrange(jax.devices()[:1])
+    with activation_rules(mesh, Rules()), stand_ins_for(platform):
+        jaxpr = jax.make_jaxpr(lambda x: stack.apply(layers, function, x)[0])(jnp.ones((4, 8)))
+    (scan,) = (e for e in jaxpr.eqns if e.primitive.name == "scan")
+    assert scan.params["unroll"] == (number if unrolls else 1)
 
 
 @pytest.mark.parametrize("stack", [Scanned(), Unrolled()], ids=repr)

@@ -30,6 +30,7 @@ _UNBALANCED = "unbalanced_only"
 _CHOICE = re.compile(r"attention_by_([A-Za-z]+)_for_([a-z_]+)")
 _KERNEL = re.compile(r"kernel_of_(\d+)_flops_(\d+)_bytes_")
 _is_abstract = contextvars.ContextVar("is_abstract", default=False)
+_is_merged = contextvars.ContextVar("is_merged", default=False)
 
 
 def visible(share: Fraction) -> AbstractContextManager[Any]:
@@ -219,3 +220,26 @@ def abstract_forms() -> Iterator[None]:
         yield
     finally:
         _is_abstract.reset(token)
+
+
+def is_merged() -> bool:
+    """Return whether scans of one iteration are traced without their remat policy."""
+    return _is_merged.get()
+
+
+@contextlib.contextmanager
+def merged() -> Iterator[None]:
+    """Trace scans of one iteration without their remat policy, as XLA for GPUs leaves them.
+
+    Where a scan of all layers is no loop, XLA merges a layer with its recomputation, or computes
+    the gradients of the parameters of all layers last; then it keeps about as much as without a
+    policy.
+
+    Yields:
+      Nothing; use it as `with merged():` around a trace whose memory is estimated.
+    """
+    token = _is_merged.set(True)
+    try:
+        yield
+    finally:
+        _is_merged.reset(token)

@@ -14,10 +14,8 @@ from luthier.layers.parameters import DType
 from luthier.recipes.parallelism import cores
 from luthier.recipes.precision import bf16
 from luthier.recipes.selection import is_experiment
-from luthier.recipes.stacks import may_unroll
 
 _PLAIN = (layers.EinsumAttention, layers.FusedAttention, layers.AutoAttention)
-_MOST_UNROLLED = 48  # layers: compiling takes as long as they are many
 
 
 def gpu(
@@ -27,11 +25,11 @@ def gpu(
 
     The model computes in bfloat16; attention is `AutoAttention` with kernels, which is cuDNN's
     wherever its kernel has the mask and is asked for neither caps, biases nor dropout of weights;
-    queries, keys and values come from one product; logits are stored in bfloat16; and stacks of up
-    to 48 layers are unrolled, unless their remat policy or dropless experts make a loop save much
-    memory. An earlier form of these settings was measured on one H200, and these were not.
-    Parameters keep their names, shapes and types, so checkpoints of either form restore into the
-    other.
+    queries, keys and values come from one product; logits are stored in bfloat16; and stacks
+    without dropless experts have `unroll=auto`, which is all layers unless they are many or the
+    remat policy saves more memory in a loop. An earlier form of these settings was measured on one
+    H200, and these were not. Parameters keep their names, shapes and types, so checkpoints of
+    either form restore into the other.
 
         luthier show configs.lm.quickstart fiddler:gpu --changes
 
@@ -58,11 +56,10 @@ def gpu(
     """
     kernels = {"kernels": True, "max_documents": max_documents}
     changed, model = _accelerated(experiment, kernels, logits_dtype)
-    sorts = bool(_of_class(model, layers.Dropless))
-    for place in _of_class(model, layers.Scanned):
-        number = graph.evaluate(graph.get(place.owner, "num_layers"))
-        if number <= _MOST_UNROLLED and not sorts and may_unroll(place.value):
-            _set(model, place, "unroll", number)
+    # Unrolled, eight layers with dropless experts need 16 GiB on h100:8, and 8 as a loop.
+    if not _of_class(model, layers.Dropless):
+        for place in _of_class(model, layers.Scanned):
+            _set(model, place, "unroll", "auto")
     return changed
 
 

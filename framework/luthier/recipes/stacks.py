@@ -97,40 +97,12 @@ def _sets_remat(stack: Any) -> bool:
 # Rematerialization as a fiddler: less memory for more FLOPs.
 
 
-def may_unroll(stack: Any) -> bool:
-    """Return whether the remat policy of a stack keeps so much that a loop would save little.
-
-    Args:
-      stack: `Scanned`, or a node of it.
-
-    Returns:
-      Whether the policy is `NoRemat` or `SaveProjections`.
-
-    Example:
-      >>> from luthier import layers
-      >>> from luthier.recipes import stacks
-      >>> stacks.may_unroll(layers.Scanned)
-      True
-    """
-    # Without a loop, XLA for GPUs computes the gradients of the parameters of all layers at the
-    # end, and keeps until then what they are computed from, whatever the policy wants. A Llama of
-    # 368M with `FullRemat` on h100:8, 32 rows of 2,048 tokens on each device, needs 46 GiB
-    # unrolled, 22 if the gradients of a layer are made to come before the next layer, and 8 as a
-    # loop, which moves 2 % more bytes. A loop saves two of 13 GiB for 8 rows with
-    # `SaveProjections`, and moves 21 % more.
-    policy = stack.__arguments__.get("remat") if isinstance(stack, fdl.Buildable) else None
-    kind = getattr(policy, "__fn_or_cls__", type(policy))
-    return policy is None or kind in (layers.NoRemat, layers.SaveProjections)
-
-
 def remat(
     experiment: fdl.Buildable, policy: layers.Remat | type[layers.Remat] = layers.FullRemat
 ) -> Any:
     """Rematerialize activations in every layer stack; gradients do not change.
 
-    All stacks share the policy, so one override changes it for all of them. Stacks that are
-    unrolled become loops, except with `NoRemat` and `SaveProjections`: on GPUs, unrolled layers
-    keep what the policy does not.
+    All stacks share the policy, so one override changes it for all of them.
 
         luthier show configs.lm.quickstart 'fiddler:remat(luthier.layers.FullRemat)' --changes
 
@@ -170,7 +142,4 @@ def remat(
     node = policy if isinstance(policy, fdl.Config) else fdl.Config(policy)
     for path in found:
         graph.set_value(changed, path, node)
-        stack = graph.get(changed, path.removesuffix(".remat"))
-        if not may_unroll(stack) and "unroll" in stack.__arguments__:
-            graph.set_value(changed, path.removesuffix("remat") + "unroll", 1)
     return changed

@@ -8,14 +8,23 @@ from luthier.planner.search import trace
 REMAT = "model.stack=luthier.layers.Scanned(remat=luthier.layers.FullRemat())"
 
 
-def traced(*overrides):
+def traced(*overrides, platform="cpu"):
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), list(overrides))
-    return trace(checked_program(graph, jax.devices()[:8]))
+    return trace(checked_program(graph, jax.devices()[:8]), platform)
 
 
 def test_recomputation_is_counted():
     once, again = (sum(traced(*words).flops.values()) for words in ([], [REMAT]))
     assert again == pytest.approx(4 / 3 * once, rel=0.1)
+
+
+def test_a_policy_saves_nothing_on_gpus_where_no_loop_is():
+    plain = traced(platform="gpu")
+    unrolled = "model.stack=luthier.layers.Scanned(unroll=4, remat=luthier.layers.FullRemat())"
+    assert traced(unrolled, platform="gpu") == plain
+    assert traced(REMAT, platform="gpu") != plain
+    # Elsewhere it is as it says.
+    assert traced(unrolled) == traced(REMAT)
 
 
 @pytest.mark.full

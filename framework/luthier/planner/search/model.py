@@ -6,6 +6,7 @@ division by mesh axes: a millisecond each, and no compiler.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import jax
 
 from luthier import graph as graphs
 from luthier import program as programs
+from luthier.layers.declared import merged
 from luthier.parallel.rules import axis_product, mesh_axes_of
 from luthier.planner.roofline import Roofline, flops_by_dtype, roofline
 from luthier.planner.search.activity import (
@@ -66,7 +68,8 @@ def trace(program: programs.Program, platform: str = "cpu") -> Traced:
 
     def gradient(leaves: Any, batch: Any) -> Any:
         # Programs of a plan for a slice hoist nothing, so there are no values to pass.
-        with single.tracing(()) as experiment:
+        unrolled = merged() if platform == "gpu" else contextlib.nullcontext()
+        with unrolled, single.tracing(()) as experiment:
             return programs.gradient_of(experiment, single.named(leaves), batch)[1]
 
     batch = {n: jax.ShapeDtypeStruct(e.shape, e.dtype) for n, e in program.batch.items()}

@@ -206,13 +206,10 @@ def _policy(graph: Graph, path: str) -> Any:
 def _override(graph: Graph, path: str, policy: str) -> str:
     written = f"luthier.layers.{policy}"
     # A stack that is a node has the policy as an argument. One that stands in the graph as an
-    # object (a default) has no path below it, and is replaced as a whole. So is an unrolled one,
-    # by a loop: on GPUs, unrolled layers keep what a policy that saves memory does not (see
-    # `recipes.stacks.may_unroll`).
+    # object (a default) has no path below it, and is replaced as a whole. So is one with a number
+    # of layers to unroll, by a loop: on GPUs, unrolled layers keep what the policy does not.
     stack = graphs.get(graph, path)
-    is_unrolled = getattr(stack, "unroll", 1) != 1
-    keeps_much = policy.startswith(("NoRemat(", "SaveProjections("))
-    if hasattr(stack, "__fn_or_cls__") and (keeps_much or not is_unrolled):
+    if hasattr(stack, "__fn_or_cls__") and getattr(stack, "unroll", 1) in (1, "auto"):
         return f"{path}.remat={written}"
     return f"{path}=luthier.layers.{_kind(stack).__name__}(remat={written})"
 
