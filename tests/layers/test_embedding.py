@@ -1,4 +1,5 @@
 import functools
+import math
 import re
 
 import jax
@@ -20,6 +21,8 @@ from luthier.layers import (
     Unembedding,
     soft_cap,
 )
+from luthier.losses import weighted_cross_entropy
+from luthier.parallel import Mesh, Rules, activation_rules, stand_ins_for
 
 SIZES = {"vocab_size": 11, "dim": 4}
 IDS = jnp.array([[0, 10, 3]])
@@ -174,3 +177,41 @@ def test_the_bias_of_tied_logits_is_capped_with_them(draw, distance):
     expected = soft_cap(TiedUnembedding()(hidden, embedding) + tied.bias[...], 2.0)
     assert tied.bias.shape == (11,)
     assert distance(tied(hidden, embedding), expected) < 1e-6
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("sizes", [{"data": 1}, {"data": 2, "tensor": 4}])
+def test_the_loss_needs_no_cut_through_the_padding(sizes, platform, draw, distance):
+    settings = {"bias": Normal(1.0), "cap": 5.0, "pad_to_multiple": 16, "vocab_size": 13, "dim": 8}
+    unembedding = Unembedding(**settings, rngs=nnx.Rngs(0))
+    graphdef, state = nnx.split(unembedding)
+    targets_BL = jnp.arange(8).reshape(2, 4) % 13
+    shift_V = jnp.arange(13.0)
+
+    def loss(state, hidden_BLD, is_shifted):
+        def unembed(hidden_BLD):
+            logits_BLV = nnx.merge(graphdef, state)(hidden_BLD, None)
+            assert logits_BLV.shape[-1] == 13
+            return logits_BLV + shift_V if is_shifted else logits_BLV
+
+        options = {"z_loss": 0.1, "label_smoothing": 0.2}
+        weights_BL = jnp.ones((2, 4))
+        total, found = weighted_cross_entropy(
+            hidden_BLD, unembed, targets_BL, weights_BL, **options
+        )
+        return total, found
+
+    differentiated = jax.value_and_grad(loss, (0, 1), has_aux=True)
+    mesh = Mesh(**sizes).arrange(jax.devices()[: math.prod(sizes.values())])
+    hidden_BLD = draw(2, 4, 8)
+    for is_shifted in (False, True):
+        expected = differentiated(state, hidden_BLD, is_shifted)
+        with activation_rules(mesh, Rules()), stand_ins_for(platform):
+            run = jax.jit(differentiated, static_argnums=2).lower(state, hidden_BLD, is_shifted)
+        compiled = run.compile()
+        found = compiled(state, hidden_BLD)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            assert distance(one, other) < 1e-6
+        # What is shifted after the cut has the vocabulary's own size, which no mesh divides.
+        if len(mesh.devices.flat) > 1:
+            assert ("[1,4,13]" in compiled.as_text()) == is_shifted

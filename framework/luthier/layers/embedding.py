@@ -32,6 +32,7 @@ from luthier.parallel import (
     axis_product,
     constrain,
     current_layout,
+    cut_padding,
     gather_length,
     result_sharding,
 )
@@ -209,8 +210,8 @@ class TiedUnembedding(nnx.Module):
         # The gradient of the table is the sum of two cotangents, of the lookup and of this product;
         # both arrive in float32 (see `looked_up`, and the widening in `program.step`).
         table_VD = value_of(embedding.table, embedding.dtype)
-        logits_BLV = _logits(hidden_BLD, table_VD.T, embedding.vocab_size, self.logits_dtype)
-        return _biased_and_capped(logits_BLV, self.bias, self.cap)
+        logits_BLV = _logits(hidden_BLD, table_VD.T, self.logits_dtype)
+        return _finished(logits_BLV, embedding.vocab_size, self.bias, self.cap)
 
 
 class Unembedding(nnx.Module):
@@ -280,38 +281,38 @@ class Unembedding(nnx.Module):
           or wider.
         """
         kernel_DV = value_of(self.kernel, self.dtype)
-        logits_BLV = _logits(hidden_BLD, kernel_DV, self.vocab_size, self.logits_dtype)
-        return _biased_and_capped(logits_BLV, self.bias, self.cap)
+        logits_BLV = _logits(hidden_BLD, kernel_DV, self.logits_dtype)
+        return _finished(logits_BLV, self.vocab_size, self.bias, self.cap)
 
 
 def _pad(kernel_DV: jax.Array, vocab_size: int, multiple: int) -> jax.Array:
     return jnp.pad(kernel_DV, ((0, 0), (0, -vocab_size % multiple)))
 
 
-def _biased_and_capped(
-    logits_BLV: jax.Array, bias: nnx.Param | None, cap: float | None
+def _finished(
+    logits_BLV: jax.Array, vocab_size: int, bias: nnx.Param | None, cap: float | None
 ) -> jax.Array:
-    if bias is None and cap is None:
-        return logits_BLV
     # Widened here and not rounded again: what reads logits widens them anyway, so nothing but the
     # product is ever stored in a narrow type.
-    logits_BLV = logits_BLV.astype(wide(logits_BLV.dtype))
+    if bias is not None or cap is not None:
+        logits_BLV = logits_BLV.astype(wide(logits_BLV.dtype))
     if bias is not None:
-        logits_BLV = logits_BLV + value_of(bias, logits_BLV.dtype)
-    return logits_BLV if cap is None else soft_cap(logits_BLV, cap)
+        bias_V = value_of(bias, logits_BLV.dtype)
+        logits_BLV = logits_BLV + jnp.pad(bias_V, (0, logits_BLV.shape[-1] - vocab_size))
+    if cap is not None:
+        logits_BLV = soft_cap(logits_BLV, cap)
+    # A class of logit -inf is none: the loss reads the same from what is not cut.
+    return cut_padding(logits_BLV, vocab_size, LOGITS_AXES, fill=-jnp.inf)
 
 
-def _logits(
-    hidden_BLD: jax.Array, kernel_DV: jax.Array, vocab_size: int, dtype: DType
-) -> jax.Array:
+def _logits(hidden_BLD: jax.Array, kernel_DV: jax.Array, dtype: DType) -> jax.Array:
     # Factors in the layer's type, the result in float32: accelerators accumulate in float32 anyway,
     # and a bfloat16 logit of 20 would be right to 0.06, which the softmax turns into an error of
-    # 6 %. Columns of padding are cut off, not masked: the loss never sees them.
+    # 6 %.
     is_double = kernel_DV.dtype == jnp.float64
     kind = kernel_DV.dtype if is_double else jnp.dtype(dtype)
     sharding = result_sharding(hidden_BLD, 2, ("vocab",))
     hidden_BLD = hidden_BLD.astype(kernel_DV.dtype)
     x = hidden_BLD if sharding is not None else flattened(hidden_BLD)
     logits = stored_product("...D,DV->...V", x, kernel_DV, kind, sharding)
-    logits_BLV = logits.reshape(*hidden_BLD.shape[:-1], -1)
-    return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)
+    return logits.reshape(*hidden_BLD.shape[:-1], -1)

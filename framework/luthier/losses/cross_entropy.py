@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.losses.chunking import Chunking, Fused, Whole, weighted_sum
-from luthier.parallel import current_layout, current_platform, is_explicit
+from luthier.parallel import current_layout, current_platform, is_explicit, uncut
 
 
 @jax.tree_util.register_dataclass
@@ -255,9 +255,8 @@ def unembedded_cross_entropy(
     # with the unembedding is inside of the chunk: its result is what does not fit.
 
     def losses(hidden_BCD: jax.Array, targets_BC: jax.Array) -> TokenLosses:
-        return cross_entropy(
-            unembed(hidden_BCD), targets_BC, z_loss=z_loss, label_smoothing=label_smoothing
-        )
+        logits_BCV = uncut(unembed, hidden_BCD)
+        return cross_entropy(logits_BCV, targets_BC, z_loss=z_loss, label_smoothing=label_smoothing)
 
     return chunking.map(losses, hidden_BLD, targets_BL)
 
@@ -302,8 +301,9 @@ def weighted_cross_entropy(
     """
 
     def losses(hidden_BCD: jax.Array, targets_BC: jax.Array) -> tuple[jax.Array, TokenLosses]:
+        logits_BCV = uncut(unembed, hidden_BCD)
         found = cross_entropy(
-            unembed(hidden_BCD), targets_BC, z_loss=z_loss, label_smoothing=label_smoothing
+            logits_BCV, targets_BC, z_loss=z_loss, label_smoothing=label_smoothing
         )
         return found.loss_BL, found
 

@@ -8,10 +8,12 @@ from luthier.parallel.activations import (
     constrain,
     current_layout,
     current_platform,
+    cut_padding,
     gather_length,
     is_explicit,
     result_sharding,
     stand_ins_for,
+    uncut,
     varying,
 )
 from luthier.parallel.bytes import array_bytes, bytes_per_device
@@ -59,6 +61,7 @@ __all__ = [
     "constrain",
     "current_layout",
     "current_platform",
+    "cut_padding",
     "devices",
     "format_bytes",
     "format_spec",
@@ -75,5 +78,6 @@ __all__ = [
     "sharding_table",
     "shardings",
     "stand_ins_for",
+    "uncut",
     "varying",
 ]

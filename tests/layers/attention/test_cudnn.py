@@ -172,12 +172,14 @@ def test_heads_of_keys_are_repeated_where_offsets_count_those_of_queries(
     "mask", [pytest.param(Causal(), marks=pytest.mark.slow), Window(100)], ids=["causal", "window"]
 )
 def test_the_abstract_form_is_the_same_attention_in_blocks(mask, draw, pack, distance):
-    tokens = pack([[100, 30, 50], [256]], 256)
-    core, arrays = CudnnAttention(mask), _inputs(draw, rows=2, length=256)
-    with abstract_forms():
-        _check_equal(core, arrays, tokens, distance)
-        text = str(jax.make_jaxpr(lambda *x: core(*x, tokens, tokens))(*arrays))
-    assert "256,256" not in text  # no scores of all pairs
+    # A whole number of blocks, and not.
+    for length in (256, 300):
+        tokens = pack([[100, 30, 50], [length]], length)
+        core, arrays = CudnnAttention(mask), _inputs(draw, rows=2, length=length)
+        with abstract_forms():
+            _check_equal(core, arrays, tokens, distance)
+            text = str(jax.make_jaxpr(lambda *x, c=core, t=tokens: c(*x, t, t))(*arrays))
+        assert f"{length},{length}" not in text  # no scores of all pairs
 
 
 def test_few_new_tokens_are_attended_from_by_products(draw, pack, distance):

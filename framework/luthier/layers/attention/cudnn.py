@@ -267,8 +267,7 @@ class CudnnAttention:
         # in the backward pass (`checkpoint`). `map` makes it one loop body, not L / 128 of them.
         plain = EinsumAttention(self.mask, self.scale)
         length, num_keys = query_BLHK.shape[1], key_BSGK.shape[1]
-        num_blocks, rest = divmod(length, _BLOCK)
-        if rest or num_blocks < 2:
+        if length < 2 * _BLOCK:
             return plain(query_BLHK, key_BSGK, value_BSGK, query, key)
 
         def attend(
@@ -281,9 +280,10 @@ class CudnnAttention:
             def block(part: tuple[jax.Array, Tokens]) -> jax.Array:
                 return plain(part[0], key_BSGK, value_BSGK, part[1], key)
 
-            parts = jax.tree.map(lambda x: _split(x, num_blocks), (query_BLHK, query))
+            parts = jax.tree.map(_split, (query_BLHK, query))
             context_NBCHK = jax.lax.map(jax.checkpoint(block, prevent_cse=False), parts)
-            return jnp.moveaxis(context_NBCHK, 0, 1).reshape(query_BLHK.shape)
+            rows, length, *rest = query_BLHK.shape
+            return jnp.moveaxis(context_NBCHK, 0, 1).reshape(rows, -1, *rest)[:, :length]
 
         split = AttentionSplit.of(query_BLHK.shape[0], length, key_BSGK.shape[2])
         attend = split.map(attend, ("q", "k", "k", "l", "s"), "q")
@@ -356,7 +356,8 @@ _read.defvjp(
 )
 
 
-def _split(x_BL: jax.Array, num_blocks: int) -> jax.Array:
-    """[B, N*C, ...] -> [N, B, C, ...]."""
-    rows, _, *rest = x_BL.shape
-    return jnp.moveaxis(x_BL.reshape(rows, num_blocks, -1, *rest), 1, 0)
+def _split(x_BL: jax.Array) -> jax.Array:
+    """[B, L, ...] -> [N, B, C, ...], with zeros after the last of L."""
+    rows, length, *rest = x_BL.shape
+    x_BL = jnp.pad(x_BL, ((0, 0), (0, -length % _BLOCK), *((0, 0),) * len(rest)))
+    return jnp.moveaxis(x_BL.reshape(rows, -1, _BLOCK, *rest), 1, 0)
