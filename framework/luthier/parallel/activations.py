@@ -472,8 +472,8 @@ def uncut(function: Callable[..., jax.Array], *arguments: Any) -> jax.Array:
       arguments: Its arguments.
 
     Returns:
-      Its result; or that with padding, if devices split the padded dimension or are no CPUs. A
-      result that was computed with after the cut stays as it is.
+      Its result [..., N]; or that with its padding, if devices split the last dimension or are no
+      CPUs. A result that is no longer that of `cut_padding` stays as it is.
 
     Example:
       >>> import jax.numpy as jnp
