@@ -32,6 +32,7 @@ from luthier.parallel import (
     axis_product,
     constrain,
     current_layout,
+    current_platform,
     cut_padding,
     gather_length,
     result_sharding,
@@ -313,6 +314,9 @@ def _logits(hidden_BLD: jax.Array, kernel_DV: jax.Array, dtype: DType) -> jax.Ar
     kind = kernel_DV.dtype if is_double else jnp.dtype(dtype)
     sharding = result_sharding(hidden_BLD, 2, ("vocab",))
     hidden_BLD = hidden_BLD.astype(kernel_DV.dtype)
-    x = hidden_BLD if sharding is not None else flattened(hidden_BLD)
+    # On TPUs, XLA computes the gradient of the logits within the two products that read it, unless
+    # a reshape comes between: then it is an array of its own.
+    is_matrix = sharding is None and current_platform() != "tpu"
+    x = flattened(hidden_BLD) if is_matrix else hidden_BLD
     logits = stored_product("...D,DV->...V", x, kernel_DV, kind, sharding)
     return logits.reshape(*hidden_BLD.shape[:-1], -1)

@@ -40,9 +40,12 @@ class Compiler:
       ahead: Whether the parameters of the next product (or loop) are gathered while a step runs.
       keeps_copies: Whether copies of the parameters in the narrower compute dtype exist from before
         the first layer on, sharded like the parameters.
-      narrows: Whether matrix products read bfloat16 unless a higher precision is requested:
-        elementwise results computed for them, and weights that a loop collects for them, are then
-        stored as bfloat16.
+      fuses: Whether matrix products compute their elementwise operands themselves, so that these
+        need no buffer.
+      reuses: Whether an elementwise operand of a product takes the place of an array of its size
+        that it is computed from and that nothing else reads.
+      narrows: Whether matrix products read bfloat16 unless a higher precision is requested: weights
+        that a loop collects for them are then stored as bfloat16.
       compares: Whether scatters of single elements are lowered to comparisons of positions
         (one-hot) that are fused into the consumer, so that they need no buffer.
       delays: Whether products that only a gradient needs are scheduled after the last loop of
@@ -55,6 +58,8 @@ class Compiler:
     slack: int = 0
     ahead: bool = False
     keeps_copies: bool = False
+    fuses: bool = False
+    reuses: bool = False
     narrows: bool = False
     compares: bool = False
     delays: bool = True
@@ -64,8 +69,8 @@ class Compiler:
 # Chosen by the first six cases of `tools/bench/plan.py`; the others are held out. They describe
 # schedulers, not programs, so they may move with any release of XLA: run the calibration again.
 COMPILERS: Mapping[str, Compiler] = {
-    "tpu": Compiler(keeps_copies=True, narrows=True, compares=True, delays=False),
-    "gpu": Compiler(slack=4, ahead=True),
+    "tpu": Compiler(keeps_copies=True, fuses=True, narrows=True, compares=True, delays=False),
+    "gpu": Compiler(slack=4, ahead=True, reuses=True),
     "cpu": Compiler(widens=True),
 }
 """Compiler model by platform."""
@@ -268,7 +273,7 @@ class _Follower:
     ):
         self._made, self._times, self._manual, self._known = (activity, times, manual, known)
         self._compiler = compiler
-        self._read: dict[Any, bool] = {}
+        self._read: set[Any] = set()
         self._cast: set[Any] = set()
         self._fed: set[Any] = set()
         self._thin: set[Any] = set()
@@ -398,7 +403,7 @@ class _Follower:
 
     def _kept(self, var: Any, value: _Value, given: Sequence[_Value]) -> _Value:
         """Return a fused value, or a materialized one because a product reads it."""
-        if value.is_view or var not in self._read:
+        if value.is_view or var not in self._read or self._compiler.fuses:
             return value
         return self._make(var, value.labels, value.sources, given, None, value.name)
 
@@ -417,8 +422,7 @@ class _Follower:
         """
         step = ProgramStep(makes=[len(self._made.buffers)], reads=sorted(sources))
         size = self._bytes(var.aval, labels)
-        if equation is None and not self._read[var]:  # read at default precision only
-            size = self._narrowed(var.aval, size)
+        step.is_by_element = equation is None and self._compiler.reuses
         # The gradient of `take_along_axis` on the logits is the usual case: as a buffer it would be
         # as large as the logits.
         if self._compiler.compares and _is_placing(equation) and BATCH in labels:
@@ -697,18 +701,12 @@ def _needed(jaxpr: jex_core.Jaxpr) -> list[jex_core.JaxprEqn]:
     return kept[::-1]
 
 
-def _read_by_products(jaxpr: jex_core.Jaxpr) -> dict[Any, bool]:
-    """Return the variables that products read, and whether any at more than default precision."""
-    found: dict[Any, bool] = {}
-    for equation in jaxpr.eqns:
-        if equation.primitive.name not in _PRODUCTS:
-            continue
-        is_exact = _is_exact(equation)
-        # Two operands; a third one, such as the group sizes of `ragged_dot`, is no factor.
-        for var in equation.invars[:2]:
-            if not isinstance(var, jex_core.Literal):
-                found[var] = found.get(var, False) or is_exact
-    return found
+def _read_by_products(jaxpr: jex_core.Jaxpr) -> set[Any]:
+    """Return the variables that products read."""
+    products = [e for e in jaxpr.eqns if e.primitive.name in _PRODUCTS]
+    # Two operands; a third one, such as the group sizes of `ragged_dot`, is no factor.
+    read = (var for equation in products for var in equation.invars[:2])
+    return {var for var in read if not isinstance(var, jex_core.Literal)}
 
 
 def _is_exact(product: jex_core.JaxprEqn) -> bool:

@@ -216,9 +216,11 @@ def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = Non
         whole = passing[i] + (sum(passing[i + 1 : i + 2]) if compiler.ahead else 0.0)
         within = max((peak(inner, layout, compiler) for inner in step.inner), default=0.0)
         # A result may take over an operand that dies here if it has the same size: then it is
-        # counted once.
-        dying = {sizes[k] for k in step.ends} if step.is_by_element else ()
-        most = max(most, alive + whole + within - (made if made in dying else 0.0))
+        # counted once, and the operand outlives nothing.
+        if step.is_by_element and made in {sizes[k] for k in step.ends}:
+            alive -= made
+            ended -= made
+        most = max(most, alive + whole + within)
         waiting.append(ended)
         if len(waiting) > compiler.slack:
             alive -= waiting.pop(0)
