@@ -163,7 +163,8 @@ class Activity:
 # The interpreter. XLA fuses elementwise operations into their consumers, so that most values of a
 # jaxpr never exist in memory. Instead of imitating its fusion pass, one rule is used, which the
 # calibration holds to a tenth: a value is materialized if it is the result of a product, a
-# reduction, a loop or a data movement (`_MADE`), or the computed operand of a product.
+# reduction, a loop or a data movement (`_MADE`), or the computed operand of a product, unless the
+# compiler `fuses` it.
 # All others only carry `sources`, the buffers that they are recomputed from: whoever reads such a
 # value reads these, and keeps them alive.
 
