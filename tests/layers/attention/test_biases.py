@@ -1,12 +1,14 @@
 from pathlib import Path
 
 import fiddle as fdl
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from luthier import graph as graphs
+from luthier import parallel
 from luthier.errors import BadInput
 from luthier.layers import Alibi, Normal, PastBuckets, RelativeBias, SignedBuckets, Tokens
 
@@ -82,6 +84,24 @@ def test_a_learned_number_for_head_and_bucket():
     assert (found[0, :, 30, 28] == table[2]).all()
     assert (found[1, :, 39, 0] == table[7]).all()
     assert (found[0, :, 3, 9] == table[0]).all()
+
+
+def test_the_product_for_tpus_finds_the_same_numbers_and_gradients():
+    bias = RelativeBias(3, SignedBuckets(8, 20), Normal(1.0), rngs=nnx.Rngs(0))
+    tokens = Tokens.single(2, 40)
+    weights = np.random.default_rng(0).normal(size=(2, 3, 40, 40))
+
+    def total(bias):
+        found = bias(tokens, tokens)
+        return jnp.sum(found * weights), found
+
+    expected, found = nnx.grad(total, has_aux=True)(bias)
+    mesh = parallel.Mesh().arrange(jax.devices()[:1])
+    with parallel.activation_rules(mesh, parallel.Rules()), parallel.stand_ins_for("tpu"):
+        assert "gather" not in str(jax.make_jaxpr(lambda: bias(tokens, tokens))())
+        gradient, by_product = nnx.grad(total, has_aux=True)(bias)
+    np.testing.assert_array_equal(by_product, found)
+    np.testing.assert_allclose(gradient.table[...], expected.table[...], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("bias", [Alibi(2), RelativeBias(2, table=Normal(1.0), rngs=nnx.Rngs(0))])

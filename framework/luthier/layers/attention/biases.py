@@ -20,6 +20,7 @@ from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import Initializer, Normal
 from luthier.layers.parameters import DType, value_of, vector, wide
 from luthier.layers.positions import Tokens
+from luthier.parallel import current_platform, is_explicit
 
 _REMEDY = "raise max_distance, or take fewer buckets"
 
@@ -249,8 +250,14 @@ class RelativeBias(nnx.Module):
         """
         # In float32 also for its gradient: each of the few numbers sums over all pairs of a bucket.
         table = value_of(self.table, wide(self.table.dtype))
-        bias_BLSH = table[self.buckets(_offsets(query, key))]
-        return bias_BLSH.transpose(0, 3, 1, 2)
+        buckets_BLS = self.buckets(_offsets(query, key))
+        # TPUs store rows of 128 numbers. What a lookup finds has the heads last, so that a few of
+        # them take the memory of 128; a product has the order that its result is read in. Each sum
+        # has one term, so "highest" precision, three parts in bfloat16, gives the table's numbers.
+        if current_platform() == "tpu" and not is_explicit():
+            chosen_BLSN = jax.nn.one_hot(buckets_BLS, table.shape[0], dtype=table.dtype)
+            return jnp.einsum("BLSN,NH->BHLS", chosen_BLSN, table, precision="highest")
+        return table[buckets_BLS].transpose(0, 3, 1, 2)
 
 
 def _offsets(query: Tokens, key: Tokens) -> jax.Array:
