@@ -46,6 +46,26 @@ def test_what_a_copy_reads_is_there_once():
     ]
 
 
+SEVERAL = """\
+HloModule m, is_scheduled=true
+
+ENTRY %main (a: f32[256]) -> f32[256] {
+  %a = f32[256]{0} parameter(0)
+  %both = (f32[4096]{0}, f32[256]{0}) custom-call(%a), custom_call_target="x"
+  %big = f32[4096]{0} get-tuple-element(%both), index=0
+  %next = f32[512]{0} custom-call(%big), custom_call_target="x"
+  %other = f32[4000]{0} custom-call(%next), custom_call_target="x"
+  %small = f32[256]{0} get-tuple-element(%both), index=1
+  ROOT %r = f32[256]{0} custom-call(%other, %small), custom_call_target="x"
+}
+"""
+
+
+def test_each_result_of_an_instruction_ends_with_its_own_readers():
+    # `%small` is named late, when `%big` is no more.
+    assert [str(t.array) for t in at_peak(parse(SEVERAL))] == ["f32[4096]", "f32[512]", "f32[256]"]
+
+
 def test_it_is_near_the_compilers_own_sum():
     def loss(ws, x):
         def layer(x, w):

@@ -17,7 +17,8 @@ import jax
 from luthier.planner.compiled.hlo import HloArray, Instruction, Module
 
 # Instructions whose results are their operands' buffers, by another name.
-_NAMES = ("parameter", "get-tuple-element", "tuple", "bitcast", "while", "optimization-barrier")
+_RENAMES = ("get-tuple-element", "tuple", "bitcast")
+_NAMES = ("parameter", *_RENAMES, "while", "optimization-barrier")
 _NOTHING = ("constant", "after-all", "partition-id", "replica-id", "iota")
 _IN_PLACE = ("dynamic-update-slice", "scatter")
 # Asynchronous copies return their operand among their results: at which index.
@@ -91,7 +92,8 @@ class _Peaks:
         held = self._buffers(computation, body)
         last: dict[Buffer, int] = {}
         for position, instruction in enumerate(body):
-            for name in instruction.operands:
+            # Naming a member of a tuple reads neither it nor the others.
+            for name in () if instruction.opcode in _RENAMES else instruction.operands:
                 last |= dict.fromkeys(_flat(held.get(name, ())), position)
         results = {b for i in body if i.is_root for b in _flat(held[i.name])}
         is_entry = computation == self._module.entry
