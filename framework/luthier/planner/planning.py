@@ -417,7 +417,9 @@ def _estimate(
     """Return the analytic model's bytes on one device, and the residuals by name."""
     layout = model.layout_of(program)
     held = sum(n for kind, n in fields["bytes_per_device"].items() if kind != "gradients")
-    within = model.temporary_bytes(activity, layout, chip.platform)
+    has_guard = program.experiment.training.guard is not None
+    guarded = fields["bytes_per_device"].get("optimizer", 0) if has_guard else 0
+    within = model.temporary_bytes(activity, layout, chip.platform, guarded)
     return {
         "residuals": model.residual_bytes(activity, layout),
         "estimated_bytes": held + within,

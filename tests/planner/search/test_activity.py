@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
+from luthier import layers
 from luthier.planner import targets
 from luthier.planner.search import (
     BATCH,
@@ -106,6 +107,20 @@ def test_what_is_read_by_element_has_the_axes_of_what_comes_of_it():
     assert {buffer.labels for buffer in activity.buffers} == {(BATCH, None)}
 
 
+def test_a_result_has_the_axes_that_are_required_of_it():
+    def scattered(x, places):
+        return jnp.zeros((F, D)).at[places].add(x)
+
+    given = jax.ShapeDtypeStruct((B, D), "float32"), jax.ShapeDtypeStruct((B,), "int32")
+    jaxpr = jax.make_jaxpr(scattered)(*given)
+    labels = [(BATCH, "embed"), (BATCH,)]
+    own, required = (
+        follow(jaxpr, labels, [False, False], None, None, results).buffers[-1].labels
+        for results in ((), [("vocab", "embed")])
+    )
+    assert (own, required) == ((None, "embed"), ("vocab", "embed"))
+
+
 def test_sums_of_gradients_are_whole_before_they_are_sharded():
     passing = [b for step in gradient(jax.checkpoint).steps for i in step.inner for b in inner(i)]
     assert {(b.size, b.labels) for b in passing} == {
@@ -141,6 +156,47 @@ def test_what_products_read_is_fused_or_takes_the_place_of_what_it_is_computed_f
     assert arrays() == (3, 3)
     assert arrays(reuses=True) == (3, 2)
     assert arrays(fuses=True) == (2, 2)
+
+
+@pytest.mark.parametrize("weights", [layers.attention.softmax, jax.nn.softmax])
+def test_the_exponentials_of_a_softmax_may_be_stored(weights):
+    def attention(query, key, value):
+        return weights(jnp.einsum("bd,kd->bk", query, key)).astype("bfloat16") @ value
+
+    def loss(query, key):
+        return jax.nn.logsumexp(jnp.einsum("bd,kd->bk", query, key), axis=-1)
+
+    def stored(function, *others):
+        arrays = jax.ShapeDtypeStruct((B, D), "float32"), *others
+        jaxpr = jax.make_jaxpr(function)(*arrays)
+        labels = [(BATCH, None), *[(None, None)] * len(others)]
+        compiler = Compiler(fuses=True, keeps_exponentials=keeps)
+        activity = follow(jaxpr, labels, [False] * len(arrays), compiler=compiler)
+        return [(b.name, b.size) for b in activity.buffers if b.size == B * F * 4]
+
+    key = jax.ShapeDtypeStruct((F, D), "float32")
+    value = jax.ShapeDtypeStruct((F, D), "bfloat16")
+    for keeps in (False, True):
+        scores = [("(dot_general)", B * F * 4)]
+        assert stored(attention, key, value) == scores + keeps * [("(exp)", B * F * 4)]
+        assert stored(loss, key) == scores
+
+
+def test_reductions_may_read_stored_arrays():
+    def masked(x):  # `jnp.where` is a call, whose result the reduction reads
+        return jnp.max(jnp.where(x > 0, x @ x, 0), axis=-1)
+
+    def squared(x):  # the product of two is computed within
+        y = x @ x
+        return jnp.sum(y * y, axis=-1)
+
+    def num_stored(function, **fields):
+        jaxpr = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((B, B), "float32"))
+        made = follow(jaxpr, [(BATCH, None)], [False], None, Compiler(**fields))
+        return sum(buffer.size == B * B * 4 for buffer in made.buffers)
+
+    assert [num_stored(f) for f in (masked, squared)] == [1, 1]
+    assert [num_stored(f, stores=True) for f in (masked, squared)] == [2, 1]
 
 
 def test_single_elements_may_be_found_by_comparing_positions():

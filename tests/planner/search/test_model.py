@@ -4,7 +4,9 @@ import jax
 import pytest
 
 from luthier import graph as graphs
+from luthier.parallel import array_bytes
 from luthier.planner import checked_program, targets
+from luthier.planner.compiled import parse
 from luthier.planner.search import Activity, Buffer, Compiler, Exchange, ProgramStep, model, trace
 
 PARAMETERS = {"embed": ("fsdp",), "mlp": ("tensor",)}
@@ -86,6 +88,23 @@ def test_compilers_differ_in_what_they_keep():
     made.steps = [ProgramStep(passing=[one]) for one in passing]
     assert model.peak(made, alone) == 50
     assert model.peak(made, alone, dataclasses.replace(slack, ahead=True)) == 80
+
+
+def test_what_a_guard_may_put_back_is_copied_on_cpus():
+    copied = []
+    for words in ([], ["training.guard=None"]):
+        graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
+        program = checked_program(graph, jax.devices()[:1])
+        module = parse(program.lower_and_compile(program.traced_step).as_text())
+        entry = module.tables[module.entry]
+        copies = [i for i in entry.values() if i.opcode == "copy" and i.arrays[0].shape]
+        of_state = [i for i in copies if entry[i.operands[0]].opcode == "parameter"]
+        copied.append(sum(i.arrays[0].num_bytes for i in of_state))
+    every = program.placements.items()
+    moments = [p for name, p in every if name.startswith("optimizer/") and p.shape]
+    assert copied == [sum(array_bytes(p.shape, p.dtype) for p in moments), 0]
+    assert model.temporary_bytes(Activity(), layout(), "cpu", copied[0]) == copied[0]
+    assert model.temporary_bytes(Activity(), layout(), "gpu", copied[0]) == 0
 
 
 def test_copies_of_parameters_are_laid_out_as_parameters():

@@ -48,6 +48,15 @@ class Compiler:
         that a loop collects for them are then stored as bfloat16.
       compares: Whether scatters of single elements are lowered to comparisons of positions
         (one-hot) that are fused into the consumer, so that they need no buffer.
+      keeps_exponentials: Whether the exponentials of a softmax are stored: its largest element,
+        exponentials and their sum are one kernel, and what divides them by the sum reads them.
+      stores: Whether reductions read stored arrays: nothing is computed within them but a product
+        of two.
+      copies_state: Whether the update reads a copy of the optimizer's arrays where a guard may put
+        them back. The kernels of the new arrays and of the new parameters all read the old ones,
+        in no order that the compiler sees, and the former write over them. Small temporaries may
+        take the place of what was copied, which is not counted: the model is above the compiler
+        where no array is large.
       delays: Whether products that only a gradient needs are scheduled after the last loop of
         layers. The TPU compiler does so in some programs, for reasons that do not show in the
         jaxpr.
@@ -62,6 +71,9 @@ class Compiler:
     reuses: bool = False
     narrows: bool = False
     compares: bool = False
+    keeps_exponentials: bool = False
+    stores: bool = False
+    copies_state: bool = False
     delays: bool = True
     widens: bool = False
 
@@ -69,9 +81,16 @@ class Compiler:
 # Chosen by the first six cases of `tools/bench/plan.py`; the others are held out. They describe
 # schedulers, not programs, so they may move with any release of XLA: run the calibration again.
 COMPILERS: Mapping[str, Compiler] = {
-    "tpu": Compiler(keeps_copies=True, fuses=True, narrows=True, compares=True, delays=False),
+    "tpu": Compiler(
+        keeps_copies=True,
+        fuses=True,
+        narrows=True,
+        compares=True,
+        keeps_exponentials=True,
+        delays=False,
+    ),
     "gpu": Compiler(slack=4, ahead=True, reuses=True),
-    "cpu": Compiler(widens=True),
+    "cpu": Compiler(stores=True, copies_state=True, widens=True),
 }
 """Compiler model by platform."""
 
@@ -164,7 +183,7 @@ class Activity:
 # jaxpr never exist in memory. Instead of imitating its fusion pass, one rule is used, which the
 # calibration holds to a tenth: a value is materialized if it is the result of a product, a
 # reduction, a loop or a data movement (`_MADE`), or the computed operand of a product, unless the
-# compiler `fuses` it.
+# compiler `fuses` it, or of a reduction, if the compiler `stores` it.
 # All others only carry `sources`, the buffers that they are recomputed from: whoever reads such a
 # value reads these, and keeps them alive.
 
@@ -221,6 +240,7 @@ def follow(
     is_parameter: Sequence[bool],
     manual: Manual | None = None,
     compiler: Compiler | None = None,
+    results: Sequence[Labels] = (),
 ) -> Activity:
     """Analyze the buffers, their lifetimes and the collectives of a program.
 
@@ -230,6 +250,8 @@ def follow(
       is_parameter: Whether an argument is a parameter, which is gathered where it is used.
       manual: Translation of mesh axes to logical axes; None where the program names no mesh.
       compiler: Model of the compiler; None means one that executes the program as it is written.
+      results: Logical axes that are required of every result, as those of a parameter are of its
+        gradient; empty means none.
     """
     compiler = compiler or Compiler()
     values = []
@@ -243,6 +265,8 @@ def follow(
     # the first learns what is required of the loop's results, the second carries it through the
     # body, and the third to what feeds the loop. Only the last activity is kept.
     known: dict[Any, Labels] = {}
+    if results:
+        known |= zip(jaxpr.jaxpr.outvars, results, strict=True)
     for _ in range(3):
         made = Activity()
         follower = _Follower(made, 1, manual or Manual({}, {}), known, compiler)
@@ -278,17 +302,22 @@ class _Follower:
         self._cast: set[Any] = set()
         self._fed: set[Any] = set()
         self._thin: set[Any] = set()
+        self._exponentials: set[Any] = set()
 
     def run(self, jaxpr: jex_core.Jaxpr, given: Sequence[_Value]) -> list[_Value]:
         """Follow a program; return its results."""
         # Variables are compared by identity, so one set serves the jaxprs that are inlined, too.
         self._read |= _read_by_products(jaxpr)
+        if self._compiler.stores:
+            self._read |= _read_by_reductions(jaxpr)
         env: dict[Any, _Value] = dict(zip(jaxpr.invars, given, strict=True))
         for var in jaxpr.constvars:  # constants of the trace: no labels, and not counted
             env[var] = _plain(var.aval)
         needed = _needed(jaxpr)
         self._cast |= _only_narrowed(needed, jaxpr.outvars)
         self._fed |= _fed_to_products(needed)
+        if self._compiler.keeps_exponentials:
+            self._exponentials |= _of_softmax(needed)
         if self._compiler.narrows:
             self._thin |= _read_thinly(needed, jaxpr.outvars)
         for equation in needed:
@@ -324,7 +353,8 @@ class _Follower:
                 # JAX shares the program of calls alike, so what was said of one is taken back.
                 for var, result in results:
                     if not isinstance(result, jex_core.Literal):
-                        (self._cast.add if var in self._cast else self._cast.discard)(result)
+                        for known in (self._cast, self._read):
+                            (known.add if var in known else known.discard)(result)
                 outs = self.run(inner, given)
                 self._share(inner.invars, equation.invars)
                 return outs
@@ -347,6 +377,7 @@ class _Follower:
         # or what casts it to fewer bits for them.
         if name == "pad":
             is_made = equation.outvars[0] not in self._cast | self._fed
+        is_made |= not self._exponentials.isdisjoint(equation.outvars)
         made = []
         for var, labels in zip(equation.outvars, every, strict=True):
             if is_made:
@@ -403,7 +434,7 @@ class _Follower:
         return together(labels, self._known.get(var))
 
     def _kept(self, var: Any, value: _Value, given: Sequence[_Value]) -> _Value:
-        """Return a fused value, or a materialized one because a product reads it."""
+        """Return a fused value, or a materialized one because a product or reduction reads it."""
         if value.is_view or var not in self._read or self._compiler.fuses:
             return value
         return self._make(var, value.labels, value.sources, given, None, value.name)
@@ -419,7 +450,7 @@ class _Follower:
     ) -> _Value:
         """Materialize a value: append its buffer, its step, and the collectives that it needs.
 
-        `equation` is None where an elementwise value is stored because a product reads it.
+        `equation` is None where an elementwise value is stored for what reads it.
         """
         step = ProgramStep(makes=[len(self._made.buffers)], reads=sorted(sources))
         size = self._bytes(var.aval, labels)
@@ -710,6 +741,28 @@ def _read_by_products(jaxpr: jex_core.Jaxpr) -> set[Any]:
     return {var for var in read if not isinstance(var, jex_core.Literal)}
 
 
+def _read_by_reductions(jaxpr: jex_core.Jaxpr) -> set[Any]:
+    """Return the variables that reductions read, or the factors of what they read."""
+    makers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+    read: set[Any] = set()
+    for equation in jaxpr.eqns:
+        if not equation.primitive.name.startswith("reduce_"):
+            continue
+        var = equation.invars[0]
+        maker = makers.get(var) if isinstance(var, jex_core.Var) else None
+        while maker is not None and maker.primitive.name in _NAMES:
+            var = maker.invars[0]
+            maker = makers.get(var) if isinstance(var, jex_core.Var) else None
+        is_multiplied = maker is not None and maker.primitive.name in (
+            "mul",
+            "square",
+            "integer_pow",
+        )
+        every = maker.invars if maker is not None and is_multiplied else [var]
+        read |= {v for v in every if isinstance(v, jex_core.Var) and shape_of(v) == shape_of(var)}
+    return read
+
+
 def _is_exact(product: jex_core.JaxprEqn) -> bool:
     """Return whether a product was asked for at more than default precision."""
     asked = jax.tree.leaves(product.params.get("precision"))
@@ -780,6 +833,30 @@ def _read_thinly(equations: Sequence[jex_core.JaxprEqn], results: Sequence[Any])
             if not isinstance(var, jex_core.Literal):
                 (found if is_thin(equation, number, var) else others).add(var)
     return found - others
+
+
+def _of_softmax(equations: Sequence[jex_core.JaxprEqn]) -> set[Any]:
+    """Return the exponentials of differences from the largest element of a row.
+
+    Those of `logsumexp` are none: it replaces an infinite largest element first, and its rows are
+    those of the vocabulary, too long for one kernel. Nor are those of an online softmax, whose
+    largest element is that of several blocks.
+    """
+    largest, differences, found = set[Any](), set[Any](), set[Any]()
+    for equation in equations:
+        name = equation.primitive.name
+        operands = {v for v in equation.invars if not isinstance(v, jex_core.Literal)}
+        if name == "reduce_max":
+            largest.update(equation.outvars)
+        elif name == "sub" and not largest.isdisjoint(operands):
+            differences.update(equation.outvars)
+        elif name == "exp" and operands <= differences:
+            found.update(equation.outvars)
+        elif name in (*_NAMES, "stop_gradient") or (name == "max" and len(operands) == 1):
+            for group in (largest, differences):
+                if operands <= group:
+                    group.update(equation.outvars)
+    return found
 
 
 def _is_placing(equation: jex_core.JaxprEqn | None) -> bool:

@@ -74,7 +74,7 @@ def trace(program: programs.Program, platform: str = "cpu") -> Traced:
 
     batch = {n: jax.ShapeDtypeStruct(e.shape, e.dtype) for n, e in program.batch.items()}
     leaves = tuple(jax.ShapeDtypeStruct(p.shape, p.dtype) for p in program.placements.values())
-    jaxpr = jax.make_jaxpr(gradient)(leaves, batch)
+    jaxpr, gradients = jax.make_jaxpr(gradient, return_shape=True)(leaves, batch)
     task_axes = program.experiment.task.batch_axes
     labels = [p.axes or (None,) * len(p.shape) for p in program.placements.values()]
     is_parameter = [name.startswith("parameters/") for name in program.placements]
@@ -83,7 +83,10 @@ def trace(program: programs.Program, platform: str = "cpu") -> Traced:
         labels.append((*axes, *(None,) * (len(batch[name].shape) - len(axes))))
         is_parameter.append(False)
     manual = Manual(rules.activations, program.sizes)
-    activity = follow(jaxpr, labels, is_parameter, manual, COMPILERS[platform])
+    # A gradient has the axes of its parameter: a scatter into zeros shows none of its own.
+    of = dict(zip(program.placements, labels, strict=False))
+    results = [of[f"parameters/{name}"] for name in sorted(gradients)]
+    activity = follow(jaxpr, labels, is_parameter, manual, COMPILERS[platform], results)
     return Traced(activity, flops_by_dtype(jaxpr), tuple(sorted(set(_names(jaxpr)))))
 
 
@@ -173,13 +176,14 @@ def layout_of(program: programs.Program) -> MeshLayout:
     )
 
 
-def temporary_bytes(activity: Activity, layout: MeshLayout, platform: str) -> int:
+def temporary_bytes(activity: Activity, layout: MeshLayout, platform: str, guarded: int = 0) -> int:
     """Return the bytes on one device of the temporaries of a step.
 
     Args:
       activity: The activity of the gradient.
       layout: Sharding of the experiment.
       platform: `tpu`, `gpu` or `cpu`.
+      guarded: Bytes on one device of the optimizer's arrays, if a guard may put them back.
     """
     # The larger of two moments: the peak of the gradient, beside which the sum over the earlier
     # microbatches and the narrow copies of parameters are alive, or the update, with all gradients.
@@ -190,7 +194,7 @@ def temporary_bytes(activity: Activity, layout: MeshLayout, platform: str) -> in
         most += gradients
     if compiler.keeps_copies:
         most += sum(layout.bytes_of(b) for b in activity.copies.values())
-    return int(max(most, gradients))
+    return int(max(most, gradients)) + (guarded if compiler.copies_state else 0)
 
 
 def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = None) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import graph as graphs
@@ -19,7 +19,7 @@ from luthier.errors import BadInput, ShardingError
 from luthier.graph import Graph
 from luthier.parallel import ArrayInfo, array_bytes, axis_product, format_bytes, place
 from luthier.parallel.slices import AXES
-from luthier.parallel.specs import FSDP, fsdp_dimension
+from luthier.parallel.specs import FSDP, Placement, fsdp_dimension
 from luthier.planner.search.model import (
     MeshLayout,
     Traced,
@@ -425,7 +425,9 @@ def estimates(
             now, sizes=candidate.sizes, accumulation=candidate.accumulation
         )
         needed = state_bytes(program, layout) + batch_bytes(program, layout)
-        needed += temporary_bytes(traced.activity, layout, chip.platform)
+        needed += temporary_bytes(
+            traced.activity, layout, chip.platform, _guarded_bytes(program, layout)
+        )
         time = step_time(traced.activity, layout, chip, traced.flops, precision)
         found.append(Estimate(candidate, needed, time.step_seconds, time.serial_seconds))
     return sorted(found, key=lambda estimate: estimate.cost)
@@ -540,7 +542,9 @@ def enough_devices(
             sizes, accumulation = candidate.sizes, candidate.accumulation
             layout = dataclasses.replace(now, sizes=sizes, accumulation=accumulation)
             needed = state_bytes(program, layout) + batch_bytes(program, layout)
-            needed += temporary_bytes(own.activity, layout, chip.platform)
+            needed += temporary_bytes(
+                own.activity, layout, chip.platform, _guarded_bytes(program, layout)
+            )
             if needed <= MARGINS[chip.platform] * chip.limit_bytes:
                 return number
     return None
@@ -566,9 +570,21 @@ def state_bytes(program: programs.Program, layout: MeshLayout) -> int:
       program: The experiment's program on any devices.
       layout: Sharding of the experiment.
     """
+    return _placed_bytes(program.placements.values(), layout)
+
+
+def _guarded_bytes(program: programs.Program, layout: MeshLayout) -> int:
+    """Return the bytes on one device of what a guard may put back of the optimizer."""
+    if program.experiment.training.guard is None:
+        return 0
+    every = program.placements.items()
+    return _placed_bytes([each for name, each in every if name.startswith("optimizer/")], layout)
+
+
+def _placed_bytes(placements: Iterable[Placement], layout: MeshLayout) -> int:
     # From shapes and logical axes: the program's own placements are those of its own mesh.
     total = 0
-    for placement in program.placements.values():
+    for placement in placements:
         if placement.axes is None:
             is_split = fsdp_dimension(placement.shape, layout.sizes) is not None
             axes: tuple[str, ...] = (FSDP,) if is_split else ()
