@@ -77,6 +77,11 @@ def test_estimates_fall_with_more_devices_and_with_accumulation(program):
     assert times[1].seconds_by_term["compute"] == times[0].seconds_by_term["compute"] / 8
 
 
+def test_gradients_have_the_axes_of_their_parameters(program):
+    buffers = trace(program).activity.buffers
+    assert {b.labels for b in buffers if b.name == "(scatter-add)"} >= {("vocab", "embed")}
+
+
 def test_compilers_differ_in_what_they_keep():
     made = Activity([Buffer(100, ("batch",)), Buffer(60, ("batch",))])
     made.steps = [ProgramStep(makes=[0], ends=[0]), ProgramStep(makes=[1], ends=[1])]

@@ -210,6 +210,7 @@ _MADE = {
 # select, by which a pipeline gates its block (`layers.pipeline._gate`): both sides are the block.
 _PARTS = {"dynamic_slice", "slice", "select_n"}
 _PRODUCTS = {"dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated"}
+_MULTIPLIED = {"mul", "square", "integer_pow"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,7 +267,9 @@ def follow(
     # body, and the third to what feeds the loop. Only the last activity is kept.
     known: dict[Any, Labels] = {}
     if results:
-        known |= zip(jaxpr.jaxpr.outvars, results, strict=True)
+        pairs = zip(jaxpr.jaxpr.outvars, results, strict=True)
+        # A literal, such as the gradient of a scalar that is not used, has no axes.
+        known |= {var: own for var, own in pairs if isinstance(var, jex_core.Var)}
     for _ in range(3):
         made = Activity()
         follower = _Follower(made, 1, manual or Manual({}, {}), known, compiler)
@@ -748,18 +751,14 @@ def _read_by_reductions(jaxpr: jex_core.Jaxpr) -> set[Any]:
     for equation in jaxpr.eqns:
         if not equation.primitive.name.startswith("reduce_"):
             continue
-        var = equation.invars[0]
-        maker = makers.get(var) if isinstance(var, jex_core.Var) else None
-        while maker is not None and maker.primitive.name in _NAMES:
-            var = maker.invars[0]
-            maker = makers.get(var) if isinstance(var, jex_core.Var) else None
-        is_multiplied = maker is not None and maker.primitive.name in (
-            "mul",
-            "square",
-            "integer_pow",
-        )
-        every = maker.invars if maker is not None and is_multiplied else [var]
-        read |= {v for v in every if isinstance(v, jex_core.Var) and shape_of(v) == shape_of(var)}
+        (var, *_), maker = equation.invars, None
+        while isinstance(var, jex_core.Var) and (maker := makers.get(var)) is not None:
+            if maker.primitive.name not in _NAMES:
+                break
+            var, maker = maker.invars[0], None
+        is_multiplied = maker is not None and maker.primitive.name in _MULTIPLIED
+        factors = maker.invars if maker is not None and is_multiplied else [var]
+        read |= {v for v in factors if isinstance(v, jex_core.Var) and shape_of(v) == shape_of(var)}
     return read
 
 

@@ -84,8 +84,8 @@ def trace(program: programs.Program, platform: str = "cpu") -> Traced:
         is_parameter.append(False)
     manual = Manual(rules.activations, program.sizes)
     # A gradient has the axes of its parameter: a scatter into zeros shows none of its own.
-    of = dict(zip(program.placements, labels, strict=False))
-    results = [of[f"parameters/{name}"] for name in sorted(gradients)]
+    axes_of = dict(zip(program.placements, labels, strict=False))  # the batch has the last labels
+    results = [axes_of[f"parameters/{name}"] for name in sorted(gradients)]
     activity = follow(jaxpr, labels, is_parameter, manual, COMPILERS[platform], results)
     return Traced(activity, flops_by_dtype(jaxpr), tuple(sorted(set(_names(jaxpr)))))
 

@@ -424,10 +424,7 @@ def estimates(
         layout = dataclasses.replace(
             now, sizes=candidate.sizes, accumulation=candidate.accumulation
         )
-        needed = state_bytes(program, layout) + batch_bytes(program, layout)
-        needed += temporary_bytes(
-            traced.activity, layout, chip.platform, _guarded_bytes(program, layout)
-        )
+        needed = _needed_bytes(program, traced, layout, chip.platform)
         time = step_time(traced.activity, layout, chip, traced.flops, precision)
         found.append(Estimate(candidate, needed, time.step_seconds, time.serial_seconds))
     return sorted(found, key=lambda estimate: estimate.cost)
@@ -541,10 +538,7 @@ def enough_devices(
         for candidate in candidates(graph, program, number, [_AS_IS]):
             sizes, accumulation = candidate.sizes, candidate.accumulation
             layout = dataclasses.replace(now, sizes=sizes, accumulation=accumulation)
-            needed = state_bytes(program, layout) + batch_bytes(program, layout)
-            needed += temporary_bytes(
-                own.activity, layout, chip.platform, _guarded_bytes(program, layout)
-            )
+            needed = _needed_bytes(program, own, layout, chip.platform)
             if needed <= MARGINS[chip.platform] * chip.limit_bytes:
                 return number
     return None
@@ -573,12 +567,17 @@ def state_bytes(program: programs.Program, layout: MeshLayout) -> int:
     return _placed_bytes(program.placements.values(), layout)
 
 
-def _guarded_bytes(program: programs.Program, layout: MeshLayout) -> int:
-    """Return the bytes on one device of what a guard may put back of the optimizer."""
-    if program.experiment.training.guard is None:
-        return 0
-    every = program.placements.items()
-    return _placed_bytes([each for name, each in every if name.startswith("optimizer/")], layout)
+def _needed_bytes(
+    program: programs.Program, traced: Traced, layout: MeshLayout, platform: str
+) -> int:
+    """Return the bytes of a step on one device: state, batch and temporaries."""
+    guarded = 0
+    if program.experiment.training.guard is not None:
+        every = program.placements.items()
+        moments = [each for name, each in every if name.startswith("optimizer/")]
+        guarded = _placed_bytes(moments, layout)
+    held = state_bytes(program, layout) + batch_bytes(program, layout)
+    return held + temporary_bytes(traced.activity, layout, platform, guarded)
 
 
 def _placed_bytes(placements: Iterable[Placement], layout: MeshLayout) -> int:
