@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.declared import counted
 from luthier.layers.initializers import Initializer, Normal
 from luthier.layers.parameters import DType, value_of, vector, wide
 from luthier.layers.positions import Tokens
@@ -256,7 +257,8 @@ class RelativeBias(nnx.Module):
         # has one term, so "highest" precision, three parts in bfloat16, gives the table's numbers.
         if current_platform() == "tpu" and not is_explicit():
             chosen_BLSN = jax.nn.one_hot(buckets_BLS, table.shape[0], dtype=table.dtype)
-            return jnp.einsum("BLSN,NH->BHLS", chosen_BLSN, table, precision="highest")
+            with counted(active=0, places=1):  # a lookup is none of the model's FLOPs
+                return jnp.einsum("BLSN,NH->BHLS", chosen_BLSN, table, precision="highest")
         return table[buckets_BLS].transpose(0, 3, 1, 2)
 
 
