@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
+from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier import graph as graphs
 from luthier import program as programs
@@ -28,6 +29,7 @@ from luthier.layers import (
     abstract_forms,
 )
 from luthier.layers.attention.cudnn import documents_of, largest_head
+from luthier.parallel import Mesh, Rules, activation_rules
 from luthier.tasks import Flops
 from luthier.tasks import count_flops as count
 
@@ -180,6 +182,24 @@ def test_the_abstract_form_is_the_same_attention_in_blocks(mask, draw, pack, dis
             _check_equal(core, arrays, tokens, distance)
             text = str(jax.make_jaxpr(lambda *x, c=core, t=tokens: c(*x, t, t))(*arrays))
         assert f"{length},{length}" not in text  # no scores of all pairs
+
+
+@pytest.mark.parametrize(("data", "tensor", "constraints"), [(1, 1, 8), (4, 2, 8), (2, 4, 0)])
+def test_the_abstract_form_takes_and_gives_arrays_as_the_kernel_does(
+    data, tensor, constraints, draw, pack, distance
+):
+    """Row by row: not in layouts that suit its products. Heads that the mesh does not divide stay
+    as they are, because the compiler would gather them."""
+    mesh = Mesh(data=data, tensor=tensor).arrange(jax.devices()[: data * tensor])
+    core, arrays, tokens = CudnnAttention(), _inputs(draw), pack(ROWS, LENGTH)
+    with activation_rules(mesh, Rules()), abstract_forms():
+        split = NamedSharding(mesh, PartitionSpec("data", None, "tensor" if constraints else None))
+        arrays = [jax.device_put(x, split) for x in arrays]
+        _check_equal(core, arrays, tokens, distance)
+        of_core = jax.jit(lambda *x: _with_gradients(core, x, tokens)).trace(*arrays)
+        text = of_core.lower().compile().as_text()
+    assert str(of_core.jaxpr).count("layout_constraint[") == constraints
+    assert "all-gather" not in text or not constraints
 
 
 def test_few_new_tokens_are_attended_from_by_products(draw, pack, distance):
