@@ -52,7 +52,7 @@ def test_statistics_are_float32(template, reference, draw, apply):
 @pytest.mark.parametrize(("template", "reference"), CASES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_the_form_for_gpus_has_the_same_results_and_gradients(template, reference, dtype, draw):
-    """Statistics are kept there, and no barrier stands between the passes."""
+    """A rule of its own; statistics are kept, and no barrier stands between the passes."""
     norm = template(dim=32, dtype=dtype, rngs=nnx.Rngs(0))
     graphdef, state = nnx.split(norm)
     x = (3.0 * draw(2, 5, 32) + 2.0).astype(dtype)
@@ -62,17 +62,22 @@ def test_the_form_for_gpus_has_the_same_results_and_gradients(template, referenc
         y = nnx.merge(graphdef, state)(x)
         return (y.astype(jnp.float32) * weights).sum(), y
 
-    run = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
-    plain = run(state, x)
+    def both(state, x):
+        value, gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(state, x)
+        # Forward mode, of the gradient as well.
+        forward = jax.jvp(lambda x: loss(state, x)[0], (x,), (weights.astype(dtype),))[1]
+        slope = jax.grad(lambda x: loss(state, x)[0])
+        curvature = jax.jvp(slope, (x,), (weights.astype(dtype),))[1]
+        return value, gradients, forward, curvature
+
+    plain = jax.jit(both)(state, x)
     with mock.patch("luthier.layers.norms.current_platform", return_value="gpu"):
-        found = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(state, x)
-        change = jax.jvp(lambda x: loss(state, x)[0], (x,), (jnp.ones_like(x),))[1]
+        found = jax.jit(lambda *args: both(*args))(state, x)
         text = str(jax.make_jaxpr(jax.grad(lambda x: loss(state, x)[0]))(x))
     # Of the cotangent, nothing waits in memory; the barrier that is there is that of statistics.
     assert "prevent_cse=False" in text
     assert "prevent_cse=True" not in text
     assert "optimization_barrier" in text
-    assert jnp.isfinite(change)  # forward mode works as well
     error = 0.01 if dtype == jnp.bfloat16 else 2e-6
     np.testing.assert_allclose(
         found[0][1].astype(jnp.float32), reference(x, norm), rtol=error, atol=error
@@ -83,13 +88,19 @@ def test_the_form_for_gpus_has_the_same_results_and_gradients(template, referenc
 
 
 @pytest.mark.parametrize("template", [LayerNorm, RMSNorm])
-def test_epsilon_may_be_traced(template, draw):
-    def normalize(epsilon, x):
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_epsilon_may_be_traced_and_have_an_axis(template, platform, draw):
+    """As a hoisted setting of packed trials has."""
+
+    def slope(epsilon, x):
         norm = template(epsilon, dim=8, rngs=nnx.Rngs(0))
-        return nnx.merge(*nnx.split(norm))(x)
+        return jax.grad(lambda x: (nnx.merge(*nnx.split(norm))(x) ** 3).sum())(x)
 
     x = draw(3, 8)
-    np.testing.assert_allclose(jax.jit(normalize)(0.1, x), normalize(0.1, x), rtol=1e-6)
+    with mock.patch("luthier.layers.norms.current_platform", return_value=platform):
+        found = jax.jit(jax.vmap(slope, (0, None)))(jnp.array([0.1, 2.0]), x)
+        for part, epsilon in zip(found, (0.1, 2.0), strict=True):
+            np.testing.assert_allclose(part, slope(epsilon, x), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("template", [LayerNorm, RMSNorm])

@@ -5,7 +5,8 @@ Shapes: D embed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -78,7 +79,7 @@ class LayerNorm(nnx.Module):
         kind = wide(x.dtype)
         bias = None if self.bias is None else value_of(self.bias, kind)
         scale = value_of(self.scale, kind) + self.offset
-        return _layer_norm(x, scale, bias, self.epsilon, self.dtype)
+        return _normalized(x, scale, bias, self.epsilon, self.dtype, is_centred=True)
 
 
 class RMSNorm(nnx.Module):
@@ -136,39 +137,28 @@ class RMSNorm(nnx.Module):
           [..., D] in `dtype`.
         """
         scale = value_of(self.scale, wide(x.dtype)) + self.offset
-        return _rms_norm(x, scale, self.epsilon, self.dtype)
-
-
-def _layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: Any, dtype: DType
-) -> jax.Array:
-    def normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None) -> jax.Array:
-        # Statistics in float32: a mean over D squares in bfloat16 has 8 bits. The mean is
-        # subtracted before squaring, since E[x^2] - E[x]^2 cancels where the mean is large.
-        x = x.astype(wide(x.dtype))
-        mean = x.mean(-1, keepdims=True)
-        variance = jnp.square(x - mean).mean(-1, keepdims=True)
-        mean, inverse = _statistics(mean, jax.lax.rsqrt(variance + epsilon))
-        y = (x - mean) * inverse * scale
-        return (y if bias is None else y + bias).astype(dtype)
-
-    return _recomputed(normalized)(x, scale, bias)
-
-
-def _rms_norm(x: jax.Array, scale: jax.Array, epsilon: Any, dtype: DType) -> jax.Array:
-    def normalized(x: jax.Array, scale: jax.Array) -> jax.Array:
-        x = x.astype(wide(x.dtype))
-        mean_square = jnp.square(x).mean(-1, keepdims=True)
-        (inverse,) = _statistics(jax.lax.rsqrt(mean_square + epsilon))
-        return (x * inverse * scale).astype(dtype)
-
-    return _recomputed(normalized)(x, scale)
+        return _normalized(x, scale, None, self.epsilon, self.dtype, is_centred=False)
 
 
 _STATISTICS = "norm_statistics"
 
 
-def _recomputed(normalized: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def _normalized(
+    x: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array | None,
+    epsilon: Any,
+    dtype: DType,
+    *,
+    is_centred: bool,
+) -> jax.Array:
+    is_gpu = current_platform() == "gpu"
+    standardize = _by_rule if is_gpu else _standardized
+
+    def normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None) -> jax.Array:
+        y = standardize(x.astype(wide(x.dtype)), epsilon, is_centred) * scale
+        return (y if bias is None else y + bias).astype(dtype)
+
     # Only the input is kept for the backward pass, in the type in which it came: autodiff would
     # keep the centred input and the normalized one in float32, four times the bytes of a bfloat16
     # input, and a norm is bound by memory.
@@ -176,18 +166,57 @@ def _recomputed(normalized: Callable[..., jax.Array]) -> Callable[..., jax.Array
     # On GPUs the statistics, one or two numbers of D, are kept as well, and nothing stands between
     # the passes: with JAX's barriers, XLA writes the cotangent of every norm to memory in float32,
     # and computes the normalized input in a kernel of its own, also in float32.
-    if current_platform() != "gpu":
-        return jax.checkpoint(normalized)
+    if not is_gpu:
+        return jax.checkpoint(normalized)(x, scale, bias)
     policy = jax.checkpoint_policies.save_only_these_names(_STATISTICS)
-    return jax.checkpoint(normalized, prevent_cse=False, policy=policy)
+    return jax.checkpoint(normalized, prevent_cse=False, policy=policy)(x, scale, bias)
 
 
-def _statistics(*values: jax.Array) -> tuple[jax.Array, ...]:
-    if current_platform() != "gpu":
-        return values
+def _standardized(x: jax.Array, epsilon: Any, is_centred: bool) -> jax.Array:
+    mean, inverse = _statistics(x, epsilon, is_centred)
+    return (x if mean is None else x - mean) * inverse
+
+
+def _statistics(x: jax.Array, epsilon: Any, is_centred: bool) -> tuple[jax.Array | None, jax.Array]:
+    """Return the mean, if it is subtracted, and the inverse of the standard deviation."""
+    # Statistics in float32: a mean over D squares in bfloat16 has 8 bits. The mean is subtracted
+    # before squaring, since E[x^2] - E[x]^2 cancels where the mean is large.
+    if not is_centred:
+        return None, jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon)
+    mean = x.mean(-1, keepdims=True)
+    variance = jnp.square(x - mean).mean(-1, keepdims=True)
+    return mean, jax.lax.rsqrt(variance + epsilon)
+
+
+# Autodiff goes through the variance to the mean, on which it does not depend: one more pass over
+# the input and its cotangent, and two small kernels, for a sum that is zero. The rule is that of
+# the forward mode, so both modes work; its transpose is the derivative of the backward pass, with
+# both sums in one pass. For GPT-2 with 124 million parameters compiled for an H100, a step has 711
+# kernels in place of 786, and moves 108.1 GB in place of 109.4. `epsilon` is a setting, so the rule
+# has no term for its tangent.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _by_rule(x: jax.Array, epsilon: Any, is_centred: bool) -> jax.Array:
+    return _standardized(x, epsilon, is_centred)
+
+
+@_by_rule.defjvp
+def _derivative(
+    is_centred: bool, primals: tuple[jax.Array, Any], tangents: tuple[jax.Array, Any]
+) -> tuple[jax.Array, jax.Array]:
+    (x, epsilon), (change, _) = primals, tangents
     # XLA would fuse statistics and use into one kernel for each pass, whose result for the gradient
     # of the scale it then writes in float32. Apart, that gradient is one reduction of x and of the
     # cotangent. GPT-2 with 124M parameters on an H200: 66.9 ms a step, and 67.7 ms fused (one
-    # run each).
-    values = jax.lax.optimization_barrier(values)
-    return tuple(checkpoint_name(value, _STATISTICS) for value in values)
+    # run each, by autodiff).
+    statistics = jax.lax.optimization_barrier(_statistics(x, epsilon, is_centred))
+    mean, inverse = jax.tree.map(lambda x: checkpoint_name(x, _STATISTICS), statistics)
+    normal = (x if mean is None else x - mean) * inverse
+    along = (change * normal).sum(-1, keepdims=True)
+    total = change.sum(-1, keepdims=True) if is_centred else None
+    along, total = jax.lax.optimization_barrier((along, total))
+    common = normal * along
+    if total is not None:
+        common += total
+    # The factor is one of the whole array; its transpose is then in the terms of both sums. As a
+    # factor of the sums it would be a kernel of its own.
+    return normal, (change - common * (1 / x.shape[-1])) * inverse
