@@ -198,6 +198,7 @@ _INLINED = {
 _NAMES = {
     "name", "reshape", "transpose", "squeeze", "sharding_constraint", "optimization_barrier",
     "copy", "convert_element_type", "broadcast_in_dim", "reduce_precision", "pvary",
+    "layout_constraint",
 }  # fmt: skip
 # Primitives whose result is materialized, and all that start with `reduce_`.
 _MADE = {
