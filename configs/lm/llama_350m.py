@@ -11,10 +11,10 @@ Prepare the folder `corpus` as for `configs.lm.gpt2_124m`, but with a vocabulary
   luthier data train-tokenizer corpus/bpe.json --vocab-size 32000 --text 'text/train/*.txt'
 
 The model has 367,969,280 parameters. Memory on each GPU, as compiled without a GPU by
-`luthier plan configs.lm.llama_350m ... --slice h100:N` with JAX 0.10.2 on 2026-11-26:
-  h100:1                                         33.2 GiB of 59.3 GiB   16 sequences at a time
-  h100:8                                         10.1 GiB                2 sequences on each
-  h100:8 fiddler:fsdp training.accumulation=2    27.4 GiB               16 sequences on each
+`luthier plan configs.lm.llama_350m ... --slice h100:N` with JAX 0.10.2 on 2026-11-30:
+  h100:1                                         27.1 GiB of 59.3 GiB   16 sequences at a time
+  h100:8                                          9.2 GiB                2 sequences on each
+  h100:8 fiddler:fsdp training.accumulation=2    22.4 GiB               16 sequences on each
 No step was run on a GPU; add `fiddler:gpu` there. `:cudnn` sets cuDNN's attention kernel alone.
 """
 

@@ -158,6 +158,31 @@ def test_what_products_read_is_fused_or_takes_the_place_of_what_it_is_computed_f
     assert arrays(fuses=True) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    ("terms", "dtype", "arrays"),
+    [
+        (8192, "float32", 1),
+        (8192 + 8, "float32", 2),  # 8 parts, of 1,025 terms: padded to a multiple of 16 bytes
+        (8192 + 32, "float32", 1),
+        (8192 + 32, "bfloat16", 2),
+        (2000, "float32", 1),  # too few to split
+    ],
+)
+def test_a_padded_operand_takes_no_place(terms, dtype, arrays):
+    """XLA for GPUs pads what a product reads if the product has few results and its long sum does
+    not divide into parts of a number of elements that is aligned."""
+
+    def two(x, left, right):
+        return jnp.sin(x @ left) @ right
+
+    shapes = [jax.ShapeDtypeStruct(s, dtype) for s in ((64, 8), (8, terms), (terms, 8))]
+    made = follow(
+        jax.make_jaxpr(two)(*shapes), [(None, None)] * 3, [False] * 3, None, COMPILERS["gpu"]
+    )
+    size = 64 * terms * jnp.dtype(dtype).itemsize
+    assert round(peak(made, ONE, COMPILERS["gpu"]) / size) == arrays
+
+
 @pytest.mark.parametrize("weights", [layers.attention.softmax, jax.nn.softmax])
 def test_the_exponentials_of_a_softmax_may_be_stored(weights):
     def attention(query, key, value):

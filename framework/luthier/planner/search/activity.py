@@ -10,6 +10,7 @@ differ are in `COMPILERS`; they are calibrated against the compilers' own counts
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,9 @@ class Compiler:
         need no buffer.
       reuses: Whether an elementwise operand of a product takes the place of an array of its size
         that it is computed from and that nothing else reads.
+      tiles: Tiles of results that a device computes at a time: the long sum of a product with fewer
+        is split into parts, and operands that do not divide into them are padded, which is a copy.
+        0 means that no sum is split.
       narrows: Whether matrix products read bfloat16 unless a higher precision is requested: weights
         that a loop collects for them are then stored as bfloat16.
       compares: Whether scatters of single elements are lowered to comparisons of positions
@@ -69,6 +73,7 @@ class Compiler:
     keeps_copies: bool = False
     fuses: bool = False
     reuses: bool = False
+    tiles: int = 0
     narrows: bool = False
     compares: bool = False
     keeps_exponentials: bool = False
@@ -89,7 +94,8 @@ COMPILERS: Mapping[str, Compiler] = {
         keeps_exponentials=True,
         delays=False,
     ),
-    "gpu": Compiler(slack=4, ahead=True, reuses=True),
+    # 264 is twice the multiprocessors of an H100.
+    "gpu": Compiler(slack=4, ahead=True, reuses=True, tiles=264),
     "cpu": Compiler(stores=True, copies_state=True, widens=True),
 }
 """Compiler model by platform."""
@@ -111,6 +117,25 @@ class Buffer:
     size: int
     labels: Labels
     name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """Sizes of a matrix product; buffers that count elements, not bytes.
+
+    Args:
+      batch: Of the dimensions of both operands and the result.
+      rows: Of the other dimensions of the result that the left operand has.
+      columns: Of those that the right one has.
+      terms: Of the dimensions that are summed over.
+      itemsize: Bytes of an element of the left operand.
+    """
+
+    batch: Buffer
+    rows: Buffer
+    columns: Buffer
+    terms: Buffer
+    itemsize: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +166,7 @@ class ProgramStep:
       inner: Activities that run inside: the body of a loop, or the sides of a branch.
       times: How often the inner activity runs.
       is_product: Whether it is a matrix product.
+      product: The sizes of a `dot_general`; None for everything else.
       is_gradient: Whether it is a product that sums over the batch, so that only a gradient needs
         it.
       is_by_element: Whether its result may reuse the memory of an operand that dies in it.
@@ -153,6 +179,7 @@ class ProgramStep:
     inner: Sequence[Activity] = ()
     times: int = 1
     is_product: bool = False
+    product: Product | None = None
     is_gradient: bool = False
     is_by_element: bool = False
     reads: list[int] = dataclasses.field(default_factory=list)
@@ -479,6 +506,7 @@ class _Follower:
                 # are added up along its mesh axes. One over the batch is a weight's gradient: each
                 # device has all of it, unsharded, until the reduce-scatter.
                 over = contracted(equation, [v.labels for v in given])
+                step.product = self._product(equation, given)
                 step.is_gradient = BATCH in over
                 if step.is_gradient and BATCH not in labels:
                     step.passing.append(buffer)
@@ -490,6 +518,25 @@ class _Follower:
             step.passing.append(buffer)
         self._made.steps.append(step)
         return _Value(labels, frozenset(step.makes), name)
+
+    def _product(self, equation: jex_core.JaxprEqn, given: Sequence[_Value]) -> Product:
+        """Return the sizes of a `dot_general`."""
+        sums, batches = equation.params["dimension_numbers"]
+
+        def count(side: int, dimensions: Sequence[int]) -> Buffer:
+            labels = tuple(given[side].labels[i] for i in dimensions)
+            size = math.prod(shape_of(equation.invars[side])[i] for i in dimensions)
+            return Buffer(size * self._manual.places(labels), labels)
+
+        def free(side: int) -> list[int]:
+            shared = {*sums[side], *batches[side]}
+            return [i for i in range(len(shape_of(equation.invars[side]))) if i not in shared]
+
+        aval = equation.invars[0].aval
+        size = _bytes(aval) // max(num_elements(aval), 1)
+        return Product(
+            count(0, batches[0]), count(0, free(0)), count(1, free(1)), count(0, sums[0]), size
+        )
 
     def _shard_map(self, equation: jex_core.JaxprEqn, given: list[_Value]) -> list[_Value]:
         """Follow a `shard_map`, whose body sees the shards of one place on its manual axes."""

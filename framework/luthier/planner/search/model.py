@@ -25,6 +25,7 @@ from luthier.planner.search.activity import (
     Buffer,
     Compiler,
     Exchange,
+    Product,
     follow,
 )
 from luthier.planner.search.labels import BATCH, LAYERS, STAGE, Manual
@@ -212,6 +213,12 @@ def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = Non
     compiler = compiler or Compiler()
     sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
     passing = [sum(layout.bytes_of(b, is_gathered=True) for b in s.passing) for s in activity.steps]
+    padded = {
+        index
+        for step in activity.steps
+        if step.product is not None and _pads(step.product, layout, compiler.tiles)
+        for index in step.reads
+    }
     alive = most = 0.0
     waiting: list[float] = []
     for i, step in enumerate(activity.steps):
@@ -220,8 +227,9 @@ def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = Non
         whole = passing[i] + (sum(passing[i + 1 : i + 2]) if compiler.ahead else 0.0)
         within = max((peak(inner, layout, compiler) for inner in step.inner), default=0.0)
         # A result may take over an operand that dies here if it has the same size: then it is
-        # counted once, and the operand outlives nothing.
-        if step.is_by_element and made in {sizes[k] for k in step.ends}:
+        # counted once, and the operand outlives nothing. With padding, the size is another one.
+        takes_over = step.is_by_element and padded.isdisjoint(step.makes)
+        if takes_over and made in {sizes[k] for k in step.ends}:
             alive -= made
             ended -= made
         most = max(most, alive + whole + within)
@@ -229,6 +237,26 @@ def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = Non
         if len(waiting) > compiler.slack:
             alive -= waiting.pop(0)
     return most
+
+
+# Rows and columns of a tile of a product's result, terms of the shortest part of its sum, and the
+# bytes of which a part is a multiple. Read from programs that XLA compiled for H100s, of sums over
+# vocabularies and over tokens; sums that are not much longer than a part are split by rules that
+# these do not describe.
+_TILE = (64, 128)
+_PART = 1024
+_ALIGNED = 16
+
+
+def _pads(product: Product, layout: MeshLayout, tiles: int) -> bool:
+    """Return whether a compiler splits the sum of a product into parts, and pads its operands."""
+    sizes = (product.batch, product.rows, product.columns, product.terms)
+    batch, rows, columns, terms = (int(layout.bytes_of(b, is_gathered=True)) for b in sizes)
+    given = batch * math.ceil(rows / _TILE[0]) * math.ceil(columns / _TILE[1])
+    parts = 1
+    while parts * given < tiles and 2 * parts * _PART <= terms:
+        parts *= 2
+    return parts > 1 and terms % (parts * max(_ALIGNED // product.itemsize, 1)) != 0
 
 
 def _results(activity: Activity) -> list[Buffer]:
