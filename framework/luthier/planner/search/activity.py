@@ -120,7 +120,7 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Product:
+class ProductSizes:
     """Sizes of a matrix product; buffers that count elements, not bytes.
 
     Args:
@@ -179,7 +179,7 @@ class ProgramStep:
     inner: Sequence[Activity] = ()
     times: int = 1
     is_product: bool = False
-    product: Product | None = None
+    product: ProductSizes | None = None
     is_gradient: bool = False
     is_by_element: bool = False
     reads: list[int] = dataclasses.field(default_factory=list)
@@ -519,7 +519,7 @@ class _Follower:
         self._made.steps.append(step)
         return _Value(labels, frozenset(step.makes), name)
 
-    def _product(self, equation: jex_core.JaxprEqn, given: Sequence[_Value]) -> Product:
+    def _product(self, equation: jex_core.JaxprEqn, given: Sequence[_Value]) -> ProductSizes:
         """Return the sizes of a `dot_general`."""
         sums, batches = equation.params["dimension_numbers"]
 
@@ -534,7 +534,7 @@ class _Follower:
 
         aval = equation.invars[0].aval
         size = _bytes(aval) // max(num_elements(aval), 1)
-        return Product(
+        return ProductSizes(
             count(0, batches[0]), count(0, free(0)), count(1, free(1)), count(0, sums[0]), size
         )
 

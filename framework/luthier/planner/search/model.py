@@ -25,7 +25,7 @@ from luthier.planner.search.activity import (
     Buffer,
     Compiler,
     Exchange,
-    Product,
+    ProductSizes,
     follow,
 )
 from luthier.planner.search.labels import BATCH, LAYERS, STAGE, Manual
@@ -248,7 +248,7 @@ _PART = 1024
 _ALIGNED = 16
 
 
-def _pads(product: Product, layout: MeshLayout, tiles: int) -> bool:
+def _pads(product: ProductSizes, layout: MeshLayout, tiles: int) -> bool:
     """Return whether a compiler splits the sum of a product into parts, and pads its operands."""
     sizes = (product.batch, product.rows, product.columns, product.terms)
     batch, rows, columns, terms = (int(layout.bytes_of(b, is_gathered=True)) for b in sizes)
