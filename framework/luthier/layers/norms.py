@@ -153,7 +153,7 @@ def _normalized(
     is_centred: bool,
 ) -> jax.Array:
     is_gpu = current_platform() == "gpu"
-    standardize = _by_rule if is_gpu else _standardized
+    standardize = _by_rule if is_gpu else _by_autodiff
 
     def normalized(x: jax.Array, scale: jax.Array, bias: jax.Array | None) -> jax.Array:
         y = standardize(x.astype(wide(x.dtype)), epsilon, is_centred) * scale
@@ -172,8 +172,11 @@ def _normalized(
     return jax.checkpoint(normalized, prevent_cse=False, policy=policy)(x, scale, bias)
 
 
-def _standardized(x: jax.Array, epsilon: Any, is_centred: bool) -> jax.Array:
-    mean, inverse = _statistics(x, epsilon, is_centred)
+def _by_autodiff(x: jax.Array, epsilon: Any, is_centred: bool) -> jax.Array:
+    return _standardized(x, *_statistics(x, epsilon, is_centred))
+
+
+def _standardized(x: jax.Array, mean: jax.Array | None, inverse: jax.Array) -> jax.Array:
     return (x if mean is None else x - mean) * inverse
 
 
@@ -196,7 +199,7 @@ def _statistics(x: jax.Array, epsilon: Any, is_centred: bool) -> tuple[jax.Array
 # has no term for its tangent.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _by_rule(x: jax.Array, epsilon: Any, is_centred: bool) -> jax.Array:
-    return _standardized(x, epsilon, is_centred)
+    return _by_autodiff(x, epsilon, is_centred)
 
 
 @_by_rule.defjvp
@@ -210,7 +213,7 @@ def _derivative(
     # run each, by autodiff).
     statistics = jax.lax.optimization_barrier(_statistics(x, epsilon, is_centred))
     mean, inverse = jax.tree.map(lambda x: checkpoint_name(x, _STATISTICS), statistics)
-    normal = (x if mean is None else x - mean) * inverse
+    normal = _standardized(x, mean, inverse)
     along = (change * normal).sum(-1, keepdims=True)
     total = change.sum(-1, keepdims=True) if is_centred else None
     along, total = jax.lax.optimization_barrier((along, total))

@@ -213,10 +213,12 @@ def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = Non
     compiler = compiler or Compiler()
     sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
     passing = [sum(layout.bytes_of(b, is_gathered=True) for b in s.passing) for s in activity.steps]
+    stored = {index for step in activity.steps if step.is_by_element for index in step.makes}
     padded = {
         index
         for step in activity.steps
-        if step.product is not None and _pads(step.product, layout, compiler.tiles)
+        if step.product is not None and not stored.isdisjoint(step.reads)
+        if _pads(step.product, layout, compiler.tiles)
         for index in step.reads
     }
     alive = most = 0.0
